@@ -1,0 +1,1 @@
+"""Reads segment files of all brokers and proves that the replicas agree."""

@@ -1,0 +1,1 @@
+"""The broker process: replication core, log, and the shell around them."""

@@ -1,0 +1,1 @@
+"""Segment files of one partition: append, read, truncate, recover."""

@@ -1,0 +1,1 @@
+"""The pure replication core: step(state, event) -> effects."""

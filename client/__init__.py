@@ -1,0 +1,1 @@
+"""Producer, Consumer and AdminClient for asyncio programs."""

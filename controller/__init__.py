@@ -1,0 +1,1 @@
+"""The controller: elects leaders and owns partition state, through ZooKeeper."""

@@ -1,0 +1,1 @@
+"""minibroker: a small replicated log. Front door."""

@@ -1,0 +1,1 @@
+"""The same doors, virtual: loop, network, disk, ZooKeeper."""

@@ -1,0 +1,1 @@
+"""Mirrors the folders; tests/system uses real TCP and ZooKeeper."""
