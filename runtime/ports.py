@@ -1,0 +1,341 @@
+"""The doors: everything that broker, controller and client may know of the outside world.
+
+Owns: the interfaces (ports) of network, disk, coordination (ZooKeeper), wall clock and randomness, and the errors they
+raise. Refuses to know any implementation: the real adapters are the other modules of this folder, their virtual twins
+live in `simulation/`, and one conformance suite holds both to what is said here.
+
+Time is not a door: code uses the event loop's (`loop.time()`, `asyncio.sleep`, `asyncio.timeout`), which the virtual
+loop owns. Wall-clock time (timestamps for people and retention) and durations finer than a millisecond are.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+
+# --------------------------------------------------------------------------------------------------------- network
+class Transport(Protocol):
+    """The writing half of one connection; the semantics are those of `asyncio.Transport` under uvloop.
+
+    What is passed to `write` is sent later and NOT copied: pass only bytes that nobody changes afterwards.
+    """
+
+    def write(self, data: Buffer) -> None: ...
+    def writelines(self, list_of_data: Sequence[Buffer]) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def is_closing(self) -> bool: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+
+
+class Listener(Protocol):
+    """An open listening socket."""
+
+    @property
+    def port(self) -> int:
+        """The port it really listens on (asked for 0: any free one)."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting. Open connections stay: their owner closes them."""
+        ...
+
+
+class Network(Protocol):
+    """TCP. Connections are `asyncio.BufferedProtocol` objects made by the caller's factory."""
+
+    async def listen(self, factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> Listener:
+        """Accept connections; raises AddressInUse (naming the address) or NetworkError."""
+        ...
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BufferedProtocol], host: str, port: int, timeout_ms: int
+    ) -> tuple[Transport, asyncio.BufferedProtocol]:
+        """Open a connection; raises NetworkError naming the address and the cause. TCP_NODELAY is set."""
+        ...
+
+
+class NetworkError(Exception):
+    """The environment's fault: no route, refused, reset, timed out, address in use."""
+
+
+class ConnectionRefused(NetworkError):
+    """Somebody's kernel answered: nothing listens there (evidence that a process is gone)."""
+
+
+class AddressInUse(NetworkError):
+    """The port is taken."""
+
+
+# ------------------------------------------------------------------------------------------------------------ disk
+class File(Protocol):
+    """One open file. Calls are synchronous: an append is part of the decision it follows. Errors: DiskError, DiskFull."""
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, kept in memory (no system call)."""
+        ...
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Write all parts at the end. On an error nothing of them stays: what was written of them is cut again."""
+        ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; shorter only at the end of the file."""
+        ...
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite in place (index repair, tests); never extends past the end."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the tail."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything written is on stable storage (fsync). After an error the file is not to be trusted."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    """An exclusive lock held until `release` or the end of the process."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system. Paths are strings with '/'. Lists are sorted. Errors: DiskError and its kinds."""
+
+    def make_directory(self, path: str) -> None:
+        """With parents; fine if it exists."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]: ...
+    def exists(self, path: str) -> bool: ...
+    def file_size(self, path: str) -> int: ...
+    def open(self, path: str, create: bool = False) -> File:
+        """Open for reading and appending; FileMissing if it is not there and `create` is false."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+    def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
+        """Atomic: temp file, fsync, rename, fsync of the directory (without the fsyncs if `sync` is false)."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Remove a file; fine if it is gone already."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None: ...
+    def lock(self, path: str) -> DirectoryLock:
+        """Create and lock the file; LockHeld if another process holds it."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+    def modified_ms(self, path: str) -> int:
+        """Wall-clock time of the last change of a file."""
+        ...
+
+    def boot_id(self) -> str:
+        """Changes when the machine (not the process) restarts: tells a killed process from a lost machine."""
+        ...
+
+    async def in_background(self, call: Callable[[], T]) -> T:
+        """Run blocking disk work (fsync, recovery, deletion) off the event loop; one bounded pool."""
+        ...
+
+
+class DiskError(Exception):
+    """An IO error: the log directory it happened in must not be used further."""
+
+
+class DiskFull(DiskError):
+    """No space left (ENOSPC, EDQUOT): may heal."""
+
+
+class FileMissing(DiskError):
+    """No such file or directory."""
+
+
+class LockHeld(DiskError):
+    """Another process uses this directory."""
+
+
+# ---------------------------------------------------------------------------------------------------- coordination
+class Stat(msgspec.Struct, frozen=True):
+    """What ZooKeeper tells of a node."""
+
+    version: int
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int
+    """Session that owns it; 0 for a persistent node."""
+
+
+class CreateOp(msgspec.Struct, frozen=True, kw_only=True, tag="create"):
+    path: str
+    data: bytes
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+class SetOp(msgspec.Struct, frozen=True, kw_only=True, tag="set"):
+    path: str
+    data: bytes
+    version: int = -1
+
+
+class DeleteOp(msgspec.Struct, frozen=True, kw_only=True, tag="delete"):
+    path: str
+    version: int = -1
+
+
+class CheckOp(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
+    path: str
+    version: int
+
+
+Operation = CreateOp | SetOp | DeleteOp | CheckOp
+
+
+class SessionEvent(msgspec.Struct, frozen=True):
+    """What happened to the session. Delivered on the event loop, in order."""
+
+    kind: str
+    """'connected' (also after an outage, same session), 'suspended', 'expired' (ephemerals are gone), 'new-session'."""
+    session_id: int
+
+
+Watcher = Callable[[], None]
+"""Called at most once, on the event loop, when the watched thing changed or the session ended. Read again then."""
+
+
+class Coordination(Protocol):
+    """ZooKeeper, one session at a time; the adapter opens a new session after an expiry and says so.
+
+    Every call ends within the timeout given at creation: with an answer, one of the errors below, or OutcomeUnknown,
+    after which the caller reads before it acts again (a write may still happen later).
+    """
+
+    @property
+    def session_id(self) -> int: ...
+
+    @property
+    def negotiated_timeout_ms(self) -> int:
+        """What ZooKeeper granted (2 to 20 ticks), not what was asked."""
+        ...
+
+    @property
+    def session_deadline(self) -> float:
+        """Loop time until which ZooKeeper surely keeps this session: the time at which the last answered heartbeat was
+        SENT, plus the negotiated timeout (hardening.md 8). Past it a broker must treat itself as fenced."""
+        ...
+
+    async def start(self) -> None:
+        """Connect; raises CoordinationUnavailable naming the servers."""
+        ...
+
+    async def close(self) -> None:
+        """End the session cleanly: ephemerals vanish at once. No 'expired' event follows."""
+        ...
+
+    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> None: ...
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        """Raises NoNode (no watch is left then)."""
+        ...
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        """Watches creation, too."""
+        ...
+
+    async def get_children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        """Sorted names. Raises NoNode."""
+        ...
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+    ) -> tuple[str, Stat]:
+        """The real path (with its sequence number) and its Stat. Raises NodeExists, NoNode (parent missing)."""
+        ...
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        """Raises BadVersion, NoNode."""
+        ...
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Raises BadVersion, NoNode, NotEmpty."""
+        ...
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        """All or nothing. Results: create -> path, set -> Stat, delete and check -> None. If any fails, raises that
+        operation's error with `.index` set."""
+        ...
+
+
+class CoordinationError(Exception):
+    """Base of what ZooKeeper answers; `index` is the failed operation of a multi."""
+
+    index: int | None = None
+
+
+class NoNode(CoordinationError): ...
+
+
+class NodeExists(CoordinationError): ...
+
+
+class BadVersion(CoordinationError): ...
+
+
+class NotEmpty(CoordinationError): ...
+
+
+class CoordinationUnavailable(CoordinationError):
+    """ZooKeeper cannot be reached; nothing was done."""
+
+
+class SessionExpired(CoordinationError):
+    """The session is gone; nothing was done."""
+
+
+class OutcomeUnknown(CoordinationError):
+    """The connection broke or the deadline passed while waiting: it may have happened, or may still happen."""
+
+
+# ----------------------------------------------------------------------------------------------- clock, randomness
+class Clock(Protocol):
+    """Wall-clock time and fine durations. Never used to decide replication: that is the loop's time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 (may jump)."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """For measuring durations below a millisecond."""
+        ...
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """The bundle of doors one process is given at its start."""
+
+    network: Network
+    disk: Disk
+    clock: Clock
+    random: random.Random
+    """Seeded in a simulation, from the operating system otherwise."""
+    open_coordination: Callable[[str, int], Coordination]
+    """(servers 'HOST:PORT,..', session timeout in ms) -> a Coordination that is not started yet."""
