@@ -79,7 +79,10 @@ class AddressInUse(NetworkError):
 
 # ------------------------------------------------------------------------------------------------------------ disk
 class File(Protocol):
-    """One open file. Calls are synchronous: an append is part of the decision it follows. Errors: DiskError, DiskFull."""
+    """One open file. Calls are synchronous: an append is part of the decision it follows.
+
+    Errors: DiskError and its kind DiskFull.
+    """
 
     @property
     def size(self) -> int:
