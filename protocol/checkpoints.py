@@ -1,0 +1,290 @@
+"""Names and text formats of the files in a log directory (Kafka's; docs/FORMATS.md). Pure: bytes in, values out.
+
+Owns: how files and partition directories are called, the checkpoint texts, the properties files, the clean-shutdown
+marker, and the entries of the two indexes. Refuses to know how a file is written durably: that is the log's business.
+
+A checkpoint is three things: line 1 the version `0`, line 2 the number of entries, then one entry a line. What does
+not read exactly so is a CorruptCheckpoint: a broker rebuilds such a file, it never guesses.
+"""
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.ids import MAX_OFFSET, TopicPartition
+from minibroker.protocol.json_text import decode_json
+
+CHECKPOINT_VERSION = 0
+ENTRIES_MAX = 1_000_000
+"""More entries than a log directory or an epoch history ever holds; a claim above it is refused before parsing."""
+
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".clean_shutdown"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+TEMPORARY_SUFFIX = ".tmp"
+DELETE_DIRECTORY_SUFFIX = "-delete"
+
+EpochEntry: TypeAlias = tuple[int, int]
+"""A leader epoch and the offset at which it began."""
+
+
+class CorruptCheckpoint(ProtocolError):
+    """A file of a log directory that does not read as its format says."""
+
+
+# names
+
+_DIGITS_FILE_NAME = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_DELETED_DIRECTORY = re.compile(r"(.+)\.([0-9a-zA-Z_]{1,64})" + DELETE_DIRECTORY_SUFFIX)
+
+
+def segment_file_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+    """`00000000000000000042.log`: twenty digits, so that names sort as offsets do."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_segment_file_name(name: str) -> tuple[int, str] | None:
+    """The offset and suffix of a segment's file, an index or a producer snapshot; None for any other file."""
+    match = _DIGITS_FILE_NAME.fullmatch(name)
+    if match is None or int(match[1]) > MAX_OFFSET:
+        return None
+    return int(match[1]), match[2]
+
+
+def partition_directory_name(partition: TopicPartition) -> str:
+    return str(partition)
+
+
+def parse_partition_directory_name(name: str) -> TopicPartition | None:
+    """The partition of a directory such as `my-topic-0`; None for any other directory, also for one being deleted."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or match[1] in (".", ".."):
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def deleted_directory_name(partition: TopicPartition, unique: str) -> str:
+    """What a partition's directory is renamed to before its files are removed; `unique` keeps re-creations apart."""
+    return f"{partition}.{unique}{DELETE_DIRECTORY_SUFFIX}"
+
+
+def is_deleted_directory_name(name: str) -> bool:
+    match = _DELETED_DIRECTORY.fullmatch(name)
+    return match is not None and parse_partition_directory_name(match[1]) is not None
+
+
+# checkpoints
+
+
+def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    return _format_checkpoint(lines)
+
+
+def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
+    for line in _checkpoint_entries(content):
+        parts = line.split(" ")
+        if len(parts) != 3 or parse_partition_directory_name(f"{parts[0]}-{parts[1]}") is None:
+            raise CorruptCheckpoint(f"not 'topic partition offset': {line!r:.200}")
+        partition = TopicPartition(parts[0], int(parts[1]))
+        if partition in offsets:
+            raise CorruptCheckpoint(f"{partition} is listed twice")
+        offsets[partition] = _parse_number(parts[2], line)
+    return offsets
+
+
+def format_epoch_checkpoint(entries: Sequence[EpochEntry]) -> bytes:
+    return _format_checkpoint([f"{epoch} {start_offset}" for epoch, start_offset in entries])
+
+
+def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
+    """The entries in the file's order. Whether both columns rise is a rule of the epoch history, not of the format."""
+    entries: list[EpochEntry] = []
+    for line in _checkpoint_entries(content):
+        parts = line.split(" ")
+        if len(parts) != 2:
+            raise CorruptCheckpoint(f"not 'epoch start_offset': {line!r:.200}")
+        entries.append((_parse_number(parts[0], line), _parse_number(parts[1], line)))
+    return entries
+
+
+def _format_checkpoint(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)).encode()
+
+
+def _checkpoint_entries(content: bytes) -> list[str]:
+    lines = _text(content).split("\n")
+    if lines.pop() != "":
+        raise CorruptCheckpoint("the last line does not end: the file is cut")
+    if len(lines) < 2 or lines[0] != str(CHECKPOINT_VERSION):
+        raise CorruptCheckpoint(f"version is {lines[0] if lines else ''!r:.40}, not '{CHECKPOINT_VERSION}'")
+    count = _parse_number(lines[1], lines[1])
+    if count > ENTRIES_MAX or count != len(lines) - 2:
+        raise CorruptCheckpoint(f"{count} entries are claimed, {len(lines) - 2} are there")
+    return lines[2:]
+
+
+def _parse_number(text: str, line: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_OFFSET):
+        raise CorruptCheckpoint(f"not a number in {line!r:.200}")
+    return int(text)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise CorruptCheckpoint("not UTF-8 text") from None
+
+
+# properties
+
+
+class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """`meta.properties` of a log directory: whose it is."""
+
+    broker_id: int
+    cluster_id: str
+    directory_id: str
+    boot_id: str
+    """The kernel's boot id at the last start: tells a killed process from a lost machine (hardening 1)."""
+    version: int = 0
+
+
+def format_meta_properties(meta: MetaProperties) -> bytes:
+    return _format_properties(
+        {
+            "version": str(meta.version),
+            "broker.id": str(meta.broker_id),
+            "cluster.id": meta.cluster_id,
+            "directory.id": meta.directory_id,
+            "boot.id": meta.boot_id,
+        }
+    )
+
+
+def parse_meta_properties(content: bytes) -> MetaProperties:
+    properties = _parse_properties(content)
+    try:
+        meta = MetaProperties(
+            version=_parse_number(properties["version"], "version"),
+            broker_id=_parse_number(properties["broker.id"], "broker.id"),
+            cluster_id=properties["cluster.id"],
+            directory_id=properties["directory.id"],
+            boot_id=properties.get("boot.id", ""),
+        )
+    except KeyError as error:
+        raise CorruptCheckpoint(f"{META_PROPERTIES} lacks {error.args[0]}") from None
+    if meta.version != 0:
+        raise CorruptCheckpoint(f"{META_PROPERTIES} has version {meta.version}, not 0")
+    return meta
+
+
+def format_partition_metadata(topic_id: str) -> bytes:
+    """`partition.metadata`: which topic of this name the directory belongs to."""
+    return f"version: 0\ntopic_id: {topic_id}\n".encode()
+
+
+def parse_partition_metadata(content: bytes) -> str:
+    match = re.fullmatch(r"version: 0\ntopic_id: ([A-Za-z0-9_-]{1,64})\n", _text(content))
+    if match is None:
+        raise CorruptCheckpoint(f"not a {PARTITION_METADATA}: {content!r:.200}")
+    return match[1]
+
+
+def _format_properties(properties: Mapping[str, str]) -> bytes:
+    return "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
+
+
+def _parse_properties(content: bytes) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for line in _text(content).split("\n"):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals or key.strip() in properties:
+            raise CorruptCheckpoint(f"not 'key=value', or given twice: {line!r:.200}")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+class _CleanShutdown(msgspec.Struct, frozen=True, rename={"broker_epoch": "brokerEpoch"}):
+    version: int
+    broker_epoch: int
+
+
+def format_clean_shutdown(broker_epoch: int | None) -> bytes:
+    """The marker of a clean stop; it carries the broker epoch that ended (-1: never registered)."""
+    return msgspec.json.encode(_CleanShutdown(0, -1 if broker_epoch is None else broker_epoch))
+
+
+def parse_clean_shutdown(content: bytes) -> int | None:
+    """The broker epoch that ended cleanly."""
+    marker = decode_json(content, _CleanShutdown, CLEAN_SHUTDOWN, CorruptCheckpoint)
+    if marker.version != 0:
+        raise CorruptCheckpoint(f"{CLEAN_SHUTDOWN} has version {marker.version}, not 0")
+    return None if marker.broker_epoch < 0 else marker.broker_epoch
+
+
+# index entries
+
+INDEX_ENTRY_BYTES = 8
+TIME_INDEX_ENTRY_BYTES = 12
+_INDEX_ENTRY = struct.Struct(">II")
+_TIME_INDEX_ENTRY = struct.Struct(">qI")
+
+
+class IndexEntry(msgspec.Struct, frozen=True, gc=False):
+    """`.index`: where in the segment to begin looking for an offset."""
+
+    relative_offset: int
+    """An offset minus the segment's base offset: the LAST offset of a batch."""
+    position: int
+    """Position in the `.log` file at which that batch begins."""
+
+
+class TimeIndexEntry(msgspec.Struct, frozen=True, gc=False):
+    """`.timeindex`: the largest timestamp of the segment up to an offset."""
+
+    timestamp_ms: int
+    relative_offset: int
+
+
+def encode_index_entry(relative_offset: int, position: int) -> bytes:
+    return _INDEX_ENTRY.pack(relative_offset, position)
+
+
+def encode_time_index_entry(timestamp_ms: int, relative_offset: int) -> bytes:
+    return _TIME_INDEX_ENTRY.pack(timestamp_ms, relative_offset)
+
+
+def decode_index(content: bytes) -> list[IndexEntry]:
+    """All entries of an `.index`; a length that is no multiple of an entry is corrupt."""
+    if len(content) % INDEX_ENTRY_BYTES:
+        raise CorruptCheckpoint(f"{len(content)} bytes are no whole number of {INDEX_ENTRY_BYTES}-byte entries")
+    return [IndexEntry(*entry) for entry in _INDEX_ENTRY.iter_unpack(content)]
+
+
+def decode_time_index(content: bytes) -> list[TimeIndexEntry]:
+    """All entries of a `.timeindex`; a length that is no multiple of an entry is corrupt."""
+    if len(content) % TIME_INDEX_ENTRY_BYTES:
+        raise CorruptCheckpoint(f"{len(content)} bytes are no whole number of {TIME_INDEX_ENTRY_BYTES}-byte entries")
+    return [TimeIndexEntry(*entry) for entry in _TIME_INDEX_ENTRY.iter_unpack(content)]

@@ -1,0 +1,22 @@
+"""Typed JSON, for znodes and the one checkpoint that is JSON: every failure becomes the format's own error."""
+
+from typing import TypeVar
+
+import msgspec
+
+from minibroker.protocol.errors import ProtocolError
+
+T = TypeVar("T")
+
+JSON_BYTES_MAX = 1024 * 1024
+"""ZooKeeper's own limit for a node (jute.maxbuffer)."""
+
+
+def decode_json(content: bytes, kind: type[T], what: str, error: type[ProtocolError]) -> T:
+    """Decode `content` as `kind`, or raise `error` with the name of what was read and why it does not fit."""
+    if len(content) > JSON_BYTES_MAX:
+        raise error(f"{what}: {len(content)} bytes are more than {JSON_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+        raise error(f"{what}: {cause}") from None

@@ -1,0 +1,306 @@
+"""Paths and JSON of all znodes, in one place (Kafka's; fields of our own beside them).
+
+Owns: where a fact stands in ZooKeeper and how it is written. Refuses to know who reads or writes it, sessions, and
+versions. Unknown fields are ignored, so that a newer broker can add some; a znode that does not fit is a CorruptZnode
+with its path. On disk -1 means none, as in Kafka; `PartitionState.leader` keeps it so that the struct is the JSON.
+
+    /controller                         ephemeral   ControllerNode
+    /controller_epoch                   integer text; its version fences every write of a controller
+    /cluster/id                         ClusterId
+    /brokers/ids/<id>                   ephemeral   BrokerRegistration; its czxid is the broker epoch
+    /brokers/topics/<t>                 TopicAssignment
+    /brokers/topics/<t>/partitions/<p>/state        PartitionState
+    /brokers/fenced/<id>                integer text: the broker epoch that is fenced (hardening 11)
+    /brokers/seqid                      counter for generated ids
+    /config/topics/<t>, /config/brokers/<id>        ConfigNode
+    /config/changes/config_change_<n>   ConfigChange
+    /admin/delete_topics/<t>            marker: the topic is to be deleted
+    /latest_producer_id_block           ProducerIdBlock
+    /isr_change_notification            kept for Kafka's tools
+"""
+
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.json_text import decode_json
+
+
+class CorruptZnode(ProtocolError):
+    """A znode whose content does not read as its format says."""
+
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+BROKERS_FENCED = "/brokers/fenced"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
+DELETE_TOPICS = "/admin/delete_topics"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+PERSISTENT_PATHS = (
+    "/brokers",
+    BROKER_IDS,
+    BROKER_TOPICS,
+    BROKERS_FENCED,
+    "/brokers/seqid",
+    "/cluster",
+    "/config",
+    TOPIC_CONFIGS,
+    BROKER_CONFIGS,
+    CONFIG_CHANGES,
+    "/admin",
+    DELETE_TOPICS,
+    "/isr_change_notification",
+)
+"""Created by any broker at its start, parents first. Not among them: nodes that have content."""
+
+NO_LEADER = -1
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def fenced_path(broker_id: int) -> str:
+    return f"{BROKERS_FENCED}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{BROKER_TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{BROKER_TOPICS}/{topic}/partitions"
+
+
+def partition_path(partition: TopicPartition) -> str:
+    return f"{BROKER_TOPICS}/{partition.topic}/partitions/{partition.partition}"
+
+
+def partition_state_path(partition: TopicPartition) -> str:
+    return f"{partition_path(partition)}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(broker_id: int) -> str:
+    return f"{BROKER_CONFIGS}/{broker_id}"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def parse_id(name: str) -> int:
+    """The number that a child node of /brokers/ids or .../partitions is named after."""
+    if not (name.isascii() and name.isdigit() and len(name) <= 10):
+        raise CorruptZnode(f"{name!r:.80} is not a number")
+    return int(name)
+
+
+def format_number(number: int) -> bytes:
+    """Content of /controller_epoch and /brokers/fenced/<id>."""
+    return str(number).encode()
+
+
+def parse_number(content: bytes, path: str = CONTROLLER_EPOCH) -> int:
+    if not (content.isdigit() and len(content) <= 19):
+        raise CorruptZnode(f"{path}: {content!r:.80} is not a number")
+    return int(content)
+
+
+Z = TypeVar("Z", bound="Znode")
+
+
+class Znode(msgspec.Struct, frozen=True, kw_only=True):
+    """JSON of one kind of znode."""
+
+    PATH: ClassVar[str] = ""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls: type[Z], content: bytes) -> Z:
+        znode = decode_json(content, cls, cls.PATH, CorruptZnode)
+        reason = znode.problem()
+        if reason is not None:
+            raise CorruptZnode(f"{cls.PATH}: {reason}")
+        return znode
+
+    def problem(self) -> str | None:
+        """What the types alone do not forbid."""
+        return None
+
+
+class BrokerRegistration(Znode, frozen=True, kw_only=True):
+    """Who a live broker is and where it listens."""
+
+    PATH: ClassVar[str] = "/brokers/ids/<id>"
+
+    version: int = 5
+    host: str
+    port: int
+    endpoints: list[str]
+    """`NAME://host:port`, one per listener."""
+    listener_security_protocol_map: dict[str, str]
+    timestamp: str
+    """Wall-clock ms of the registration, as text."""
+    incarnation_id: str
+    """Drawn at random by each start of the process (hardening 1)."""
+    directory_id: str
+    """Of the broker's log directory: a wiped disk shows."""
+    cluster_id: str = ""
+    rack: str | None = None
+    features: dict[str, Any] = {}
+    jmx_port: int = -1
+
+    def problem(self) -> str | None:
+        if not 0 <= self.port <= 65535:
+            return f"port {self.port}"
+        for endpoint in self.endpoints:
+            if parse_endpoint(endpoint) is None:
+                return f"endpoint {endpoint!r:.200} is not NAME://host:port"
+        return None
+
+    def listeners(self) -> dict[str, tuple[str, int]]:
+        """Host and port by listener name, in the order of `endpoints`."""
+        found = (parse_endpoint(endpoint) for endpoint in self.endpoints)
+        return {name: (host, port) for name, host, port in (each for each in found if each is not None)}
+
+
+def format_endpoint(name: str, host: str, port: int) -> str:
+    return f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, str, int] | None:
+    """(listener, host, port) of `NAME://host:port` or `NAME://[v6]:port`; None when it is neither."""
+    name, separator, address = endpoint.partition("://")
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        return None
+    valid_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if not (separator and colon and name and host and valid_port):
+        return None
+    return name, host, int(port)
+
+
+class TopicAssignment(Znode, frozen=True, kw_only=True):
+    """Which brokers hold replicas of which partition, in order of preference."""
+
+    PATH: ClassVar[str] = "/brokers/topics/<topic>"
+
+    version: int = 3
+    topic_id: str
+    partitions: dict[str, list[int]]
+    adding_replicas: dict[str, list[int]] = {}
+    removing_replicas: dict[str, list[int]] = {}
+
+    def problem(self) -> str | None:
+        for partition, replicas in self.partitions.items():
+            if not (partition.isascii() and partition.isdigit() and str(int(partition[:10])) == partition):
+                return f"partition {partition!r:.80} is not a number"
+            if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
+                return f"replicas {replicas!r:.200} of partition {partition}"
+        return None
+
+    def replicas(self) -> dict[int, tuple[int, ...]]:
+        """Replicas by partition number, in order of number."""
+        return {number: tuple(self.partitions[str(number)]) for number in sorted(map(int, self.partitions))}
+
+    @classmethod
+    def of(cls, topic_id: str, replicas: dict[int, tuple[int, ...]]) -> "TopicAssignment":
+        return cls(topic_id=topic_id, partitions={str(number): list(replicas[number]) for number in sorted(replicas)})
+
+
+class PartitionState(Znode, frozen=True, kw_only=True):
+    """Who leads a partition, in which epoch, and who is in sync. Its version is the partition epoch."""
+
+    PATH: ClassVar[str] = "/brokers/topics/<topic>/partitions/<partition>/state"
+
+    version: int = 1
+    leader: int
+    """-1: none."""
+    leader_epoch: int
+    controller_epoch: int
+    isr: list[int]
+    isr_incarnations: dict[str, str] = {}
+    """Incarnation of each ISR member when it was last known to be in sync (hardening 1)."""
+
+    def problem(self) -> str | None:
+        if self.leader < NO_LEADER or self.leader_epoch < 0 or self.controller_epoch < 0:
+            return f"leader {self.leader}, leader epoch {self.leader_epoch}, controller epoch {self.controller_epoch}"
+        if not self.isr or len(set(self.isr)) != len(self.isr) or min(self.isr) < 0:
+            return f"ISR {self.isr!r:.200}"
+        if self.leader != NO_LEADER and self.leader not in self.isr:
+            return f"leader {self.leader} is not in the ISR {self.isr!r:.200}"
+        return None
+
+
+class ControllerNode(Znode, frozen=True, kw_only=True):
+    """Which broker is controller."""
+
+    PATH: ClassVar[str] = CONTROLLER
+
+    version: int = 2
+    brokerid: int
+    timestamp: str
+    incarnation_id: str = ""
+
+
+class ClusterId(Znode, frozen=True, kw_only=True):
+    """The name of this cluster, drawn once."""
+
+    PATH: ClassVar[str] = CLUSTER_ID
+
+    version: str = "1"
+    id: str
+
+
+class ConfigNode(Znode, frozen=True, kw_only=True):
+    """Settings of one topic or broker that differ from the defaults."""
+
+    PATH: ClassVar[str] = "/config/<kind>/<name>"
+
+    version: int = 1
+    config: dict[str, str]
+
+
+class ConfigChange(Znode, frozen=True, kw_only=True):
+    """Tells every broker whose settings changed: `topics/<t>` or `brokers/<id>`."""
+
+    PATH: ClassVar[str] = "/config/changes/config_change_<n>"
+
+    version: int = 2
+    entity_path: str
+
+
+class ProducerIdBlock(Znode, frozen=True, kw_only=True):
+    """The block of producer ids that was handed out last; both ends are included, as text."""
+
+    PATH: ClassVar[str] = PRODUCER_ID_BLOCK
+
+    version: int = 1
+    broker: int
+    block_start: str
+    block_end: str
+
+    def problem(self) -> str | None:
+        for text in (self.block_start, self.block_end):
+            if not (text.isascii() and text.isdigit() and len(text) <= 19):
+                return f"{text!r:.80} is not a number"
+        if int(self.block_start) > int(self.block_end):
+            return f"block {self.block_start} to {self.block_end}"
+        return None
