@@ -1,0 +1,45 @@
+# `make help` lists the targets. Each one sets up first where it needs to; a second set-up takes no time.
+# Variables travel to the programs: make demo FILE=path DEMO_SABOTAGE=flip-bit, make test REWRITE=1 ARGS='tests/protocol -x'.
+SHELL := /bin/sh
+PYTHON_IN_VENV := .venv/bin/python
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format docs-all invariants fuzz lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: ## create .venv from the lock files (root: installs python3-venv and a JRE where missing)
+	@.ci/setup
+
+demo: setup ## three brokers, a killed leader, a power cut, a Spark audit: under 3 minutes (FILE=path, DEMO_SABOTAGE=...)
+	@$(PYTHON_IN_VENV) -m minibroker.demo
+
+test: setup ## all tests, with real ZooKeeper and Spark (REWRITE=1 rewrites expected outputs, ARGS='tests/client -x')
+	@$(PYTHON_IN_VENV) -m pytest $(ARGS)
+
+check: setup ## ruff (lint and format) and mypy --strict on everything
+	$(PYTHON_IN_VENV) -m ruff check .
+	$(PYTHON_IN_VENV) -m ruff format --check .
+	$(PYTHON_IN_VENV) -m mypy --strict
+
+format: setup ## format the code, and fix what ruff can fix
+	$(PYTHON_IN_VENV) -m ruff check --fix .
+	$(PYTHON_IN_VENV) -m ruff format .
+
+docs-all: setup ## run every command of README.md and docs/, the slow ones and Docker's too (make test runs the fast ones)
+	@DOCS_COMMANDS=all $(PYTHON_IN_VENV) -m pytest -v tests/docs $(ARGS)
+
+invariants: setup ## which of the invariants I1 to I38 have a test
+	@$(PYTHON_IN_VENV) -m tests.invariant_coverage
+
+fuzz: setup ## the fuzz tests of frames, requests, batches and checkpoints, with 200 times the examples
+	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -k fuzz $(ARGS)
+
+lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
+	@.ci/lock
+
+clean: ## remove what was built, .venv too; data directories stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
