@@ -1,0 +1,182 @@
+"""Checkpoint texts, file names and index entries: exact bytes, round trips, and everything malformed refused."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import CorruptCheckpoint, IndexEntry, MetaProperties, TimeIndexEntry
+from minibroker.protocol.ids import TopicPartition
+
+TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in (".", ".."))
+PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(0, 10_000))
+OFFSETS = st.integers(0, 2**63 - 1)
+META = MetaProperties(broker_id=2, cluster_id="c1", directory_id="d1", boot_id="b1")
+
+
+def test_offset_checkpoint_is_kafkas_text() -> None:
+    offsets = {TopicPartition("lines", 1): 7, TopicPartition("a-b", 0): 2**40}
+    text = b"0\n2\na-b 0 1099511627776\nlines 1 7\n"
+    assert checkpoints.format_offset_checkpoint(offsets) == text
+    assert checkpoints.parse_offset_checkpoint(text) == offsets
+
+
+def test_epoch_checkpoint_is_kafkas_text() -> None:
+    assert checkpoints.format_epoch_checkpoint([(0, 0), (3, 120)]) == b"0\n2\n0 0\n3 120\n"
+    assert checkpoints.parse_epoch_checkpoint(b"0\n2\n0 0\n3 120\n") == [(0, 0), (3, 120)]
+
+
+def test_empty_checkpoints_have_no_entries() -> None:
+    assert checkpoints.parse_offset_checkpoint(checkpoints.format_offset_checkpoint({})) == {}
+    assert checkpoints.parse_epoch_checkpoint(b"0\n0\n") == []
+
+
+@given(st.dictionaries(PARTITIONS, OFFSETS, max_size=20))
+def test_offset_checkpoint_survives_a_round_trip(offsets: dict[TopicPartition, int]) -> None:
+    assert checkpoints.parse_offset_checkpoint(checkpoints.format_offset_checkpoint(offsets)) == offsets
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"0\n",
+        b"0\n0",
+        b"1\n0\n",
+        b"0\n1\n",
+        b"0\n2\na 0 1\n",
+        b"0\n1\na 0 1",
+        b"0\n1\na 0 1\n\n",
+        b"0\n1\na 0 -1\n",
+        b"0\n1\na 0 1 2\n",
+        b"0\n1\na 00 1\n",
+        b"0\n1\na  0 1\n",
+        b"0\n1\na/b 0 1\n",
+        b"0\n1\na 0 9223372036854775808\n",
+        b"0\n2\na 0 1\na 0 2\n",
+        b"0\n99999999999999999999\n",
+        b"0\n-1\n",
+        b"\xff\n0\n",
+        "0\n1\na 0 ٣\n".encode(),
+    ],
+)
+def test_malformed_offset_checkpoint_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_offset_checkpoint(content)
+
+
+@pytest.mark.parametrize("content", [b"0\n1\n1\n", b"0\n1\n1 2 3\n", b"0\n1\n-1 0\n", b"0\n1\nx 0\n"])
+def test_malformed_epoch_checkpoint_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_epoch_checkpoint(content)
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        checkpoints.parse_offset_checkpoint,
+        checkpoints.parse_epoch_checkpoint,
+        checkpoints.parse_meta_properties,
+        checkpoints.parse_partition_metadata,
+        checkpoints.parse_clean_shutdown,
+        checkpoints.decode_index,
+        checkpoints.decode_time_index,
+    ],
+)
+@given(
+    st.binary(max_size=60)
+    | st.lists(st.sampled_from([b"0", b"1", b"2", b"-1", b" ", b"\n", b"a", b"=", b"{", b"}", b"version"])).map(
+        b"".join
+    )
+)
+def test_random_bytes_raise_nothing_but_corrupt_checkpoint(parse: Callable[[bytes], object], content: bytes) -> None:
+    try:
+        parse(content)
+    except CorruptCheckpoint:
+        pass
+
+
+def test_meta_properties_survive_a_round_trip() -> None:
+    text = checkpoints.format_meta_properties(META)
+    assert text == b"version=0\nbroker.id=2\ncluster.id=c1\ndirectory.id=d1\nboot.id=b1\n"
+    assert checkpoints.parse_meta_properties(b"#Mon Jan 01\n\n" + text) == META
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version=0\n", b"version=1\nbroker.id=1\ncluster.id=c\ndirectory.id=d\n", b"novalue\n"]
+)
+def test_malformed_meta_properties_are_refused(content: bytes) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_meta_properties(content)
+
+
+def test_partition_metadata_survives_a_round_trip() -> None:
+    text = checkpoints.format_partition_metadata("bGluZXM_-0")
+    assert text == b"version: 0\ntopic_id: bGluZXM_-0\n"
+    assert checkpoints.parse_partition_metadata(text) == "bGluZXM_-0"
+
+
+@pytest.mark.parametrize("epoch", [None, 0, 4294967300])
+def test_clean_shutdown_marker_survives_a_round_trip(epoch: int | None) -> None:
+    assert checkpoints.parse_clean_shutdown(checkpoints.format_clean_shutdown(epoch)) == epoch
+
+
+def test_clean_shutdown_marker_is_kafkas_json() -> None:
+    assert checkpoints.format_clean_shutdown(17) == b'{"version":0,"brokerEpoch":17}'
+
+
+# names
+
+
+def test_segment_names_sort_as_their_offsets() -> None:
+    assert checkpoints.segment_file_name(42) == "00000000000000000042.log"
+    assert checkpoints.parse_segment_file_name("00000000000000000042.timeindex") == (42, ".timeindex")
+
+
+@pytest.mark.parametrize(
+    "name", ["42.log", "00000000000000000042.log.deleted", "0000000000000000004x.log", "9" * 20 + ".log"]
+)
+def test_other_files_are_no_segments(name: str) -> None:
+    assert checkpoints.parse_segment_file_name(name) is None
+
+
+@given(PARTITIONS)
+def test_partition_directory_names_survive_a_round_trip(partition: TopicPartition) -> None:
+    name = checkpoints.partition_directory_name(partition)
+    assert checkpoints.parse_partition_directory_name(name) == partition
+
+
+@given(PARTITIONS, st.from_regex(r"[0-9a-f]{8}", fullmatch=True))
+def test_deleted_directories_are_known_and_no_partitions(partition: TopicPartition, unique: str) -> None:
+    name = checkpoints.deleted_directory_name(partition, unique)
+    assert checkpoints.is_deleted_directory_name(name)
+    assert checkpoints.parse_partition_directory_name(name) is None
+
+
+@pytest.mark.parametrize("name", ["lost+found", "lines", "lines-", "-0", "lines-01", "..-0", "a b-0", "lines--1x"])
+def test_other_directories_are_no_partitions(name: str) -> None:
+    assert checkpoints.parse_partition_directory_name(name) is None
+
+
+# index entries
+
+
+def test_index_entries_are_big_endian_pairs() -> None:
+    content = checkpoints.encode_index_entry(1, 2) + checkpoints.encode_index_entry(2**32 - 1, 7)
+    assert content[:8] == bytes([0, 0, 0, 1, 0, 0, 0, 2])
+    assert checkpoints.decode_index(content) == [IndexEntry(1, 2), IndexEntry(2**32 - 1, 7)]
+
+
+def test_time_index_entries_are_timestamp_and_offset() -> None:
+    content = checkpoints.encode_time_index_entry(-5, 3)
+    assert content == bytes([255] * 7 + [251, 0, 0, 0, 3])
+    assert checkpoints.decode_time_index(content) == [TimeIndexEntry(-5, 3)]
+
+
+def test_half_an_index_entry_is_refused() -> None:
+    with pytest.raises(CorruptCheckpoint, match="no whole number"):
+        checkpoints.decode_index(b"\x00" * 9)
+    with pytest.raises(CorruptCheckpoint, match="no whole number"):
+        checkpoints.decode_time_index(b"\x00" * 8)

@@ -1,0 +1,369 @@
+"""The record batch: golden bytes, round trips against the reference decoder, and hostile input."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchBuilder,
+    BatchHeader,
+    CorruptBatch,
+    Record,
+    RecordInput,
+    build_batch,
+    check_batch,
+    decode_records,
+    iterate_headers,
+    read_header,
+    stamp,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+RECORDS: st.SearchStrategy[list[RecordInput]] = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=20),
+        st.none() | st.binary(max_size=300),
+        st.integers(-(2**40), 2**41),
+        st.lists(st.tuples(TEXT, st.none() | st.binary(max_size=5)), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def resealed(batch: bytearray) -> bytearray:
+    """The same bytes with a CRC that fits them."""
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
+
+
+def with_payload(payload: bytes, record_count: int) -> bytearray:
+    batch = bytearray(HEADER_BYTES) + payload
+    header = (0, len(batch) - 12, -1, 77, 0, 0, record_count - 1, 0, 0, -1, -1, -1, record_count)
+    struct.pack_into(">qiibIhiqqqhii", batch, 0, *header)
+    return resealed(batch)
+
+
+def read_all(buffer: bytes | bytearray) -> None:
+    """Every decoder on the same bytes: only CorruptBatch may come out."""
+    functions: list[Callable[[bytes | bytearray], object]] = [
+        read_header,
+        check_batch,
+        decode_records,
+        lambda data: list(iterate_headers(data)),
+    ]
+    for function in functions:
+        try:
+            function(buffer)
+        except CorruptBatch as error:
+            assert str(error).startswith("corrupt batch at position")
+
+
+# golden files
+
+GOLDEN_CASES: dict[str, tuple[list[RecordInput], dict[str, int]]] = {
+    "one_record.bin": ([(b"key", b"value", 1_700_000_000_000, ())], {}),
+    "null_key_and_value.bin": ([(None, None, 0, ())], {"base_offset": 7, "leader_epoch": 3}),
+    "idempotent.bin": (
+        [(None, b"a", 1000, ()), (b"", b"", 900, (("h", b"1"), ("none", None))), (b"k", b"\x00" * 300, 2**33, ())],
+        {
+            "base_offset": 2**40,
+            "leader_epoch": 12,
+            "producer_id": 4001,
+            "producer_epoch": 2,
+            "base_sequence": 2**31 - 2,
+        },
+    ),
+    "many_records.bin": ([(None, bytes([n % 256]), 5 + n, ()) for n in range(300)], {"base_offset": 1}),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN_CASES)
+def test_golden_batch_decodes_as_documented(name: str) -> None:
+    records, fields = GOLDEN_CASES[name]
+    content = (GOLDEN / name).read_bytes()
+    base_offset = fields.get("base_offset", 0)
+    assert decode_records(content) == [
+        Record(base_offset + index, timestamp, key, value, tuple(headers))
+        for index, (key, value, timestamp, headers) in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize("name", GOLDEN_CASES)
+def test_golden_batch_is_built_identically(name: str) -> None:
+    records, fields = GOLDEN_CASES[name]
+    assert build_batch(records, **fields) == (GOLDEN / name).read_bytes()
+
+
+def test_golden_header_fields_stand_where_kafka_has_them() -> None:
+    header = read_header((GOLDEN / "idempotent.bin").read_bytes())
+    assert (header.base_offset, header.last_offset, header.end_offset) == (2**40, 2**40 + 2, 2**40 + 3)
+    assert (header.partition_leader_epoch, header.magic, header.attributes) == (12, 77, 0)
+    assert (header.base_timestamp, header.max_timestamp) == (1000, 2**33)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4001, 2, 2**31 - 2)
+    assert header.last_sequence == 0, "sequences wrap to 0 after 2^31 - 1"
+
+
+# round trips
+
+
+@given(RECORDS, st.integers(0, 2**62), st.integers(-1, 2**31 - 1))
+def test_records_survive_a_round_trip(records: list[RecordInput], base_offset: int, epoch: int) -> None:
+    batch = build_batch(records, base_offset=base_offset, leader_epoch=epoch)
+    decoded = decode_records(memoryview(b"pad" + batch), 3)
+    assert [(each.key, each.value, each.timestamp_ms, each.headers) for each in decoded] == records
+    assert [each.offset for each in decoded] == [base_offset + index for index in range(len(records))]
+    assert read_header(batch).max_timestamp == max(timestamp for _, _, timestamp, _ in records)
+
+
+@given(RECORDS)
+def test_reference_decoder_reads_the_payload(records: list[RecordInput]) -> None:
+    payload = msgpack.unpackb(bytes(build_batch(records)[HEADER_BYTES:]))
+    first = records[0][2]
+    assert payload == [
+        [index, timestamp - first, key, value, [list(header) for header in headers]]
+        for index, (key, value, timestamp, headers) in enumerate(records)
+    ]
+
+
+@given(RECORDS)
+def test_a_batch_packed_by_the_reference_encoder_is_taken(records: list[RecordInput]) -> None:
+    payload = [[index, 0, key, value, headers] for index, (key, value, _, headers) in enumerate(records)]
+    decoded = decode_records(with_payload(msgpack.packb(payload), len(records)))
+    assert [each.value for each in decoded] == [value for _, value, _, _ in records]
+
+
+@given(RECORDS, st.integers(70, 2000))
+def test_builder_keeps_its_limit_and_counts(records: list[RecordInput], max_bytes: int) -> None:
+    builder = BatchBuilder(max_bytes)
+    taken = 0
+    for key, value, timestamp, headers in records:
+        delta = builder.append(key, value, timestamp, headers)
+        if delta is None:
+            break
+        assert delta == taken
+        taken += 1
+    batch = builder.close(5, 1, 10)
+    assert builder.record_count == taken >= 1, "the first record is always taken"
+    assert len(batch) <= builder.size_bytes
+    assert taken == 1 or len(batch) <= max_bytes
+    assert check_batch(batch).record_count == taken
+
+
+def test_large_members_stay_below_the_estimate() -> None:
+    builder = BatchBuilder(2**24)
+    for timestamp in (0, 2**40, -(2**40)):
+        builder.append(b"k" * 70_000, b"v" * 70_000, timestamp, (("n" * 300, b"x" * 70_000),))
+    for _ in range(70_000):
+        builder.append(None, b"", 2**33)
+    assert len(builder.close()) <= builder.size_bytes
+
+
+def test_a_full_builder_refuses_and_keeps_what_it_has() -> None:
+    builder = BatchBuilder(200)
+    while builder.append(None, b"x" * 20, 1) is not None:
+        pass
+    before = builder.close()
+    assert builder.append(None, b"x" * 200, 1) is None
+    assert builder.close() == before
+
+
+# checks
+
+
+def test_stamp_changes_offset_and_epoch_only_and_leaves_the_crc_true() -> None:
+    buffer = bytearray(b"....") + build_batch([(None, b"a", 1, ()), (None, b"b", 1, ())])
+    stamp(buffer, 40, 9, position=4)
+    header = check_batch(buffer, 4)
+    assert (header.base_offset, header.partition_leader_epoch, header.end_offset) == (40, 9, 42)
+    assert [record.offset for record in decode_records(buffer, 4)] == [40, 41]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_check_takes_every_kind_of_buffer(kind: Callable[[bytearray], bytes]) -> None:
+    assert check_batch(kind(build_batch([(None, b"a", 1, ())]))).record_count == 1
+
+
+@given(RECORDS, st.data())
+def test_any_flipped_bit_behind_the_stamped_fields_is_found(records: list[RecordInput], data: st.DataObject) -> None:
+    batch = build_batch(records)
+    bit = data.draw(st.integers(16 * 8, len(batch) * 8 - 1))
+    batch[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptBatch):
+        check_batch(batch)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 11, 60, 61, -1])
+def test_a_cut_batch_is_corrupt_but_ends_a_walk_quietly(cut: int) -> None:
+    whole = bytes(build_batch([(None, b"a", 1, ())]))
+    buffer = whole + whole[:cut]
+    assert [position for position, _ in iterate_headers(buffer)] == [0]
+    with pytest.raises(CorruptBatch, match=f"position {len(whole)}"):
+        check_batch(buffer, len(whole))
+
+
+def test_a_walk_stops_at_the_end_it_was_given() -> None:
+    whole = bytes(build_batch([(None, b"a", 1, ())]))
+    positions = [position for position, _ in iterate_headers(whole * 3, 0, 2 * len(whole) + 10)]
+    assert positions == [0, len(whole)]
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value", "reason"),
+    [
+        (0, ">q", -1, "base offset"),
+        (0, ">q", 2**63 - 1, "base offset"),
+        (8, ">i", 48, "claimed length"),
+        (8, ">i", -5, "claimed length"),
+        (8, ">i", 2**31 - 1, "claimed length"),
+        (12, ">i", -2, "below -1"),
+        (16, ">b", 2, "magic is 2, not 77"),
+        (23, ">i", 1, "last offset delta"),
+        (43, ">q", -2, "below -1"),
+        (51, ">h", -2, "below -1"),
+        (53, ">i", -2, "below -1"),
+        (57, ">i", 0, "record count"),
+        (57, ">i", -1, "record count"),
+    ],
+)
+def test_nonsense_in_a_header_is_named(at: int, layout: str, value: int, reason: str) -> None:
+    batch = build_batch([(None, b"a", 1, ())])
+    struct.pack_into(layout, batch, at, value)
+    with pytest.raises(CorruptBatch, match=reason):
+        read_header(batch)
+
+
+def test_unknown_attributes_are_refused() -> None:
+    batch = build_batch([(None, b"a", 1, ())])
+    struct.pack_into(">h", batch, 21, 1)
+    with pytest.raises(CorruptBatch, match="attributes 0x1 are not understood"):
+        check_batch(resealed(batch))
+
+
+RECORD = [0, 0, None, b"v", []]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        [],
+        [RECORD, RECORD],
+        {0: RECORD},
+        b"bytes",
+        "text",
+        None,
+    ],
+)
+def test_check_refuses_a_payload_that_is_not_as_many_records(payload: object) -> None:
+    with pytest.raises(CorruptBatch):
+        check_batch(with_payload(msgpack.packb(payload) + b"\xc0" * 8, 1))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        [],
+        [0, 0, None, b"v"],
+        [0, 0, None, b"v", [], None],
+        [1, 0, None, b"v", []],
+        [-1, 0, None, b"v", []],
+        [0.0, 0, None, b"v", []],
+        [False, 0, None, b"v", []],
+        [0, None, None, b"v", []],
+        [0, 0, "text", b"v", []],
+        [0, 0, None, "text", []],
+        [0, 0, None, 5, []],
+        [0, 0, None, b"v", None],
+        [0, 0, None, b"v", {}],
+        [0, 0, None, b"v", [["name"]]],
+        [0, 0, None, b"v", [[b"name", b"value"]]],
+        [0, 0, None, b"v", [["name", "value"]]],
+        [0, 0, None, b"v", [["name", b"value", b"more"]]],
+    ],
+)
+def test_mistyped_records_are_refused(record: object) -> None:
+    payload = msgpack.packb([record])
+    with pytest.raises(CorruptBatch):
+        decode_records(with_payload(payload + b"\xc0" * (8 - len(payload)), 1))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xdd\xff\xff\xff\xff" + b"\xc0" * 8,  # an array of 4 billion
+        b"\x91\x95\x00\x00\xc0\xc0\xdd\x7f\xff\xff\xff",  # so many headers
+        b"\x91\x95\x00\x00\xc0\xc6\xff\xff\xff\xff\x90",  # a value of 4 GB
+        b"\x91\x95\x00\x00\xc0\xc0\x91\x92\xa1\xff\xc0",  # a name that is not UTF-8
+        b"\x91" * 100_000,  # nested deeply
+        b"\xdc\x00",  # an array header cut short
+        b"\x91\x95\x00\x00\xc0\xc0\x90\x00",  # one byte too many
+    ],
+)
+def test_claims_beyond_the_payload_are_refused_without_allocating(payload: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        decode_records(with_payload(payload, 1))
+
+
+def test_more_records_than_bytes_are_refused_before_decoding() -> None:
+    with pytest.raises(CorruptBatch, match="cannot fit"):
+        check_batch(with_payload(b"\xdd\x00\x0f\x42\x40" + b"\xc0" * 90, 1_000_000))
+
+
+# fuzz
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_raise_nothing_but_corrupt_batch(content: bytes) -> None:
+    read_all(content)
+
+
+@given(RECORDS, st.data())
+def test_mutated_batches_raise_nothing_but_corrupt_batch(records: list[RecordInput], data: st.DataObject) -> None:
+    batch = build_batch(records)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(batch) - 1))
+        batch[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    read_all(batch)
+    if len(batch) >= HEADER_BYTES:
+        struct.pack_into(">i", batch, 8, len(batch) - 12)
+        read_all(resealed(batch))
+
+
+NESTED = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=30,
+)
+
+
+@given(NESTED, st.binary(max_size=3), st.integers(1, 5))
+def test_nested_payloads_raise_nothing_but_corrupt_batch(payload: object, tail: bytes, count: int) -> None:
+    packed = msgpack.packb(payload) + tail
+    read_all(with_payload(packed, count))
+    if isinstance(payload, list) and payload:
+        read_all(with_payload(packed, len(payload)))
+
+
+@given(st.lists(st.tuples(NESTED, NESTED, NESTED, NESTED, NESTED), min_size=1, max_size=3))
+def test_odd_record_members_raise_nothing_but_corrupt_batch(records: list[tuple[object, ...]]) -> None:
+    read_all(with_payload(msgpack.packb(records), len(records)))
+
+
+def test_header_struct_matches_the_documented_size() -> None:
+    assert len(BatchHeader.__struct_fields__) == 13
+    assert struct.calcsize(">qiibIhiqqqhii") == HEADER_BYTES
