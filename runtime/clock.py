@@ -1,0 +1,13 @@
+"""The real clock door: what the operating system says."""
+
+import time
+
+
+class RealClock:
+    """Implements `ports.Clock`."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()

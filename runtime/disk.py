@@ -1,0 +1,244 @@
+"""The real disk door: the operating system's files.
+
+Owns: how the promises of `ports.Disk` become system calls. Every OSError leaves this module as a DiskError: no space
+left as DiskFull (it may heal), nothing there as FileMissing, anything else plainly, which means that the log directory
+is lost. Files are addressed by position (`pwritev`, `pread`), never by the kernel's file offset, so that a failed
+append leaves nothing behind that the next one could land after.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from minibroker.runtime.ports import Buffer, DiskError, DiskFull, FileMissing, LockHeld
+
+T = TypeVar("T")
+
+BACKGROUND_THREADS = 4
+"""Disk work off the loop at one time: enough to keep one disk busy, few enough that fsyncs do not pile up."""
+
+PARTS_PER_WRITE = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
+"""The kernel refuses more buffers than IOV_MAX in one call."""
+
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextlib.contextmanager
+def disk_errors(action: str, path: str) -> Iterator[None]:
+    """Turn an OSError into the door's error, naming what was tried on which file."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot {action} {path}: {error.strerror or error}"
+        if error.errno in NO_SPACE:
+            raise DiskFull(message) from error
+        if error.errno == errno.ENOENT:
+            raise FileMissing(message) from error
+        raise DiskError(message) from error
+
+
+class RealFile:
+    """Implements `ports.File`."""
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._size = size
+        self._broken: str | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        if self._broken is not None:
+            raise DiskError(self._broken)
+        position = self._size
+        try:
+            with disk_errors("append to", self._path):
+                for start in range(0, len(parts), PARTS_PER_WRITE):
+                    position = self._write_all(parts[start : start + PARTS_PER_WRITE], position)
+        except DiskError:
+            self._cut_failed_append()
+            raise
+        self._size = position
+
+    def _write_all(self, parts: Sequence[Buffer], position: int) -> int:
+        """One system call where the kernel takes all of it, more where it takes a part. Returns the new end."""
+        total = sum(len(part) for part in parts)
+        written = os.pwritev(self._descriptor, parts, position) if total else 0
+        if written < total:
+            rest = memoryview(b"".join(parts))[written:]
+            while rest:
+                taken = os.pwrite(self._descriptor, rest, position + written)
+                if taken == 0:
+                    raise OSError(errno.EIO, "the kernel took no bytes")
+                written += taken
+                rest = rest[taken:]
+        return position + written
+
+    def _cut_failed_append(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError as error:
+            self._broken = f"cannot cut a failed append from {self._path}: {error.strerror}"
+
+    def read_at(self, position: int, length: int) -> bytes:
+        with disk_errors("read", self._path):
+            data = os.pread(self._descriptor, length, position)
+            if len(data) == length or not data:
+                return data
+            chunks = [data]
+            have = len(data)
+            while have < length:
+                chunk = os.pread(self._descriptor, length - have, position + have)
+                if not chunk:
+                    break
+                chunks.append(chunk)
+                have += len(chunk)
+            return b"".join(chunks)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        assert position >= 0
+        assert position + len(data) <= self._size
+        with disk_errors("write to", self._path):
+            self._write_all([data], position)
+
+    def truncate(self, size: int) -> None:
+        assert 0 <= size <= self._size
+        with disk_errors("truncate", self._path):
+            os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def sync(self) -> None:
+        with disk_errors("sync", self._path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with disk_errors("close", self._path):
+                os.close(descriptor)
+
+
+class RealDirectoryLock:
+    """Implements `ports.DirectoryLock` with flock: the kernel releases it when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealDisk:
+    """Implements `ports.Disk`. One path has one writer at a time, also for `replace_file`."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def make_directory(self, path: str) -> None:
+        with disk_errors("make directory", path):
+            os.makedirs(path, exist_ok=True)
+
+    def list_directory(self, path: str) -> list[str]:
+        with disk_errors("list", path):
+            return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def file_size(self, path: str) -> int:
+        with disk_errors("stat", path):
+            return os.stat(path).st_size
+
+    def open(self, path: str, create: bool = False) -> RealFile:
+        with disk_errors("open", path):
+            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            return RealFile(path, descriptor, os.fstat(descriptor).st_size)
+
+    def read_file(self, path: str) -> bytes:
+        with disk_errors("read", path), open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
+        temporary = f"{path}.tmp"
+        try:
+            with disk_errors("write", temporary), open(temporary, "wb", buffering=0) as file:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                if sync:
+                    os.fsync(file.fileno())
+            self.rename(temporary, path)
+        except DiskError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        if sync:
+            self.sync_directory(os.path.dirname(path) or ".")
+
+    def rename(self, source: str, target: str) -> None:
+        with disk_errors(f"rename {source} to", target):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileMissing), disk_errors("remove", path):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with contextlib.suppress(FileMissing), disk_errors("remove", path):
+            shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        with disk_errors("sync directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: str) -> RealDirectoryLock:
+        with disk_errors("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise LockHeld(f"{path} is held by another process") from None
+            except OSError:
+                os.close(descriptor)
+                raise
+            return RealDirectoryLock(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        with disk_errors("stat", path):
+            space = os.statvfs(path)
+            return space.f_bavail * space.f_frsize
+
+    def modified_ms(self, path: str) -> int:
+        with disk_errors("stat", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def boot_id(self) -> str:
+        try:
+            with open(BOOT_ID_FILE, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return "unknown"  # not Linux: every restart then counts as one of the process
+
+    async def in_background(self, call: Callable[[], T]) -> T:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="minibroker-disk")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(call))

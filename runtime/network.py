@@ -1,0 +1,161 @@
+"""The real network door: TCP through the running event loop (uvloop or the standard one).
+
+Owns: name resolution, sockets and their options, the accept loop. It accepts by itself instead of with
+`loop.create_server`: uvloop may close a server whose accept failed for lack of file descriptors, and `wait_closed` of
+CPython 3.12 hangs while connections are open.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, Transport
+
+BACKLOG = 1024
+"""Connections the kernel completes before we accept them: a whole cluster may reconnect at once."""
+
+ACCEPT_PAUSE_SECONDS = 0.2
+"""Wait after a failed accept (usually no file descriptors left): long enough not to spin, short enough to heal."""
+
+ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+SocketAddress = tuple[Any, ...]
+
+logger = logging.getLogger(__name__)
+
+
+async def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
+    """Address families and addresses of a host; numeric hosts need no thread."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host)
+            return [(family, (host, port))]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
+    except OSError as error:
+        raise NetworkError(f"cannot resolve {host}:{port}: {error.strerror or error}") from error
+    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
+
+
+class RealListener:
+    """Implements `ports.Listener`."""
+
+    def __init__(self, sockets: list[socket.socket], factory: ProtocolFactory) -> None:
+        self._sockets = sockets
+        self._port = int(sockets[0].getsockname()[1])
+        self._tasks = [
+            asyncio.get_running_loop().create_task(accept_forever(listening, factory), name=f"accept-{self._port}")
+            for listening in sockets
+        ]
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listening in self._sockets:
+            listening.close()
+
+
+async def accept_forever(listening: socket.socket, factory: ProtocolFactory) -> None:
+    """Accept until cancelled. A failed accept is logged once until one succeeds again."""
+    loop = asyncio.get_running_loop()
+    failing = False
+    while True:
+        try:
+            accepted, _ = await loop.sock_accept(listening)
+        except OSError as error:
+            if not failing:
+                logger.warning("cannot accept on %s: %s; trying again", listening.getsockname(), error.strerror)
+            failing = True
+            await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
+            continue
+        failing = False
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(factory, accepted)
+        except OSError:  # the peer is gone already
+            accepted.close()
+
+
+def listening_socket(family: int, address: SocketAddress) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class RealNetwork:
+    """Implements `ports.Network`."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> RealListener:
+        sockets: list[socket.socket] = []
+        failure: OSError | None = None
+        for family, address in await resolve(host, port):
+            bound_port = sockets[0].getsockname()[1] if sockets else port
+            try:
+                sockets.append(listening_socket(family, (address[0], bound_port, *address[2:])))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    for opened in sockets:
+                        opened.close()
+                    raise AddressInUse(f"{host}:{port} is in use by another process") from error
+                failure = error  # for example ::1 of localhost where there is no IPv6
+        if not sockets:
+            raise NetworkError(f"cannot listen on {host}:{port}: {describe(failure)}") from failure
+        return RealListener(sockets, factory)
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, timeout_ms: int
+    ) -> tuple[Transport, asyncio.BufferedProtocol]:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await connect_to_any(factory, host, port)
+        except TimeoutError:
+            raise NetworkError(f"cannot connect to {host}:{port}: no answer in {timeout_ms} ms") from None
+
+
+async def connect_to_any(factory: ProtocolFactory, host: str, port: int) -> tuple[Transport, asyncio.BufferedProtocol]:
+    """The first address of the host that takes the connection. Refused only if every address refused."""
+    loop = asyncio.get_running_loop()
+    failures: list[OSError] = []
+    for family, address in await resolve(host, port):
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(connecting, address)
+            transport, protocol = await loop.create_connection(factory, sock=connecting)
+            return cast(Transport, transport), protocol
+        except OSError as error:
+            connecting.close()
+            failures.append(error)
+        except BaseException:
+            connecting.close()
+            raise
+    message = f"cannot connect to {host}:{port}: {describe(failures[-1] if failures else None)}"
+    if failures and all(isinstance(failure, ConnectionRefusedError) for failure in failures):
+        raise ConnectionRefused(message) from failures[-1]
+    raise NetworkError(message) from (failures[-1] if failures else None)
+
+
+def describe(error: OSError | None) -> str:
+    if error is None:
+        return "no address"
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,24 @@
+"""The bundle of real doors, for a process that runs outside the simulator."""
+
+import random
+
+from minibroker.runtime.clock import RealClock
+from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.network import RealNetwork
+from minibroker.runtime.ports import Coordination, Runtime
+from minibroker.runtime.zookeeper import ZooKeeperCoordination
+
+
+def real_runtime() -> Runtime:
+    """Fresh doors to this machine; nothing is opened yet."""
+
+    def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
+        return ZooKeeperCoordination(servers, session_timeout_ms)
+
+    return Runtime(
+        network=RealNetwork(),
+        disk=RealDisk(),
+        clock=RealClock(),
+        random=random.Random(),
+        open_coordination=open_coordination,
+    )

@@ -1,0 +1,471 @@
+"""The real coordination door: ZooKeeper through kazoo.
+
+Owns: the bridge between kazoo's thread and the event loop, the deadline of every call, our own heartbeat and the
+session deadline it proves, and the meaning of kazoo's states.
+
+Theory: kazoo runs one connection thread. Everything that thread reports (answers, watch events, states) is handed to
+the loop in the order in which it happened, so the order that ZooKeeper promises (a watch fires before the new data can
+be read) survives. kazoo knows neither deadlines nor the time at which ZooKeeper last heard from us: both are kept here.
+While there is no connection no call enters kazoo's queue, where it would wait for ever and might run late; what is
+under way when the connection breaks ends as 'outcome unknown' (writes) or 'unavailable' (reads).
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from minibroker.runtime.ports import (
+    BadVersion,
+    CheckOp,
+    CoordinationError,
+    CoordinationUnavailable,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    OutcomeUnknown,
+    SessionEvent,
+    SessionExpired,
+    SetOp,
+    Stat,
+    Watcher,
+)
+
+RECONNECT_DELAY_SECONDS = 0.1
+RECONNECT_DELAY_SECONDS_MAX = 1.0
+"""kazoo's own back-off grows to an hour, which would lose a session that ZooKeeper kept."""
+
+HEARTBEATS_PER_SESSION = 6
+"""kazoo pings twice a session and does not say when; six leave room for lost ones before the deadline."""
+
+NEVER = float("-inf")
+
+T = TypeVar("T")
+SessionListener = Callable[[SessionEvent], None]
+
+logger = logging.getLogger(__name__)
+
+ANSWERS: dict[str, type[CoordinationError]] = {
+    "NoNodeError": NoNode,
+    "NodeExistsError": NodeExists,
+    "BadVersionError": BadVersion,
+    "NotEmptyError": NotEmpty,
+    "SessionExpiredError": SessionExpired,
+}
+"""What ZooKeeper decided, by the name of kazoo's class (kazoo is imported only when a session is opened)."""
+
+NO_ANSWER = frozenset({"ConnectionLoss", "ConnectionClosedError", "OperationTimeoutError", "SessionExpiredError"})
+"""kazoo's errors that prove no contact with ZooKeeper."""
+
+NOT_THE_CAUSE = frozenset({"RolledBackError", "RuntimeInconsistency"})
+"""What the innocent operations of a failed multi report."""
+
+
+class ZooKeeperCoordination:
+    """Implements `ports.Coordination`."""
+
+    def __init__(self, servers: str, session_timeout_ms: int) -> None:
+        self._servers = servers
+        self._timeout_ms = session_timeout_ms
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._listeners: list[SessionListener] = []
+        self._connected = asyncio.Event()
+        self._closed = False
+        self._granted = Grant(session_id=0, timeout_ms=session_timeout_ms, sent_at=NEVER)
+        self._session_id = 0
+        self._session_ended = False
+        self._session_deadline = NEVER
+        self._outage_began: float | None = None
+        self._held_watches: list[OneShot] = []
+
+    # ------------------------------------------------------------------------------------------------- session
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def negotiated_timeout_ms(self) -> int:
+        return self._granted.timeout_ms
+
+    @property
+    def session_deadline(self) -> float:
+        return self._session_deadline
+
+    def add_session_listener(self, listener: SessionListener) -> None:
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        assert self._client is None, "started twice"
+        self._loop = asyncio.get_running_loop()
+        self._open_client()
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise CoordinationUnavailable(
+                f"no ZooKeeper answers at {self._servers} within {self._timeout_ms} ms"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+        self._heartbeats = self._loop.create_task(self._beat(), name="zookeeper-heartbeat")
+
+    async def close(self) -> None:
+        if self._closed or self._loop is None:
+            self._closed = True
+            return
+        self._closed = True
+        self._connected.clear()
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await self._stop_client(self._client)
+        self._session_deadline = NEVER
+        self._held_watches.clear()
+
+    def _open_client(self) -> None:
+        assert self._loop is not None
+        self._client = open_kazoo(
+            self._servers, self._timeout_ms, self._loop, granted=self._on_granted, changed=self._on_state
+        )
+        self._client.start_async()
+
+    def _stop_client(self, client: Any) -> asyncio.Future[None]:
+        """Stop kazoo in a thread of its own: with a hanging ZooKeeper that takes as long as a session."""
+        assert self._loop is not None
+        loop = self._loop
+        stopped: asyncio.Future[None] = loop.create_future()
+
+        def stop() -> None:
+            with contextlib.suppress(Exception):
+                client.stop()
+                client.close()
+            post(loop, finish)
+
+        def finish() -> None:
+            if not stopped.done():
+                stopped.set_result(None)
+
+        threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
+        return stopped
+
+    def _on_granted(self, grant: "Grant") -> None:
+        """ZooKeeper took the connection; kazoo's CONNECTED follows."""
+        self._granted = grant
+
+    def _on_state(self, state: str, client: Any) -> None:
+        if self._closed or client is not self._client:
+            return  # our own stop looks like a loss
+        if state == "CONNECTED":
+            self._on_connected()
+        elif state == "SUSPENDED":
+            self._on_suspended()
+        else:
+            self._on_lost(client)
+
+    def _on_connected(self) -> None:
+        assert self._loop is not None
+        is_first = self._session_id == 0
+        is_new = self._granted.session_id != self._session_id
+        if is_new and not is_first and not self._session_ended:
+            self._tell("expired")
+        self._session_id = self._granted.session_id
+        self._session_ended = False
+        deadline = self._granted.sent_at + self._granted.timeout_ms / 1000
+        self._session_deadline = deadline if is_new else max(self._session_deadline, deadline)
+        if self._outage_began is not None:
+            logger.info("ZooKeeper is back after %.1f s", self._loop.time() - self._outage_began)
+            self._outage_began = None
+        self._connected.set()
+        self._tell("new-session" if is_new and not is_first else "connected")
+        self._fire_held_watches()
+
+    def _on_suspended(self) -> None:
+        assert self._loop is not None
+        self._connected.clear()
+        if self._outage_began is None:
+            self._outage_began = self._loop.time()
+            logger.warning("connection to ZooKeeper %s lost, reconnecting", self._servers)
+        self._tell("suspended")
+
+    def _on_lost(self, client: Any) -> None:
+        self._connected.clear()
+        if self._session_id and not self._session_ended:
+            self._session_ended = True
+            self._session_deadline = NEVER
+            self._tell("expired")
+            self._fire_held_watches()
+        if client.client_state == "CLOSED":  # kazoo's thread has died of an error of its own: begin anew
+            self._stop_client(client)
+            self._open_client()
+
+    def _tell(self, kind: str) -> None:
+        event = SessionEvent(kind=kind, session_id=self._session_id)
+        for listener in list(self._listeners):
+            listener(event)
+
+    async def _beat(self) -> None:
+        """Ask ZooKeeper anything often enough that the deadline moves while it answers."""
+        assert self._loop is not None
+        while True:
+            interval = self._granted.timeout_ms / 1000 / HEARTBEATS_PER_SESSION
+            began = self._loop.time()
+            with contextlib.suppress(CoordinationError):
+                await self.exists("/")
+            await asyncio.sleep(max(0.001, interval - (self._loop.time() - began)))
+
+    # ------------------------------------------------------------------------------------------------- watches
+    def _on_watch(self, shot: "OneShot", session_ended: bool) -> None:
+        """kazoo forgets its watches when a connection breaks, and calls them. What they watch cannot be read then, so
+        they are kept until the connection is back or the session is over; a change in between is never missed."""
+        if session_ended and not self._connected.is_set() and not self._closed:
+            self._held_watches.append(shot)
+        elif not self._closed:
+            shot.fire()
+
+    def _fire_held_watches(self) -> None:
+        held, self._held_watches = self._held_watches, []
+        for shot in held:
+            shot.fire()
+
+    # --------------------------------------------------------------------------------------------------- calls
+    async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
+        with self._watching(watcher) as watch:
+            data, stat = await self._call(f"get {path}", lambda client: client.get_async(path, watch=watch))
+        return data, to_stat(stat)
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
+        with self._watching(watcher) as watch:
+            stat = await self._call(f"exists {path}", lambda client: client.exists_async(path, watch=watch))
+        return None if stat is None else to_stat(stat)
+
+    async def get_children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        with self._watching(watcher) as watch:
+            names = await self._call(
+                f"get_children {path}", lambda client: client.get_children_async(path, watch=watch)
+            )
+        return sorted(names)
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+    ) -> tuple[str, Stat]:
+        def ask(client: Any) -> Any:
+            return client.create_async(path, data, ephemeral=ephemeral, sequence=sequence, include_data=True)
+
+        try:
+            real_path, stat = await self._call(f"create {path}", ask, is_write=True)
+        except NoNode:
+            if not make_parents:
+                raise
+            await self._make_parents(path)
+            real_path, stat = await self._call(f"create {path}", ask, is_write=True)
+        return real_path, to_stat(stat)
+
+    async def _make_parents(self, path: str) -> None:
+        names = path.strip("/").split("/")[:-1]
+        for depth in range(1, len(names) + 1):
+            with contextlib.suppress(NodeExists):
+                await self.create("/" + "/".join(names[:depth]), b"")
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        stat = await self._call(
+            f"set {path}", lambda client: client.set_async(path, data, version=version), is_write=True
+        )
+        return to_stat(stat)
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._call(f"delete {path}", lambda client: client.delete_async(path, version=version), is_write=True)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        if not operations:
+            return []
+
+        def ask(client: Any) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                add_operation(transaction, operation)
+            return transaction.commit_async()
+
+        results = await self._call(f"multi of {len(operations)}", ask, is_write=True)
+        raise_failed_operation(operations, results)
+        return [
+            result if isinstance(operation, CreateOp) else to_stat(result) if isinstance(operation, SetOp) else None
+            for operation, result in zip(operations, results, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def _watching(self, watcher: Watcher | None) -> Any:
+        """A kazoo watch for one call; a call that fails leaves none, however late ZooKeeper answers."""
+        if watcher is None:
+            yield None
+            return
+        shot = OneShot(watcher)
+        try:
+            yield lambda event: self._on_watch(shot, session_ended=event.type == "NONE")
+        except BaseException:
+            shot.cancel()
+            raise
+
+    async def _call(self, what: str, ask: Callable[[Any], Any], is_write: bool = False) -> Any:
+        if self._loop is None or self._closed or not self._connected.is_set():
+            raise CoordinationUnavailable(f"{what}: no connection to ZooKeeper {self._servers}")
+        session_id, sent_at = self._session_id, self._loop.time()
+        answered: asyncio.Future[Any] = self._loop.create_future()
+
+        def on_result(result: Any) -> None:  # on the loop, see LoopQueue
+            if not answered.done():
+                answered.set_result(result)
+
+        ask(self._client).rawlink(on_result)
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                result = await answered
+        except TimeoutError:
+            raise no_answer(is_write, f"{what}: no answer from ZooKeeper in {self._timeout_ms} ms") from None
+        failure = result.exception
+        name = type(failure).__name__
+        if name not in NO_ANSWER and session_id == self._session_id and not self._session_ended:
+            self._session_deadline = max(self._session_deadline, sent_at + self._granted.timeout_ms / 1000)
+        if failure is None:
+            return result.value
+        if name in ANSWERS:
+            raise ANSWERS[name](what)
+        if name in NO_ANSWER:
+            raise no_answer(is_write, f"{what}: the connection to ZooKeeper broke")
+        raise CoordinationError(f"{what}: {failure!r}")
+
+
+class Grant:
+    """What ZooKeeper granted at a connect, and the loop time at which it was asked."""
+
+    def __init__(self, session_id: int, timeout_ms: int, sent_at: float) -> None:
+        self.session_id = session_id
+        self.timeout_ms = timeout_ms
+        self.sent_at = sent_at
+
+
+class OneShot:
+    """A watcher that is called at most once."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher: Watcher | None = watcher
+
+    def fire(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher()
+
+    def cancel(self) -> None:
+        self._watcher = None
+
+
+class LoopQueue:
+    """Stands in for kazoo's queue of completions: the loop is the worker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def put(self, call: Callable[[], None]) -> None:
+        post(self._loop, call)
+
+
+def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
+    """Run on the loop; what arrives after the loop's end is dropped."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *arguments)
+
+
+def open_kazoo(
+    servers: str,
+    timeout_ms: int,
+    loop: asyncio.AbstractEventLoop,
+    granted: Callable[[Grant], None],
+    changed: Callable[[str, Any], None],
+) -> Any:
+    """A kazoo client that reports to the loop and has no threads but its connection's."""
+    from kazoo.client import KazooClient
+    from kazoo.handlers.threading import SequentialThreadingHandler
+    from kazoo.protocol.serialization import Connect
+    from kazoo.retry import KazooRetry
+
+    handler: Any = SequentialThreadingHandler()
+    handler.completion_queue = LoopQueue(loop)
+    handler.dispatch_callback = lambda callback: post(loop, callback.func, *callback.args)
+    handler._running = True  # completions go to the queue, which needs no workers
+    handler.start = handler.stop = lambda: None
+
+    silent = logging.Logger("kazoo-silent", level=logging.CRITICAL + 1)  # one line per outage is ours, not twenty
+    client = KazooClient(
+        hosts=servers,
+        timeout=timeout_ms / 1000,
+        handler=handler,
+        logger=silent,
+        connection_retry=KazooRetry(
+            max_tries=-1,
+            delay=RECONNECT_DELAY_SECONDS,
+            max_delay=RECONNECT_DELAY_SECONDS_MAX / 1.2,
+            max_jitter=0.2,
+        ),
+    )
+    connection = client._connection
+    invoke = connection._invoke
+    ahead = loop.time() - time.monotonic()  # the loop's clock must not be read from another thread
+
+    def invoke_and_record(timeout: float, request: Any, xid: int | None = None) -> Any:
+        sent_at = time.monotonic() + ahead
+        result = invoke(timeout, request, xid)
+        if isinstance(request, Connect) and result[0].time_out > 0:
+            post(loop, granted, Grant(result[0].session_id, result[0].time_out, sent_at))
+        return result
+
+    connection._invoke = invoke_and_record
+    client.add_listener(lambda state: post(loop, changed, str(state), client))
+    return client
+
+
+def no_answer(is_write: bool, message: str) -> CoordinationError:
+    return OutcomeUnknown(message) if is_write else CoordinationUnavailable(message)
+
+
+def to_stat(stat: Any) -> Stat:
+    return Stat(version=stat.version, czxid=stat.czxid, mzxid=stat.mzxid, ephemeral_owner=stat.ephemeralOwner)
+
+
+def add_operation(transaction: Any, operation: Operation) -> None:
+    match operation:
+        case CreateOp():
+            transaction.create(
+                operation.path, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequence
+            )
+        case SetOp():
+            transaction.set_data(operation.path, operation.data, version=operation.version)
+        case DeleteOp():
+            transaction.delete(operation.path, version=operation.version)
+        case CheckOp():
+            transaction.check(operation.path, version=operation.version)
+
+
+def raise_failed_operation(operations: Sequence[Operation], results: Sequence[Any]) -> None:
+    """kazoo returns the errors of a multi instead of raising them; all but one say that another one failed."""
+    for index, result in enumerate(results):
+        name = type(result).__name__
+        if isinstance(result, Exception) and name not in NOT_THE_CAUSE:
+            operation = operations[index]
+            error = ANSWERS.get(name, CoordinationError)(
+                f"multi: operation {index} ({type(operation).__name__} {operation.path}): {name}"
+            )
+            error.index = index
+            raise error
+    if any(isinstance(result, Exception) for result in results):
+        raise CoordinationError(f"multi: rolled back without a cause: {results!r}")
