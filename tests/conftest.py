@@ -1,0 +1,65 @@
+"""What holds for every test: quick ones first, known invariants only, and no error of the event loop goes unnoticed."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import logging
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests.invariant_coverage import INVARIANTS
+
+# Deadlines per example measure the machine, not the code. `make fuzz` takes the second profile.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=20_000)
+hypothesis.settings.load_profile("house")
+
+# Later in this list is slower; what fails should fail soon.
+SLOWNESS = ["slow", "system", "spark", "docker"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in item.iter_markers("invariant"):
+            unknown = [name for name in marker.args if name not in INVARIANTS]
+            if unknown or not marker.args:
+                raise pytest.UsageError(f"{item.nodeid}: invariant({unknown}) is none of I1 to I{len(INVARIANTS)}")
+    items.sort(key=_slowness)  # stable: files keep their order otherwise
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what was imported is not searched again by the collection after each asyncio test
+
+
+def _slowness(item: pytest.Item) -> int:
+    return max((rank for rank, name in enumerate(SLOWNESS, start=1) if item.get_closest_marker(name)), default=0)
+
+
+class LoopErrors(logging.Handler):
+    """Every event loop, uvloop's too, reports what nobody handled to the logger `asyncio`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(logging.Formatter().format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_unhandled_loop_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    errors = LoopErrors()
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(errors)
+    try:
+        yield
+        if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+            gc.collect()  # a task whose exception nobody retrieved tells so when it is collected
+    finally:
+        logger.removeHandler(errors)
+    if errors.seen and not request.node.get_closest_marker("expects_loop_errors"):
+        pytest.fail("the event loop reported what nobody handled:\n" + "\n".join(errors.seen), pytrace=False)
