@@ -1,0 +1,208 @@
+"""Messages to bytes and back.
+
+Owns: the packing of requests and responses (msgpack through msgspec), frame prefix included, and the one promise of
+every decoder here: nothing but ProtocolError leaves it, and limits are checked before anything is built. Refuses to
+know sockets, and what a message means.
+
+Record batches are not copied into a frame: a message that carries them is written front to back as pieces, and the
+pieces go to the socket in one `writelines`. That works because records, and every list on the way to them, are the
+last field of their struct (see `messages`): the struct is packed with that field empty, its empty tail is dropped, and
+the real list header or bin header follows.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import (
+    API_OF_REQUEST,
+    APIS,
+    FetchPartitionResponse,
+    FetchResponse,
+    FetchTopicResponse,
+    ProduceRequest,
+    Request,
+    Response,
+)
+
+Buffer = bytes | bytearray | memoryview
+M = TypeVar("M")
+
+API_VERSION = 0
+"""We own both ends: every API has one version, and a peer that asks for another learns it from UNSUPPORTED_VERSION."""
+CLIENT_ID_MAX_LENGTH = 256
+
+_LENGTH = struct.Struct(">I")
+_EMPTY_ARRAY = b"\x90"
+_EMPTY_BIN = b"\xc4\x00"
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class MalformedMessage(ProtocolError):
+    """The frame is whole, but what is in it is not a message. `correlation_id` is set if the header could be read."""
+
+    def __init__(self, reason: str, correlation_id: int | None = None) -> None:
+        super().__init__(reason)
+        self.correlation_id = correlation_id
+
+
+class _RequestFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: msgspec.Raw
+
+
+class _ResponseFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    correlation_id: int
+    body: msgspec.Raw
+
+
+class IncomingFrame(msgspec.Struct, frozen=True):
+    """A request as it came in. `body` is a view into the receive buffer: decode it before the next read."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body: msgspec.Raw
+
+
+_request_frames = msgspec.msgpack.Decoder(_RequestFrame)
+_response_frames = msgspec.msgpack.Decoder(_ResponseFrame)
+_request_decoders = {api.key.value: msgspec.msgpack.Decoder(api.request) for api in APIS.values()}
+_response_decoders = {api.key.value: msgspec.msgpack.Decoder(api.response) for api in APIS.values()}
+
+
+def _guarded(decode: Callable[[Any], M], data: Any, correlation_id: int | None = None) -> M:
+    """msgspec lets RecursionError and UnicodeDecodeError out beside its own errors; all are the peer's fault."""
+    try:
+        return decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError, ValueError) as error:
+        raise MalformedMessage(str(error) or type(error).__name__, correlation_id) from None
+
+
+def decode_request_frame(frame: Buffer) -> IncomingFrame:
+    """Split a frame (without its length) into header and undecoded body. Raises MalformedMessage."""
+    raw = _guarded(_request_frames.decode, frame)
+    client_id = raw.client_id or ""
+    if len(client_id) > CLIENT_ID_MAX_LENGTH:
+        raise MalformedMessage(f"client_id is longer than {CLIENT_ID_MAX_LENGTH} characters")
+    if not -(2**31) <= raw.correlation_id < 2**31:
+        raise MalformedMessage("correlation_id is not an i32")
+    return IncomingFrame(raw.api_key, raw.api_version, raw.correlation_id, client_id, raw.body)
+
+
+def decode_request_body(frame: IncomingFrame) -> Request:
+    """The typed body of a known API. Raises MalformedMessage that knows the correlation id."""
+    return _guarded(_request_decoders[frame.api_key].decode, frame.body, frame.correlation_id)
+
+
+def decode_response_frame(frame: Buffer) -> tuple[int, msgspec.Raw]:
+    """(correlation id, undecoded body), the body a view into `frame`. Raises MalformedMessage."""
+    raw = _guarded(_response_frames.decode, frame)
+    return raw.correlation_id, raw.body
+
+
+def decode_response_body(api_key: int, body: msgspec.Raw) -> Response:
+    """The typed response of an API. Raises MalformedMessage."""
+    return _guarded(_response_decoders[api_key].decode, body)
+
+
+def encode_request(body: Request, correlation_id: int, client_id: str) -> list[Buffer]:
+    """A whole frame, as pieces for one writelines. Record batches of a Produce request are passed through uncopied."""
+    api_key = API_OF_REQUEST[type(body)].key.value
+    header = b"\x95" + _encode(api_key) + _encode(API_VERSION) + _encode(correlation_id) + _encode(client_id)
+    if isinstance(body, ProduceRequest):
+        return _produce_frame(header, body)
+    packed = header + _encode(body)
+    return [_LENGTH.pack(len(packed)) + packed]
+
+
+def encode_response(correlation_id: int, body: Response) -> list[Buffer]:
+    """A whole frame for any response; a Fetch response with records goes through `encode_fetch_response`."""
+    packed = b"\x92" + _encode(correlation_id) + _encode(body)
+    return [_LENGTH.pack(len(packed)) + packed]
+
+
+class FetchedRecords(msgspec.Struct, frozen=True):
+    """One partition of a Fetch response, its records still apart from it."""
+
+    response: FetchPartitionResponse
+    parts: Sequence[Buffer]
+    size_bytes: int
+
+
+def encode_fetch_response(
+    correlation_id: int, head: FetchResponse, topics: Sequence[tuple[str, Sequence[FetchedRecords]]]
+) -> list[Buffer]:
+    """A whole frame: `head` without its `responses`, then the topics with their records, uncopied."""
+    pieces = _Pieces()
+    pieces.add(b"\x92" + _encode(correlation_id) + _open(_encode(head), _EMPTY_ARRAY))
+    pieces.add(_array_header(len(topics)))
+    for topic, partitions in topics:
+        pieces.add(_open(_encode(FetchTopicResponse(topic=topic, partitions=[])), _EMPTY_ARRAY))
+        pieces.add(_array_header(len(partitions)))
+        for fetched in partitions:
+            pieces.add_records(_encode(fetched.response), fetched.parts, fetched.size_bytes)
+    return pieces.frame()
+
+
+def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
+    pieces = _Pieces()
+    without_data = ProduceRequest(transactional_id=body.transactional_id, acks=body.acks, timeout_ms=body.timeout_ms)
+    pieces.add(header + _open(_encode(without_data), _EMPTY_ARRAY) + _array_header(len(body.topic_data)))
+    for topic in body.topic_data:
+        pieces.add(b"\x82\xa4name" + _encode(topic.name) + b"\xaepartition_data")
+        pieces.add(_array_header(len(topic.partition_data)))
+        for data in topic.partition_data:
+            prefix = b"\x82\xa5index" + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
+            pieces.add_records(prefix, [data.records], len(data.records))
+    return pieces.frame()
+
+
+class _Pieces:
+    """Collects small bytes together and keeps record batches as they are."""
+
+    def __init__(self) -> None:
+        self._small = bytearray(4)  # the frame length goes here at the end
+        self._pieces: list[Buffer] = [self._small]
+        self._total = 0
+
+    def add(self, data: bytes) -> None:
+        self._small += data
+        self._total += len(data)
+
+    def add_records(self, packed: bytes, parts: Sequence[Buffer], size_bytes: int) -> None:
+        if not size_bytes:
+            self.add(packed)
+            return
+        self.add(_open(packed, _EMPTY_BIN) + b"\xc6" + _LENGTH.pack(size_bytes))
+        self._pieces.extend(parts)
+        self._total += size_bytes
+        self._small = bytearray()
+        self._pieces.append(self._small)
+
+    def frame(self) -> list[Buffer]:
+        first = self._pieces[0]
+        assert isinstance(first, bytearray)
+        _LENGTH.pack_into(first, 0, self._total)
+        if not self._small:
+            self._pieces.pop()
+        return self._pieces
+
+
+def _open(packed: bytes, empty_tail: bytes) -> bytes:
+    """Drop the empty last field of a packed struct, so that its real content can follow."""
+    assert packed.endswith(empty_tail)
+    return packed[: -len(empty_tail)]
+
+
+def _array_header(length: int) -> bytes:
+    if length < 16:
+        return bytes((0x90 | length,))
+    return struct.pack(">BI", 0xDD, length)

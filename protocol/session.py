@@ -1,0 +1,162 @@
+"""Framing without I/O: bytes in any pieces become whole frames.
+
+Owns: the receive buffer of one connection, its growth and its limits. Refuses to know sockets and messages. Two rules
+keep a hostile peer cheap (docs/FORMATS.md, Wire):
+- the buffer grows with the bytes that came, never with the length that was claimed;
+- growth beyond the first few KiB is asked of a budget shared by all connections; while the budget is spent, the owner
+  stops reading from this connection.
+
+A frame is `u32` big-endian length of the rest, then that many bytes.
+"""
+
+import struct
+from collections.abc import Callable
+
+from minibroker.protocol.errors import ProtocolError
+
+INITIAL_BUFFER_BYTES = 4 * 1024
+"""Holds any usual control request; a thousand idle connections cost 4 MiB."""
+CONTROL_FRAME_MAX_BYTES = 1024 * 1024
+"""Limit for requests that carry no records: decoded msgpack may grow seventy-fold."""
+API_KEY_PEEK_BYTES = 8
+"""So many bytes of a frame tell its api key."""
+_LENGTH = struct.Struct(">I")
+_unpack_length = _LENGTH.unpack_from
+
+
+class FrameTooLarge(ProtocolError):
+    """The peer announced a frame that is above the limit for its kind."""
+
+
+class MemoryBudget:
+    """Bytes that the receive buffers of all connections together may grow to; a reserve is kept for brokers."""
+
+    def __init__(self, limit_bytes: int, reserved_bytes: int = 0) -> None:
+        assert 0 <= reserved_bytes < limit_bytes
+        self.limit_bytes = limit_bytes
+        self.reserved_bytes = reserved_bytes
+        self.used_bytes = 0
+        self.on_release: Callable[[], None] | None = None
+
+    def take(self, size_bytes: int, privileged: bool = False) -> bool:
+        """Whether `size_bytes` more may be allocated; only brokers may dip into the reserve."""
+        ceiling = self.limit_bytes if privileged else self.limit_bytes - self.reserved_bytes
+        if self.used_bytes + size_bytes > ceiling:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        assert size_bytes <= self.used_bytes
+        self.used_bytes -= size_bytes
+        if size_bytes and self.on_release is not None:
+            self.on_release()
+
+
+class FrameReceiver:
+    """The receiving half of one connection.
+
+    Use: `get_buffer` before a read, `received(n)` after it, `next_frame` until it gives None, then `make_room`. A frame
+    is a view into the buffer, valid until `make_room`; keep no reference to it.
+    """
+
+    __slots__ = ("_budget", "_buffer", "_end", "_frame_max_bytes", "_large_frame_allowed", "_start", "privileged")
+
+    def __init__(
+        self,
+        frame_max_bytes: int,
+        budget: MemoryBudget | None = None,
+        large_frame_allowed: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """`large_frame_allowed` sees the first bytes of a frame above CONTROL_FRAME_MAX_BYTES and may refuse it."""
+        self._frame_max_bytes = frame_max_bytes
+        self._budget = budget
+        self._large_frame_allowed = large_frame_allowed
+        self._buffer = bytearray(INITIAL_BUFFER_BYTES)
+        self._start = 0
+        self._end = 0
+        self.privileged = False
+
+    @property
+    def has_partial_frame(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return self._end > self._start
+
+    def get_buffer(self) -> memoryview:
+        """Room for the next read, never empty if `make_room` was asked after the last one."""
+        if self._end == len(self._buffer):
+            room = self.make_room()
+            assert room, "the owner must stop reading when make_room refuses"
+        return memoryview(self._buffer)[self._end :]
+
+    def make_room(self) -> bool:
+        """After the frames of a read are handled: prepare for the next. False: the budget is spent, stop reading."""
+        pending = self._end - self._start
+        if self._start and (not pending or len(self._buffer) - self._end < self._missing(pending)):
+            view = memoryview(self._buffer)
+            view[:pending] = view[self._start : self._end]
+            self._start, self._end = 0, pending
+        return self._end < len(self._buffer) or self._grow()
+
+    def received(self, size_bytes: int) -> None:
+        """So many bytes were written into the buffer that `get_buffer` gave."""
+        self._end += size_bytes
+        assert self._end <= len(self._buffer)
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None. Raises FrameTooLarge as soon as it can be known."""
+        pending = self._end - self._start
+        if pending < 4:
+            return None
+        (length,) = _unpack_length(self._buffer, self._start)
+        if length > CONTROL_FRAME_MAX_BYTES:
+            self._check_large(length, pending)
+        if pending - 4 < length:
+            return None
+        begin = self._start + 4
+        self._start = begin + length
+        return memoryview(self._buffer)[begin : self._start]
+
+    def shrink(self) -> None:
+        """Give memory back if nothing is pending: the connection idles, or another one needs the room."""
+        if self.has_partial_frame or len(self._buffer) == INITIAL_BUFFER_BYTES:
+            return
+        self.close()
+
+    def close(self) -> None:
+        """Forget what is pending and give the memory back. Views handed out before keep the old buffer alive."""
+        grown_by = len(self._buffer) - INITIAL_BUFFER_BYTES
+        self._buffer = bytearray(INITIAL_BUFFER_BYTES)
+        self._start = self._end = 0
+        if self._budget is not None:
+            self._budget.give_back(grown_by)
+
+    def _check_large(self, length: int, pending: int) -> None:
+        if length > self._frame_max_bytes:
+            raise FrameTooLarge(f"frame of {length} bytes, the limit is {self._frame_max_bytes}")
+        if self._large_frame_allowed is not None and pending >= 4 + API_KEY_PEEK_BYTES:
+            peek = bytes(self._buffer[self._start + 4 : self._start + 4 + API_KEY_PEEK_BYTES])
+            if not self._large_frame_allowed(peek):
+                raise FrameTooLarge(
+                    f"request without records of {length} bytes, the limit is {CONTROL_FRAME_MAX_BYTES}"
+                )
+
+    def _missing(self, pending: int) -> int:
+        """How many bytes of the current frame are still to come; at least 1."""
+        if pending < 4:
+            return 4
+        (length,) = _unpack_length(self._buffer, self._start)
+        return max(1, int(length) + 4 - pending)
+
+    def _grow(self) -> bool:
+        """Double the buffer, at most to the frame's end: what came, not what was claimed, pays for the room."""
+        wanted = min(2 * len(self._buffer), self._frame_max_bytes + 4)
+        assert wanted > len(self._buffer)
+        if self._budget is not None and not self._budget.take(wanted - len(self._buffer), self.privileged):
+            return False
+        grown = bytearray(wanted)
+        pending = self._end - self._start
+        grown[:pending] = memoryview(self._buffer)[self._start : self._end]
+        self._buffer = grown
+        self._start, self._end = 0, pending
+        return True

@@ -1,0 +1,184 @@
+"""The asking half of the wire: one connection on which requests go out and replies come back.
+
+Owns: correlation ids, who waits for which reply, and the deadlines of those waits. Refuses to know what is asked, when
+to reconnect, and whom to ask instead: that is the business of client, controller and replica fetcher.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from minibroker.protocol.codec import decode_response_body, decode_response_frame, encode_request
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import API_OF_REQUEST, Request, Response
+from minibroker.protocol.session import FrameReceiver
+from minibroker.runtime.ports import Network, Transport
+
+RESPONSE_MAX_BYTES = 128 * 1024 * 1024
+"""A peer that answers with more than this is broken: fetch limits keep real answers far below."""
+PENDING_MAX = 10_000
+"""Requests one connection may wait for; callers keep far fewer in flight."""
+WRITE_HIGH_WATER_BYTES = 64 * 1024 * 1024
+"""The transport must not pause us: callers bound what they have in flight themselves."""
+
+
+class RpcError(Exception):
+    """The request got no answer; it may or may not have been carried out."""
+
+
+class ConnectionClosed(RpcError):
+    """The connection ended before the answer came."""
+
+
+class RequestTimedOut(RpcError):
+    """No answer within the deadline. The connection stays usable: a late answer is dropped."""
+
+
+class PeerBroken(RpcError):
+    """The peer sent something that is not the protocol; the connection is closed."""
+
+
+OnReply = Callable[[Response | RpcError], None]
+
+
+class _Pending(msgspec.Struct):
+    api_key: int
+    on_reply: OnReply
+
+
+class RpcConnection(asyncio.BufferedProtocol):
+    """One open connection. Made by `connect`; never reused after it closed."""
+
+    def __init__(self, peer: str, client_id: str) -> None:
+        self.peer = peer
+        self.client_id = client_id
+        self.closed = False
+        self.on_closed: Callable[[], None] | None = None
+        self._transport: Transport | None = None
+        self._receiver = FrameReceiver(RESPONSE_MAX_BYTES)
+        self._pending: dict[int, _Pending] = {}
+        self._next_correlation_id = 0
+        self._closed_event: asyncio.Event = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------------------- for callers
+    def send(self, body: Request, on_reply: OnReply) -> int:
+        """Send now; `on_reply` is called exactly once, on the loop, with the reply or what went wrong.
+
+        No deadline is kept here: the caller has its own (see `forget`). Returns the correlation id.
+        """
+        if self.closed or self._transport is None or self._transport.is_closing():
+            raise ConnectionClosed(f"connection to {self.peer} is closed")
+        assert len(self._pending) < PENDING_MAX, f"more than {PENDING_MAX} requests wait for {self.peer}"
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        self._pending[correlation_id] = _Pending(API_OF_REQUEST[type(body)].key.value, on_reply)
+        self._transport.writelines(encode_request(body, correlation_id, self.client_id))
+        return correlation_id
+
+    def send_without_reply(self, body: Request) -> None:
+        """For Produce with acks=0: nobody will answer."""
+        if self.closed or self._transport is None:
+            raise ConnectionClosed(f"connection to {self.peer} is closed")
+        self._transport.writelines(encode_request(body, 0x7FFFFFFF, self.client_id))
+
+    def forget(self, correlation_id: int) -> None:
+        """The caller gave up; a late reply is dropped."""
+        self._pending.pop(correlation_id, None)
+
+    async def request(self, body: Request, timeout_ms: int) -> Response:
+        """Ask and wait. Raises ConnectionClosed, RequestTimedOut or PeerBroken."""
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def settle(reply: Response | RpcError) -> None:
+            if future.done():
+                return
+            if isinstance(reply, RpcError):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        correlation_id = self.send(body, settle)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            api = API_OF_REQUEST[type(body)].key.name
+            raise RequestTimedOut(f"{api} was not answered by {self.peer} within {timeout_ms} ms") from None
+        finally:
+            self.forget(correlation_id)
+
+    async def close(self) -> None:
+        """Close and wait until the transport is gone."""
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+            await self._closed_event.wait()
+
+    def abort(self) -> None:
+        """Close at once, without waiting."""
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+
+    # --------------------------------------------------------------------------------------------- for the transport
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receiver.received(nbytes)
+        try:
+            while not self.closed:
+                frame = self._receiver.next_frame()
+                if frame is None:
+                    self._receiver.make_room()  # no budget here: this side asked for what comes
+                    return
+                self._on_frame(frame)
+        except ProtocolError as error:
+            self._end(PeerBroken(f"{self.peer} broke the protocol: {error}"))
+            if self._transport is not None:
+                self._transport.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(ConnectionClosed(f"connection to {self.peer} was lost" + (f": {exc}" if exc else "")))
+        self._receiver.close()
+        self._closed_event.set()
+
+    def pause_writing(self) -> None:
+        """Callers bound their own requests in flight."""
+
+    def resume_writing(self) -> None:
+        """See pause_writing."""
+
+    def _on_frame(self, frame: memoryview) -> None:
+        correlation_id, body = decode_response_frame(frame)
+        pending = self._pending.get(correlation_id)
+        if pending is None:
+            return  # its asker gave up
+        reply = decode_response_body(pending.api_key, body)
+        del self._pending[correlation_id]
+        pending.on_reply(reply)
+
+    def _end(self, error: RpcError) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        waiting, self._pending = self._pending, {}
+        for pending in waiting.values():
+            pending.on_reply(error)
+        if self.on_closed is not None:
+            self.on_closed()
+
+
+async def connect(network: Network, host: str, port: int, *, client_id: str, timeout_ms: int) -> RpcConnection:
+    """Open a connection for asking. Raises NetworkError naming the address."""
+    peer = f"{host}:{port}"
+    _, protocol = await network.connect(lambda: RpcConnection(peer, client_id), host, port, timeout_ms)
+    assert isinstance(protocol, RpcConnection)
+    return protocol
