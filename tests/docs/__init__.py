@@ -1,0 +1,1 @@
+"""The commands of README.md and docs/ do what the pages say."""

@@ -1,0 +1,89 @@
+"""The house rules hold. The rules themselves are in tests/tidy/, and CONTRIBUTING.md says why they are there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+
+import pytest
+
+from tests.tidy.documents import check_links
+from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
+from tests.tidy.imports import check_imports
+from tests.tidy.purity import check_doors, check_purity
+from tests.tidy.shape import check_finished, check_name, check_size
+from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
+
+RULES: list[Callable[[SourceFile], list[str]]] = [
+    check_imports,
+    check_purity,
+    check_doors,
+    check_hash_order,
+    check_iteration,
+    check_sleep,
+    check_size,
+    check_name,
+    check_finished,
+]
+# Written so that this file does not find itself.
+ELSEWHERE = re.compile(r"(?<![\w/-])(?:\.\./)?" + "shared" + r"/|/" + "work/|/" + r"root/|/home/\w")
+
+
+def fail_with(problems: list[str]) -> None:
+    if problems:
+        pytest.fail(f"{len(problems)} found\n" + "\n".join(problems), pytrace=False)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__.removeprefix("check_"))
+def test_rule_holds(rule: Callable[[SourceFile], list[str]]) -> None:
+    fail_with([problem for file in project_files() for problem in rule(file)])
+
+
+def test_links_of_documents_resolve() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    fail_with([problem for page in sorted(pages) for problem in check_links(page, ROOT)])
+
+
+def test_nothing_refers_to_a_place_outside_the_project() -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
+        if ELSEWHERE.search(line)
+    ]
+    fail_with(problems)
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    folders = {(ROOT / file.path).parent for file in project_files()}
+    without = [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()]
+    fail_with([f"{folder.relative_to(ROOT)}: needs an __init__.py" for folder in without])
+
+
+def test_tests_mirror_the_folders() -> None:
+    known = {*CODE_FOLDERS, "docs", "docker", "system", "tidy"}
+    inside = {file.path.split("/")[1] for file in project_files("tests") if file.path.count("/") > 1}
+    fail_with([f"tests/{name}: no folder of that name beside tests/" for name in sorted(inside - known)])
+
+
+def test_links_give_each_folder_its_import_name() -> None:
+    links = {path.name: path.readlink().as_posix() for path in (ROOT / "minibroker").iterdir() if path.is_symlink()}
+    assert {name: links.get(name) for name in PACKAGES} == {name: f"../{name}" for name in PACKAGES}
+
+
+def test_build_backend_is_the_locked_one() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        required = tomllib.load(file)["build-system"]["requires"]
+    locked = (ROOT / "requirements" / "build.lock").read_text()
+    assert all(f"{name} " in locked for name in required), "run `make lock`"
+
+
+def test_every_dependency_is_locked_and_no_registry_is_named() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    names = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
+    locked = (ROOT / "requirements" / "dev.lock").read_text()
+    bare = [re.split(r"[<>=~! ]", name)[0] for name in names]
+    assert [name for name in bare if not re.search(rf"^{name}==", locked, re.MULTILINE)] == [], "run `make lock`"
+    assert "://" not in locked

@@ -1,0 +1,40 @@
+"""Markdown: links that resolve."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`]*`")
+
+
+def check_links(page: Path, root: Path) -> list[str]:
+    """Relative links lead to files, and their #fragments to headings, as the web page of a repository shows them."""
+    text = FENCE.sub("", page.read_text())
+    problems = []
+    for match in LINK.finditer(CODE.sub(lambda code: "x" * len(code.group()), text)):
+        target = match.group(1) or match.group(2)
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, fragment = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        where = f"{page.relative_to(root)}: link {target}"
+        if not linked.exists():
+            problems.append(f"{where}: no such file")
+        elif not linked.is_relative_to(root):
+            problems.append(f"{where}: leads out of the project")
+        elif fragment and linked.suffix == ".md" and fragment not in anchors(linked.read_text()):
+            problems.append(f"{where}: {linked.name} has no such heading")
+    return problems
+
+
+def anchors(text: str) -> set[str]:
+    return {_anchor(heading) for heading in HEADING.findall(FENCE.sub("", text))}
+
+
+def _anchor(heading: str) -> str:
+    plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")

@@ -1,0 +1,143 @@
+"""Hazards that can be seen in the source: order by hash, changing what is iterated, sleeping in tests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.tidy.purity import is_portable
+from tests.tidy.source import SourceFile
+
+WHY_ORDER = (
+    "the order of a set differs from process to process, and a run must repeat from its seed: iterate sorted(...)"
+)
+WHY_HASH = "hash() and id() differ from process to process, and a run must repeat from its seed: use a CRC or a counter"
+MUTATORS = {"append", "remove", "pop", "popitem", "clear", "add", "discard", "insert", "extend", "update", "setdefault"}
+VIEWS = {"keys", "values", "items"}
+ORDER_FREE = {"sorted", "set", "frozenset", "sum", "min", "max", "len", "any", "all"}
+
+Loop = ast.For | ast.AsyncFor
+
+
+def check_hash_order(file: SourceFile) -> list[str]:
+    if not is_portable(file):
+        return []
+    problems = []
+    order_free = {id(generator) for generator in _order_free_generators(file.tree)}
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.For) and _is_set(node.iter):
+            problems.append(f"{file.path}:{node.lineno}: iterates a set: {WHY_ORDER}")
+        elif isinstance(node, ast.ListComp | ast.DictComp | ast.GeneratorExp) and id(node) not in order_free:
+            if any(_is_set(generator.iter) for generator in node.generators):
+                problems.append(f"{file.path}:{node.lineno}: iterates a set: {WHY_ORDER}")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("list", "tuple") and node.args and _is_set(node.args[0]):
+                problems.append(f"{file.path}:{node.lineno}: {node.func.id}() of a set: {WHY_ORDER}")
+            elif node.func.id in ("hash", "id") and not _inside_dunder_hash(file.tree, node):
+                problems.append(f"{file.path}:{node.lineno}: {node.func.id}(): {WHY_HASH}")
+    return problems
+
+
+def check_iteration(file: SourceFile) -> list[str]:
+    """A container that changes while it is iterated: in the loop's body, or by whoever runs during an await there."""
+    problems = []
+    for loop in ast.walk(file.tree):
+        if not isinstance(loop, Loop):
+            continue
+        container = _container(loop.iter)
+        if container is None:
+            continue
+        for node in _changes_before_going_on(loop.body, container):
+            copy = f"iterate tuple({ast.unparse(loop.iter)})"
+            problems.append(f"{file.path}:{node.lineno}: changes {container} while iterating it: {copy}")
+        shared = container.startswith("self.") and isinstance(loop, ast.For) and file.folder != "tests"
+        if shared and _awaits(loop.body):
+            copy = f"iterate tuple({ast.unparse(loop.iter)})"
+            problems.append(f"{file.path}:{loop.lineno}: awaits while iterating {container}, which may change: {copy}")
+    return problems
+
+
+def check_sleep(file: SourceFile) -> list[str]:
+    """Virtual time costs nothing: asyncio.sleep is fine where the file runs on the simulation's loop."""
+    if file.folder != "tests" or file.path.startswith("tests/system/"):
+        return []
+    virtual = any(item.module.startswith("minibroker.simulation") for item in file.imports)
+    problems = []
+    for node in ast.walk(file.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        zero = bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        if name == "time.sleep" or (name == "asyncio.sleep" and not zero and not virtual):
+            what = "wait for an event with a deadline, or run on the virtual loop; real sleeping is for tests/system"
+            problems.append(f"{file.path}:{node.lineno}: {name}: {what}")
+    return problems
+
+
+def _is_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("set", "frozenset")
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
+        return _is_set(node.left) or _is_set(node.right)
+    return False
+
+
+def _order_free_generators(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ORDER_FREE:
+            yield from node.args
+
+
+def _inside_dunder_hash(tree: ast.Module, call: ast.Call) -> bool:
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__hash__"]
+    return any(call in ast.walk(function) for function in functions)
+
+
+def _container(iterated: ast.expr) -> str | None:
+    """`d` of `d`, `d.items()`; None for anything that is a copy or a call."""
+    if isinstance(iterated, ast.Call):
+        function = iterated.func
+        if not (isinstance(function, ast.Attribute) and function.attr in VIEWS and not iterated.args):
+            return None
+        iterated = function.value
+    return ast.unparse(iterated) if isinstance(iterated, ast.Name | ast.Attribute) else None
+
+
+def _changes_before_going_on(body: list[ast.stmt], container: str) -> Iterator[ast.stmt]:
+    """Statements that change the container, unless their block then leaves the loop."""
+    leaves = bool(body) and isinstance(body[-1], ast.Break | ast.Return | ast.Raise)
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        blocks = [block for block in _blocks(statement) if block]
+        for block in blocks:
+            if not leaves:
+                yield from _changes_before_going_on(block, container)
+        if not blocks and not leaves and _changes(statement, container):
+            yield statement
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(statement, name, [])
+    for handler in getattr(statement, "handlers", []):
+        yield handler.body
+    for case in getattr(statement, "cases", []):
+        yield case.body
+
+
+def _changes(statement: ast.stmt, container: str) -> bool:
+    if isinstance(statement, ast.Delete):
+        return any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == container for t in statement.targets)
+    if isinstance(statement, ast.Return):
+        return False
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    methods = [function for function in calls if isinstance(function, ast.Attribute)]
+    return any(method.attr in MUTATORS and ast.unparse(method.value) == container for method in methods)
+
+
+def _awaits(body: list[ast.stmt]) -> bool:
+    waits = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+    return any(isinstance(node, waits) for statement in body for node in ast.walk(statement))

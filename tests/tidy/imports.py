@@ -1,0 +1,107 @@
+"""Who may import whom."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.tidy.source import PACKAGES, SourceFile
+
+# runtime/ modules that any side may use: ports are interfaces; rpc and server speak the protocol over any network door.
+# They are held to the rules of the portable code (tests/tidy/purity.py), so that they run on virtual doors.
+PORTABLE_RUNTIME = ("ports", "rpc", "server")
+PORTS = tuple(f"minibroker.runtime.{name}" for name in PORTABLE_RUNTIME)
+
+WHY_SIBLINGS = "broker, controller and client never import each other; broker/__main__.py alone composes them"
+WHY_PORTS = f"the outside is reached through runtime's ports ({', '.join(PORTABLE_RUNTIME)}), never a real adapter"
+WHY_AUDIT = "audit imports protocol only, so that a bug in the broker cannot excuse itself"
+WHY_PROCESSES = "brokers are processes to it, or simulated: it uses client, protocol, audit and simulation's checkers"
+
+# folder -> (modules it may import besides itself, why the others are banned)
+ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
+    "protocol": ((), "protocol imports nothing of the project: it is what all the others agree on"),
+    "runtime": (("minibroker.protocol",), "runtime imports protocol only"),
+    "broker": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
+    "controller": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
+    "client": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
+    "audit": (("minibroker.protocol",), WHY_AUDIT),
+    "simulation": (
+        ("minibroker.protocol", "minibroker.broker", "minibroker.controller", "minibroker.client", *PORTS),
+        "simulation imports everything but the real adapters and the front door",
+    ),
+    "minibroker": (
+        (
+            "minibroker.protocol",
+            "minibroker.client",
+            "minibroker.audit",
+            "minibroker.runtime",
+            "minibroker.simulation.checkers",
+        ),
+        WHY_PROCESSES,
+    ),
+    "scenarios": (("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation"), WHY_PROCESSES),
+    "chaos": (
+        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checkers"),
+        WHY_PROCESSES,
+    ),
+    "bench": (
+        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checkers"),
+        WHY_PROCESSES,
+    ),
+}
+
+# The one file that composes a broker with a controller candidate and the real doors.
+COMPOSER = "broker/__main__.py"
+COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.controller", "minibroker.runtime")
+
+PROTOCOL_LIBRARIES = {"msgpack", "msgspec", "crc32c", "google_crc32c"}
+
+
+def check_imports(file: SourceFile) -> list[str]:
+    if file.folder == "tests":
+        return _check_flat_names(file)
+    problems = _check_flat_names(file)
+    allowed, why = ALLOWED[file.folder]
+    if file.path == COMPOSER:
+        allowed, why = COMPOSER_ALLOWED, "broker/__main__.py composes broker, controller and the real doors, no more"
+    for item in file.imports:
+        if _is_project(item.module) and not _may(file, item.module, allowed):
+            problems.append(f"{file.path}:{item.line}: imports {item.module}: {why}")
+        if file.folder == "protocol" and not _is_project(item.module):
+            top = item.module.split(".")[0]
+            if top not in PROTOCOL_LIBRARIES and top not in sys.stdlib_module_names:
+                libraries = "the standard library, msgpack, msgspec and a CRC library"
+                problems.append(f"{file.path}:{item.line}: imports {top}: protocol uses {libraries} only")
+    return problems
+
+
+def _is_project(module: str) -> bool:
+    return module.split(".")[0] == "minibroker"
+
+
+def _may(file: SourceFile, module: str, allowed: tuple[str, ...]) -> bool:
+    if file.folder in PACKAGES and _within(module, f"minibroker.{file.folder}"):
+        return not (file.path in PORTABLE_FILES and not any(_within(module, port) for port in PORTS))
+    if file.path in PORTABLE_FILES:
+        return any(_within(module, name) for name in ("minibroker.protocol", *PORTS))
+    if file.folder == "minibroker" and not any(_within(module, f"minibroker.{name}") for name in PACKAGES):
+        return True  # the front door's own files
+    if "minibroker" in allowed and not any(_within(module, f"minibroker.{name}") for name in PACKAGES):
+        return True
+    return any(_within(module, name) for name in allowed if name != "minibroker")
+
+
+PORTABLE_FILES = tuple(f"runtime/{name}.py" for name in PORTABLE_RUNTIME)
+
+
+def _within(module: str, parent: str) -> bool:
+    """`from minibroker.runtime import ports` arrives here as minibroker.runtime.ports."""
+    return module == parent or module.startswith(parent + ".")
+
+
+def _check_flat_names(file: SourceFile) -> list[str]:
+    return [
+        f"{file.path}:{item.line}: imports {item.module}: write minibroker.{item.module} "
+        "(a flat name would clash with modules of those who use us)"
+        for item in file.imports
+        if item.module.split(".")[0] in PACKAGES
+    ]

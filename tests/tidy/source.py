@@ -1,0 +1,101 @@
+"""The project's own files, parsed once, and what every rule needs to know of them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PACKAGES = ("audit", "broker", "client", "controller", "protocol", "runtime", "simulation")  # linked into minibroker/
+LATER_FOLDERS = ("bench", "chaos", "scenarios")
+CODE_FOLDERS = ("minibroker", *PACKAGES, *LATER_FOLDERS, "tests")
+
+
+@dataclass(frozen=True)
+class Import:
+    line: int
+    module: str  # absolute: what `from . import x` resolves to
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    path: str  # relative to the project, with slashes: broker/log/segment.py
+    text: str
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, filename=self.path)
+
+    @property
+    def folder(self) -> str:
+        return self.path.split("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def package(self) -> str:
+        """The package that relative imports start from."""
+        inside = self.path.rsplit("/", 1)[0].replace("/", ".")
+        return inside if self.folder in ("minibroker", "tests", *LATER_FOLDERS) else f"minibroker.{inside}"
+
+    @functools.cached_property
+    def imports(self) -> list[Import]:
+        """Each imported module, wherever the statement stands; `from a import b` counts as a and as a.b."""
+        found = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found += [Import(node.lineno, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                if node.level:
+                    base = self.package.split(".")[: len(self.package.split(".")) - node.level + 1]
+                    module = ".".join([*base, module] if module else base)
+                found += [Import(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+        return found
+
+
+def project_files(*folders: str) -> list[SourceFile]:
+    return [file for file in _all_files() if file.folder in (folders or CODE_FOLDERS)]
+
+
+@functools.cache
+def _all_files() -> tuple[SourceFile, ...]:
+    return tuple(
+        SourceFile(path.relative_to(ROOT).as_posix(), path.read_text())
+        for folder in CODE_FOLDERS
+        for path in sorted(_python_files(ROOT / folder))
+    )
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Not through links: minibroker/broker would show broker/ a second time."""
+    if not folder.is_dir():
+        return
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink() or entry.name == "__pycache__":
+            continue
+        if entry.is_dir():
+            yield from _python_files(entry)
+        elif entry.suffix == ".py":
+            yield entry
+
+
+def text_files() -> Iterator[Path]:
+    """Every text file that belongs to the project: code, documents, configuration."""
+    suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".lock", ".cfg", ".sh", ".html", ".json", ""}
+    top = [*CODE_FOLDERS, "docs", "docker", "requirements", ".ci"]
+    pending = [ROOT / name for name in top] + [path for path in ROOT.iterdir() if path.is_file()]
+    while pending:
+        path = pending.pop()
+        if path.is_symlink() or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            pending += path.iterdir()
+        elif path.suffix in suffixes and path.is_file():
+            yield path

@@ -1,0 +1,186 @@
+"""Each rule finds what is planted, and lets pass what it must not forbid."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.documents import anchors, check_links
+from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
+from tests.tidy.imports import check_imports
+from tests.tidy.purity import check_doors, check_purity
+from tests.tidy.shape import check_finished, check_name, check_size
+from tests.tidy.source import SourceFile
+
+Rule = Callable[[SourceFile], list[str]]
+
+
+def file(path: str, text: str) -> SourceFile:
+    return SourceFile(path, textwrap.dedent(text))
+
+
+@pytest.mark.parametrize(
+    ("path", "statement", "word"),
+    [
+        ("broker/partition.py", "from minibroker.controller import election", "never import each other"),
+        ("client/producer.py", "import minibroker.broker.config", "never import each other"),
+        ("controller/service.py", "from ..client import admin", "never import each other"),
+        ("broker/partition.py", "from minibroker.runtime.disk import RealDisk", "real adapter"),
+        ("broker/partition.py", "from minibroker.runtime import zookeeper", "real adapter"),
+        ("broker/__main__.py", "from minibroker.client import Producer", "composes"),
+        ("audit/rules.py", "from minibroker.broker.log import segment", "excuse"),
+        ("audit/job.py", "from minibroker.runtime import ports", "protocol only"),
+        ("runtime/rpc.py", "from minibroker.broker import config", "protocol only"),
+        ("runtime/rpc.py", "from minibroker.runtime.network import RealNetwork", "protocol only"),
+        ("protocol/codec.py", "from minibroker.runtime.ports import Disk", "imports nothing of the project"),
+        ("protocol/codec.py", "import numpy", "msgspec"),
+        ("simulation/disk.py", "from minibroker.runtime.disk import RealDisk", "real adapters"),
+        ("minibroker/topic.py", "from minibroker.broker.config import BrokerConfig", "processes"),
+        ("minibroker/topic.py", "from minibroker.simulation import loop", "processes"),
+        ("chaos/run.py", "from minibroker.broker import config", "processes"),
+        ("broker/partition.py", "def f():\n    import minibroker.client", "never import each other"),
+        ("tests/client/test_x.py", "import client.producer", "minibroker.client.producer"),
+    ],
+)
+def test_import_that_the_plan_forbids_is_named(path: str, statement: str, word: str) -> None:
+    problems = check_imports(file(path, statement))
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{path}:") and word in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "statement"),
+    [
+        ("broker/partition.py", "from minibroker.broker.log import segment"),
+        ("broker/partition.py", "from .replication import leader"),
+        ("broker/partition.py", "from minibroker.runtime import ports"),
+        ("broker/partition.py", "from minibroker.runtime.rpc import Connection"),
+        (
+            "broker/__main__.py",
+            "from minibroker.controller import service\nfrom minibroker.runtime.real import open_doors",
+        ),
+        ("minibroker/topic.py", "from minibroker import AdminClient\nfrom minibroker.client.errors import ClientError"),
+        ("minibroker/topic.py", "from minibroker.simulation.checkers import linear"),
+        ("scenarios/unclean.py", "from minibroker import Producer\nfrom minibroker.simulation import cluster"),
+        ("runtime/disk.py", "from minibroker.runtime.ports import Disk"),
+        ("runtime/rpc.py", "from minibroker.runtime.ports import Network\nfrom minibroker.protocol import codec"),
+        ("protocol/codec.py", "import struct\nimport msgspec\nfrom .errors import ProtocolError"),
+    ],
+)
+def test_import_that_the_plan_allows_passes(path: str, statement: str) -> None:
+    assert check_imports(file(path, statement)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import asyncio", "from time import time", "import logging", "async def f(): ...", "print(1)", "import pathlib"],
+)
+def test_pure_file_that_reaches_out_is_named(text: str) -> None:
+    assert len(check_purity(file("broker/replication/leader.py", text))) == 1
+    assert check_purity(file("broker/partition.py", text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os",
+        "from pathlib import Path",
+        "import random\nx = random.random()",
+        "import random\nx = random.Random()",
+        "async def f(): await asyncio.to_thread(g)",
+        "async def f(): await loop.create_connection(g)",
+        "x = open('f')",
+        "from kazoo.client import KazooClient",
+    ],
+)
+def test_shell_that_goes_around_the_doors_is_named(text: str) -> None:
+    assert len(check_doors(file("broker/partition.py", text))) == 1
+    assert check_doors(file("runtime/disk.py", text)) == []
+    assert check_doors(file("audit/report.py", text)) == []
+
+
+def test_seeded_random_and_pure_paths_pass() -> None:
+    text = "import random\nfrom pathlib import PurePosixPath\ndef f(r: random.Random): return random.Random(7)"
+    assert check_doors(file("simulation/faults.py", text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["for x in {a, b}: ...", "x = [y for y in set(z)]", "x = list(set(z))", "x = hash(y)", "for x in a - set(b): ..."],
+)
+def test_order_by_hash_is_named(text: str) -> None:
+    assert len(check_hash_order(file("controller/service.py", text))) == 1
+
+
+def test_order_that_does_not_matter_passes() -> None:
+    text = """
+        for x in sorted({a, b}): ...
+        total = sum(y for y in set(z))
+        class Task:
+            def __hash__(self): return id(self)
+    """
+    assert check_hash_order(file("simulation/loop.py", text)) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for k in d:\n    del d[k]",
+        "for k in self.d.values():\n    if k:\n        self.d.pop(k)",
+        "async def f(self):\n    for c in self.connections:\n        await c.close()",
+    ],
+)
+def test_changing_what_is_iterated_is_named(body: str) -> None:
+    assert len(check_iteration(file("broker/partition.py", body))) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for k in tuple(d):\n    del d[k]",
+        "for k in d:\n    if k:\n        del d[k]\n        break",
+        "async def f(self):\n    for c in tuple(self.connections):\n        await c.close()",
+        "for k in d:\n    other.append(k)",
+    ],
+)
+def test_iterating_a_copy_or_leaving_passes(body: str) -> None:
+    assert check_iteration(file("broker/partition.py", body)) == []
+
+
+def test_sleep_belongs_to_system_tests_and_virtual_time() -> None:
+    sleeping = "import asyncio\nasync def test_x(): await asyncio.sleep(0.1)"
+    assert len(check_sleep(file("tests/client/test_x.py", sleeping))) == 1
+    assert check_sleep(file("tests/system/test_x.py", sleeping)) == []
+    assert check_sleep(file("tests/client/test_x.py", "from minibroker.simulation import loop\n" + sleeping)) == []
+    assert check_sleep(file("tests/client/test_x.py", "async def test_x(): await asyncio.sleep(0)")) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (check_size, "broker/partition.py", "x = 1\n" * 501),
+        (check_size, "broker/partition.py", "def f():\n" + "    x = 1\n" * 70),
+        (check_name, "broker/utils.py", ""),
+        (check_name, "client/common/codes.py", ""),
+        (check_finished, "broker/partition.py", "x = 1  # TO" + "DO: more"),
+        (check_finished, "broker/partition.py", "raise NotImplemented" + "Error"),
+    ],
+)
+def test_shape_that_is_wrong_is_named(rule: Rule, path: str, text: str) -> None:
+    assert len(rule(file(path, text))) == 1
+
+
+def test_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# The `log`, and more\n")
+    page = tmp_path / "a.md"
+    page.write_text(
+        "[x](b.md) [x](b.md#the-log-and-more) [x](https://example.org) [x](c.md) [x](b.md#nowhere) `[x](d.md)`"
+    )
+    assert [problem.split(": ")[1] for problem in check_links(page, tmp_path)] == ["link c.md", "link b.md#nowhere"]
+
+
+def test_anchor_is_the_one_that_repositories_show() -> None:
+    assert anchors("## 3. Who may import whom?\n") == {"3-who-may-import-whom"}
