@@ -27,7 +27,7 @@ from minibroker.protocol.record_batch import (
 
 GOLDEN = Path(__file__).parent / "golden"
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 RECORDS: st.SearchStrategy[list[RecordInput]] = st.lists(
     st.tuples(
         st.none() | st.binary(max_size=20),
@@ -249,7 +249,7 @@ def test_unknown_attributes_are_refused() -> None:
         check_batch(resealed(batch))
 
 
-RECORD = [0, 0, None, b"v", []]
+RECORD: list[object] = [0, 0, None, b"v", []]
 
 
 @pytest.mark.parametrize(
