@@ -227,17 +227,27 @@ def iterate_headers(buffer: Buffer, position: int = 0, end: int | None = None) -
 def decode_records(buffer: Buffer, position: int = 0) -> list[Record]:
     """All records of the batch at `position`, after every check. Anything odd is a CorruptBatch."""
     header = check_batch(buffer, position)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    return [
+        Record(base_offset + delta, base_timestamp + timestamp_delta, key, value, headers)
+        for delta, timestamp_delta, key, value, headers in _decode_payload(buffer, position, header)
+    ]
+
+
+def decode_values(buffer: Buffer, position: int, header: BatchHeader) -> list[bytes | None]:
+    """The values alone, of a batch that `check_batch` has passed with this header."""
+    return [value for _, _, _, value, _ in _decode_payload(buffer, position, header)]
+
+
+def _decode_payload(buffer: Buffer, position: int, header: BatchHeader) -> list[_RecordTuple]:
     payload = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
     try:
-        tuples = _PAYLOAD_DECODER.decode(payload)
+        records = _PAYLOAD_DECODER.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptBatch(f"the payload does not decode: {error}", position) from None
-    base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    records = []
-    for index, (offset_delta, timestamp_delta, key, value, headers) in enumerate(tuples):
-        if offset_delta != index:
-            raise CorruptBatch(f"record {index} claims offset delta {offset_delta}", position)
-        records.append(Record(base_offset + index, base_timestamp + timestamp_delta, key, value, headers))
+    for index, record in enumerate(records):
+        if record[0] != index:
+            raise CorruptBatch(f"record {index} claims offset delta {record[0]}", position)
     return records
 
 
