@@ -1,0 +1,317 @@
+"""What can happen to a replica (events) and what must then be done (effects).
+
+Owns: the vocabulary between the pure core and its shell. An event carries everything the decision needs: time, the
+epoch it was asked under, what the other side said. An effect is performed by the shell in order, before the next event;
+one that takes time (an fsync, a request to another broker) starts there and comes back as an event. Pure.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from minibroker.broker.replication.state import IsrKind
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Base of all events."""
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """Base of all effects."""
+
+
+# ---------------------------------------------------------------------------------------------- events: control plane
+class LeaderAndIsrReceived(Event, frozen=True, kw_only=True):
+    """The controller says who leads. Already checked: controller epoch, broker epoch, topic id."""
+
+    now_ms: int
+    controller_epoch: int
+    leader_id: int | None
+    leader_epoch: int
+    partition_epoch: int
+    in_sync_replicas: tuple[int, ...]
+    assignment: tuple[int, ...]
+
+
+class ReplicaStopped(Event, frozen=True, kw_only=True):
+    """The controller took the replica out of service (StopReplica). The data stays or goes by the shell."""
+
+    leader_epoch: int | None
+    """None: no check (the topic is being deleted)."""
+
+
+class ConfigChanged(Event, frozen=True, kw_only=True):
+    """min.insync.replicas or the like changed."""
+
+    config: Any
+    now_ms: int
+
+
+class BrokerFenced(Event, frozen=True, kw_only=True):
+    """The ZooKeeper deadline passed, or the registration is gone."""
+
+
+class BrokerUnfenced(Event, frozen=True, kw_only=True):
+    """ZooKeeper answered again and the session had survived: the broker epoch is still ours."""
+
+    now_ms: int
+
+
+class LogFailed(Event, frozen=True, kw_only=True):
+    """The log directory is offline, or full."""
+
+
+class LogHealed(Event, frozen=True, kw_only=True):
+    """There is room again. The role comes with the next LeaderAndIsr."""
+
+
+# ---------------------------------------------------------------------------------------------------- events: leader
+class ProduceReceived(Event, frozen=True, kw_only=True):
+    """One batch of a Produce request; its bytes are checked (CRC, count)."""
+
+    token: Any
+    acks: int
+    header: BatchHeader
+
+
+class BatchAppended(Event, frozen=True, kw_only=True):
+    """The batch that AppendBatch asked for is in the log."""
+
+    token: Any
+    acks: int
+    base_offset: int
+    end_offset: int
+    now_ms: int
+
+
+class ProduceExpired(Event, frozen=True, kw_only=True):
+    """The request's own timeout passed."""
+
+    token: Any
+
+
+class FollowerFetched(Event, frozen=True, kw_only=True):
+    """A follower asked its leader for records; the request is also its progress report."""
+
+    now_ms: int
+    replica_id: int
+    broker_epoch: int | None
+    current_leader_epoch: int | None
+    fetch_offset: int
+    last_fetched_epoch: int | None
+    eligible: bool
+
+
+class BrokersChanged(Event, frozen=True, kw_only=True):
+    """UpdateMetadata: which brokers may be in an ISR now. `eligible` maps broker to its registered broker epoch."""
+
+    eligible: dict[int, int]
+    now_ms: int
+
+
+class LagChecked(Event, frozen=True, kw_only=True):
+    """Time to look for followers that fell behind, and for caught-up ones whose joining was not proposed yet."""
+
+    now_ms: int
+
+
+class LeaderStalled(Event, frozen=True, kw_only=True):
+    """This process did not run for so long: followers' lag must not count it (hardening rule 7)."""
+
+    stalled_ms: int
+
+
+class AlterPartitionAnswered(Event, frozen=True, kw_only=True):
+    """The controller judged a proposal."""
+
+    proposal_id: int
+    error_code: ErrorCode
+    leader_epoch: int
+    in_sync_replicas: tuple[int, ...]
+    partition_epoch: int
+    now_ms: int
+
+
+class AlterPartitionLost(Event, frozen=True, kw_only=True):
+    """No answer in time, or the controller changed: it may or may not have been applied."""
+
+    proposal_id: int
+
+
+class Synced(Event, frozen=True, kw_only=True):
+    """Everything below `end_offset` is on stable storage."""
+
+    end_offset: int
+    now_ms: int
+
+
+class LogTrimmed(Event, frozen=True, kw_only=True):
+    """Retention deleted a prefix."""
+
+    log_start_offset: int
+
+
+# -------------------------------------------------------------------------------------------------- events: follower
+class EpochEndAnswered(Event, frozen=True, kw_only=True):
+    """The leader's answer to OffsetForLeaderEpoch."""
+
+    leader_epoch: int
+    """The epoch the question was asked under."""
+    asked_epoch: int
+    error_code: ErrorCode
+    epoch: int | None = None
+    end_offset: int | None = None
+
+
+class LeaderEndsAnswered(Event, frozen=True, kw_only=True):
+    """The leader's log start and end, asked after OFFSET_OUT_OF_RANGE."""
+
+    leader_epoch: int
+    error_code: ErrorCode
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+
+
+class FetchAnswered(Event, frozen=True, kw_only=True):
+    """The leader's answer for this partition."""
+
+    leader_epoch: int
+    fetch_offset: int
+    error_code: ErrorCode
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    diverging: bool = False
+    batches: tuple[BatchHeader, ...] = ()
+
+
+class FetchedAppended(Event, frozen=True, kw_only=True):
+    """The batches that AppendFetched asked for are in the log."""
+
+    batches: tuple[BatchHeader, ...]
+    high_watermark: int | None
+    log_start_offset: int | None
+
+
+class LogTruncated(Event, frozen=True, kw_only=True):
+    """TruncateTo or ResetTo was done; where the log really ends now."""
+
+    log_start_offset: int
+    log_end_offset: int
+
+
+# ------------------------------------------------------------------------------------------------------------ effects
+class AppendBatch(Effect, frozen=True, kw_only=True):
+    """Stamp and append the batch of `token`, then report BatchAppended (or LogFailed)."""
+
+    token: Any
+    acks: int
+    base_offset: int
+    leader_epoch: int
+
+
+class AnswerProduce(Effect, frozen=True, kw_only=True):
+    """Tell the producer."""
+
+    token: Any
+    error_code: ErrorCode = ErrorCode.NONE
+    base_offset: int | None = None
+    error_message: str | None = None
+
+
+class HighWatermarkRose(Effect, frozen=True, kw_only=True):
+    """Consumers may read further."""
+
+    high_watermark: int
+
+
+class ProposeIsr(Effect, frozen=True, kw_only=True):
+    """Send AlterPartition; report AlterPartitionAnswered or AlterPartitionLost."""
+
+    kind: IsrKind
+    proposal_id: int
+    leader_epoch: int
+    partition_epoch: int
+    new_isr_with_epochs: tuple[tuple[int, int | None], ...]
+    after_ms: int = 0
+    """Wait so long before sending (a retry)."""
+
+
+class IsrCommitted(Effect, frozen=True, kw_only=True):
+    """For people and metrics: the ISR is now this."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+class SyncLog(Effect, frozen=True, kw_only=True):
+    """fsync in the background, then report Synced."""
+
+
+class WriteEpochHistory(Effect, frozen=True, kw_only=True):
+    """Write the entries to the checkpoint file."""
+
+    sync: bool
+
+
+class TruncateTo(Effect, frozen=True, kw_only=True):
+    """Cut the tail, then report LogTruncated."""
+
+    end_offset: int
+    reason: str
+
+
+class ResetTo(Effect, frozen=True, kw_only=True):
+    """Drop everything, start empty at `offset`, then report LogTruncated."""
+
+    offset: int
+
+
+class TrimBefore(Effect, frozen=True, kw_only=True):
+    """Adopt the leader's log start."""
+
+    log_start_offset: int
+
+
+class AppendFetched(Effect, frozen=True, kw_only=True):
+    """Append the fetched batches as they are, then report FetchedAppended (or LogFailed)."""
+
+    batches: tuple[BatchHeader, ...]
+    high_watermark: int | None
+    log_start_offset: int | None
+
+
+class AskEpochEnd(Effect, frozen=True, kw_only=True):
+    """Send OffsetForLeaderEpoch to the leader; report EpochEndAnswered."""
+
+    leader_epoch: int
+    epoch: int
+
+
+class AskLeaderEnds(Effect, frozen=True, kw_only=True):
+    """Ask the leader for its log start and end; report LeaderEndsAnswered."""
+
+    leader_epoch: int
+
+
+class FetchNext(Effect, frozen=True, kw_only=True):
+    """The fetch position is valid (again): put the partition into the next Fetch."""
+
+
+class BackOff(Effect, frozen=True, kw_only=True):
+    """Try the current phase again after replica.fetch.backoff.ms."""
+
+    error_code: ErrorCode
+
+
+class LeaderChanged(Effect, frozen=True, kw_only=True):
+    """Role, leader or epoch changed: the shell moves fetchers, drops sessions, ends waiting fetches."""
+
+    became_leader: bool
+
+
+class Warn(Effect, frozen=True, kw_only=True):
+    """Something that clean operation excludes; one log line."""
+
+    message: str

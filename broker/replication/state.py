@@ -1,0 +1,169 @@
+"""What one broker knows of one partition it holds a replica of.
+
+Owns: the fields of the replica state, each with the rule that holds for it. Refuses to know who changes them: that is
+`leader`, `isr`, `follower` and `replica`, through `step` only. Pure.
+
+Always: log_start_offset <= high_watermark <= log_end_offset, synced_end_offset <= log_end_offset. Ends are exclusive.
+"""
+
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct, field
+
+from minibroker.broker.replication.epoch_history import EpochHistory
+from minibroker.broker.replication.producer_state import ProducerStates
+
+
+class Role(Enum):
+    """What this broker is to the partition."""
+
+    NONE = "none"  # no leader is known, or the replica was stopped
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"  # its log directory failed
+
+
+class TruncationRule(Enum):
+    """How a follower cuts its log when it begins to follow."""
+
+    LEADER_EPOCH = "leader-epoch"
+    HIGH_WATERMARK = "high-watermark"  # before Kafka 0.11 (KIP-101): loses and diverges; for teaching only
+
+
+class ReplicationConfig(Struct, frozen=True, kw_only=True):
+    """Settings the rules depend on."""
+
+    broker_id: int
+    min_insync_replicas: int = 1
+    replica_lag_time_max_ms: int = 30_000
+    vote_with_synced_end: bool = False
+    """log.flush.interval.* is on: only synced bytes count for the high watermark (hardening rule 2)."""
+    truncation_rule: TruncationRule = TruncationRule.LEADER_EPOCH
+
+
+class RemoteReplica(Struct):
+    """What a leader knows of a follower in this leader epoch."""
+
+    log_end_offset: int | None = None
+    """None: has not fetched in this epoch, so its end is unknown and holds the high watermark."""
+    broker_epoch: int | None = None
+    """Highest broker epoch it fetched with; a lower one is an older incarnation (KIP-903)."""
+    last_caught_up_ms: int = 0
+    """Last time its end was known to equal the leader's."""
+    last_fetch_ms: int = 0
+    leader_end_at_last_fetch: int = 0
+    eligible: bool = True
+    """Live, not shutting down, and fetching under its registered broker epoch."""
+
+
+class IsrKind(Enum):
+    EXPAND = "pending-expand"
+    SHRINK = "pending-shrink"
+
+
+class PendingIsr(Struct, frozen=True):
+    """A change that was proposed and is not confirmed. Both sets count until it is (KIP-497)."""
+
+    kind: IsrKind
+    in_sync_replicas: tuple[int, ...]
+    proposal_id: int
+
+
+class AskingEpochEnd(Struct, frozen=True):
+    """Following, not yet aligned: the leader is asked where this epoch ended (KIP-101, KIP-279)."""
+
+    epoch: int
+
+
+class AskingLeaderEnds(Struct, frozen=True):
+    """Out of the leader's range: its log start and end are asked."""
+
+
+class Fetching(Struct, frozen=True):
+    """Aligned with the leader of this epoch; fetches from log_end_offset on."""
+
+
+class Halted(Struct, frozen=True):
+    """Fenced under its own epoch: only the next LeaderAndIsr can tell what is true."""
+
+
+FollowerPhase = AskingEpochEnd | AskingLeaderEnds | Fetching | Halted
+
+
+class ProduceWaiter(Struct):
+    """A produce request with acks=all that waits for the high watermark."""
+
+    token: Any
+    """The shell's handle of the request; opaque here."""
+    base_offset: int
+    required_offset: int
+    """Answered once high_watermark >= this."""
+    leader_epoch: int
+    """Epoch of the append: in another one the offset may hold another record."""
+
+
+class ReplicaState(Struct, kw_only=True):
+    """One replica. Changed by `step` only."""
+
+    config: ReplicationConfig
+    role: Role = Role.NONE
+    leader_id: int | None = None
+    leader_epoch: int | None = None
+    partition_epoch: int = -1
+    """zkVersion of the state znode behind the last accepted LeaderAndIsr or AlterPartition reply."""
+    controller_epoch: int = 0
+    assignment: tuple[int, ...] = ()
+    fenced: bool = False
+    """This broker is past its ZooKeeper deadline: it must not act as leader."""
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    synced_end_offset: int = 0
+    high_watermark: int = 0
+    epoch_history: EpochHistory = field(default_factory=EpochHistory)
+    producers: ProducerStates = field(default_factory=ProducerStates)
+
+    # leader only; empty otherwise (I33)
+    leader_epoch_start: int | None = None
+    in_sync_replicas: tuple[int, ...] = ()
+    """Last committed set, the leader included; never empty on a leader."""
+    pending_isr: PendingIsr | None = None
+    proposal_in_flight: int | None = None
+    """Freed by the reply alone, also when LeaderAndIsr has settled the matter before (KAFKA-12686)."""
+    last_proposal_id: int = 0
+    remotes: dict[int, RemoteReplica] = field(default_factory=dict)
+    waiters: list[ProduceWaiter] = field(default_factory=list)
+    """Sorted by required_offset."""
+    shrink_waits_for_sync: int | None = None
+    """Log end that must be synced before the ISR may fall below the minimum (hardening rule 4)."""
+
+    # follower only
+    phase: FollowerPhase | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def effective_min_insync_replicas(self) -> int:
+        """min.insync.replicas, but never more than there are replicas."""
+        return min(self.config.min_insync_replicas, max(1, len(self.assignment)))
+
+    @property
+    def maximal_in_sync_replicas(self) -> tuple[int, ...]:
+        """The committed set plus any change in flight: safe whichever of them is true (KIP-497)."""
+        if self.pending_isr is None:
+            return self.in_sync_replicas
+        extra = tuple(b for b in self.pending_isr.in_sync_replicas if b not in self.in_sync_replicas)
+        return self.in_sync_replicas + extra
+
+    @property
+    def vote(self) -> int:
+        """Up to where this broker's own copy counts for the high watermark (hardening rule 2)."""
+        return self.synced_end_offset if self.config.vote_with_synced_end else self.log_end_offset
+
+    @property
+    def last_fetched_epoch(self) -> int | None:
+        """Epoch of the last record held."""
+        return self.epoch_history.latest_epoch if self.log_end_offset > self.log_start_offset else None
