@@ -1,0 +1,497 @@
+"""Every setting of a broker, in one table: the struct below.
+
+Owns: names, types, defaults, bounds and meaning. A field's name with '.' for '_' is the setting's name (Kafka's), its
+default is the setting's default. Refuses to know where values come from: that is `config`.
+
+Where Kafka writes -1 (or the largest i64) for 'no limit', the file does, too; inside the program that is None, except
+for the flush intervals, where NEVER is a number like any other: larger than any log.
+"""
+
+import typing
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from minibroker.protocol.messages import BrokerEndpoint
+
+NEVER = 2**63 - 1
+"""The flush intervals' 'never': leave it to the operating system, and rely on the other replicas."""
+
+I32_MAX = 2**31 - 1
+I64_MAX = 2**63 - 1
+DAY_MS = 86_400_000
+KIB = 1024
+MIB = 1024 * 1024
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """What the type of a setting does not say."""
+
+    doc: str
+    minimum: int | None = None
+    maximum: int | None = None
+    topic: str | None = None
+    """Name under which a topic may override it; None: the broker's only."""
+    dynamic: bool = False
+    """May be changed at runtime in /config/brokers/<id>."""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings one broker process runs with."""
+
+    # ------------------------------------------------------------------------------------- identity and addresses
+    broker_id: Annotated[
+        int,
+        Key(doc="Number of this broker; unique in the cluster, and never changed.", minimum=0, maximum=I32_MAX),
+    ]
+    log_dirs: Annotated[
+        tuple[str, ...],
+        Key(doc="Directory that holds the partitions. Exactly one for now."),
+    ]
+    zookeeper_connect: Annotated[
+        str,
+        Key(doc="ZooKeeper servers, HOST:PORT,HOST:PORT."),
+    ]
+    zookeeper_session_timeout_ms: Annotated[
+        int,
+        Key(
+            doc="Silence after which ZooKeeper counts this broker as dead, and after which the broker stops serving by"
+            " itself. ZooKeeper grants between 2 and 20 of its ticks.",
+            minimum=100,
+            maximum=I32_MAX,
+        ),
+    ] = 18_000
+    zookeeper_connection_timeout_ms: Annotated[
+        int,
+        Key(
+            doc="How long a starting broker waits for ZooKeeper before it gives up with exit code 1.",
+            minimum=0,
+            maximum=I32_MAX,
+        ),
+    ] = 18_000
+    listeners: Annotated[
+        tuple[BrokerEndpoint, ...],
+        Key(
+            doc="What the broker listens on, NAME://HOST:PORT,.. HOST 0.0.0.0 (or empty) is every interface; port 0 is"
+            " any free port."
+        ),
+    ] = (BrokerEndpoint(listener="PLAINTEXT", host="127.0.0.1", port=9092),)
+    advertised_listeners: Annotated[
+        tuple[BrokerEndpoint, ...],
+        Key(
+            doc="What clients and other brokers are told to connect to, NAME://HOST:PORT,.. One address per listener"
+            " name, reachable from where its clients run. Empty: the same as listeners."
+        ),
+    ] = ()
+    inter_broker_listener_name: Annotated[
+        str,
+        Key(doc="Listener that brokers use among themselves. Empty: the first of listeners."),
+    ] = ""
+    listener_security_protocol_map: Annotated[
+        dict[str, str],
+        Key(
+            doc="NAME:PROTOCOL,.. Only PLAINTEXT is there, and a name that is not listed uses it. Bind to addresses"
+            " that only trusted machines reach."
+        ),
+    ] = {}
+
+    # ---------------------------------------------------------------------------------------------------- topics
+    num_partitions: Annotated[
+        int,
+        Key(doc="Partitions of a new topic that does not say.", minimum=1, maximum=10_000, dynamic=True),
+    ] = 1
+    default_replication_factor: Annotated[
+        int,
+        Key(doc="Replicas of a new topic that does not say.", minimum=1, maximum=100, dynamic=True),
+    ] = 1
+    min_insync_replicas: Annotated[
+        int,
+        Key(
+            doc="In-sync replicas, the leader included, without which acks=all is refused and the high watermark"
+            " stands still. With replication factor 3, 2 survives the loss of any one broker.",
+            minimum=1,
+            maximum=100,
+            topic="min.insync.replicas",
+            dynamic=True,
+        ),
+    ] = 1
+    unclean_leader_election_enable: Annotated[
+        bool,
+        Key(
+            doc="When no in-sync replica lives, let any other lead: the partition is back sooner, and acknowledged"
+            " records are lost.",
+            topic="unclean.leader.election.enable",
+            dynamic=True,
+        ),
+    ] = False
+    auto_create_topics_enable: Annotated[
+        bool,
+        Key(doc="Only false: topics are created by CreateTopics, so that a typing error makes none."),
+    ] = False
+    delete_topic_enable: Annotated[
+        bool,
+        Key(doc="Whether DeleteTopics is obeyed."),
+    ] = True
+    message_max_bytes: Annotated[
+        int,
+        Key(
+            doc="Largest record batch, with its header.",
+            minimum=1024,
+            maximum=64 * MIB,
+            topic="max.message.bytes",
+            dynamic=True,
+        ),
+    ] = 1_048_588
+
+    # ----------------------------------------------------------------------------------------------- replication
+    replica_lag_time_max_ms: Annotated[
+        int,
+        Key(
+            doc="A follower that has not been at the leader's end for this long leaves the in-sync replicas.",
+            minimum=10,
+            maximum=I32_MAX,
+        ),
+    ] = 30_000
+    replica_fetch_wait_max_ms: Annotated[
+        int,
+        Key(doc="How long a leader may hold a follower's fetch that finds nothing.", minimum=0, maximum=I32_MAX),
+    ] = 500
+    replica_fetch_min_bytes: Annotated[
+        int,
+        Key(doc="Bytes for which a leader holds a follower's fetch.", minimum=0, maximum=I32_MAX),
+    ] = 1
+    replica_fetch_max_bytes: Annotated[
+        int,
+        Key(
+            doc="Bytes of one partition in one answer to a follower; the first batch may be larger.",
+            minimum=1024,
+            maximum=64 * MIB,
+        ),
+    ] = 1_048_576
+    replica_fetch_response_max_bytes: Annotated[
+        int,
+        Key(doc="Bytes of one whole answer to a follower.", minimum=1024, maximum=64 * MIB),
+    ] = 10_485_760
+    replica_fetch_backoff_ms: Annotated[
+        int,
+        Key(doc="Pause of a follower after an error of a partition or a connection.", minimum=0, maximum=I32_MAX),
+    ] = 1000
+    replica_socket_timeout_ms: Annotated[
+        int,
+        Key(
+            doc="A follower gives up on a fetch after this long and connects anew.",
+            minimum=10,
+            maximum=I32_MAX,
+        ),
+    ] = 30_000
+    num_replica_fetchers: Annotated[
+        int,
+        Key(doc="Connections from this broker to each leader it follows.", minimum=1, maximum=16),
+    ] = 1
+    replica_high_watermark_checkpoint_interval_ms: Annotated[
+        int,
+        Key(doc="How often high watermarks are written to disk.", minimum=10, maximum=I32_MAX),
+    ] = 5000
+    replica_truncation_rule: Annotated[
+        Literal["leader-epoch", "high-watermark"],
+        Key(
+            doc="How a new follower finds where its log parts from the leader's. high-watermark is Kafka's rule before"
+            " KIP-101: it loses acknowledged records, and is there to show how."
+        ),
+    ] = "leader-epoch"
+
+    # ------------------------------------------------------------------------------------------------------ logs
+    log_segment_bytes: Annotated[
+        int,
+        Key(
+            doc="Size at which a new segment file begins.",
+            minimum=KIB,
+            maximum=I32_MAX,
+            topic="segment.bytes",
+            dynamic=True,
+        ),
+    ] = 1_073_741_824
+    log_roll_ms: Annotated[
+        int,
+        Key(
+            doc="Age, since its first record, at which a new segment begins.",
+            minimum=1,
+            maximum=I64_MAX,
+            topic="segment.ms",
+            dynamic=True,
+        ),
+    ] = 7 * DAY_MS
+    log_retention_ms: Annotated[
+        int | None,
+        Key(
+            doc="Segments whose youngest record is older are deleted, below the high watermark only. -1: never.",
+            minimum=0,
+            maximum=I64_MAX,
+            topic="retention.ms",
+            dynamic=True,
+        ),
+    ] = 7 * DAY_MS
+    log_retention_bytes: Annotated[
+        int | None,
+        Key(
+            doc="Oldest segments are deleted while a partition is larger, below the high watermark only. -1: never.",
+            minimum=0,
+            maximum=I64_MAX,
+            topic="retention.bytes",
+            dynamic=True,
+        ),
+    ] = None
+    log_cleanup_policy: Annotated[
+        Literal["delete"],
+        Key(doc="Only delete: old segments go. There is no compaction.", topic="cleanup.policy"),
+    ] = "delete"
+    log_retention_check_interval_ms: Annotated[
+        int,
+        Key(doc="How often retention is looked at.", minimum=1, maximum=I32_MAX),
+    ] = 300_000
+    log_index_interval_bytes: Annotated[
+        int,
+        Key(
+            doc="Bytes of log between two entries of the offset index.",
+            minimum=0,
+            maximum=I32_MAX,
+            topic="index.interval.bytes",
+            dynamic=True,
+        ),
+    ] = 4096
+    log_index_size_max_bytes: Annotated[
+        int,
+        Key(
+            doc="Size of an index at which a new segment begins.",
+            minimum=64,
+            maximum=I32_MAX,
+            topic="segment.index.bytes",
+            dynamic=True,
+        ),
+    ] = 10_485_760
+    log_segment_delete_delay_ms: Annotated[
+        int,
+        Key(
+            doc="How long a deleted segment's files stay, renamed, before they are removed.",
+            minimum=0,
+            maximum=I32_MAX,
+            topic="file.delete.delay.ms",
+            dynamic=True,
+        ),
+    ] = 60_000
+    log_flush_interval_messages: Annotated[
+        int,
+        Key(
+            doc="Records after which a log is synced to disk. 1: no replica votes for a record, and nobody acknowledges"
+            " it, before it survives power loss. Default: never, the other replicas hold it.",
+            minimum=1,
+            maximum=NEVER,
+            topic="flush.messages",
+            dynamic=True,
+        ),
+    ] = NEVER
+    log_flush_interval_ms: Annotated[
+        int,
+        Key(
+            doc="Age of an unsynced record at which its log is synced. Default: never.",
+            minimum=1,
+            maximum=NEVER,
+            topic="flush.ms",
+            dynamic=True,
+        ),
+    ] = NEVER
+    log_flush_scheduler_interval_ms: Annotated[
+        int,
+        Key(doc="How often logs are looked through for what log.flush.interval.ms asks.", minimum=1, maximum=NEVER),
+    ] = 1000
+    log_flush_offset_checkpoint_interval_ms: Annotated[
+        int,
+        Key(doc="How often recovery points are written to disk.", minimum=1, maximum=I32_MAX),
+    ] = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: Annotated[
+        int,
+        Key(doc="How often log start offsets are written to disk.", minimum=1, maximum=I32_MAX),
+    ] = 60_000
+    log_initial_task_delay_ms: Annotated[
+        int,
+        Key(doc="Time after the start at which retention and checkpoints first run.", minimum=0, maximum=I32_MAX),
+    ] = 30_000
+    log_tail_cache_bytes: Annotated[
+        int,
+        Key(
+            doc="Memory for the batches appended last, over all partitions: followers and readers at the end are"
+            " served from it without reading the disk. 0: none.",
+            minimum=0,
+            maximum=1024 * MIB,
+        ),
+    ] = 16 * MIB
+    num_recovery_threads_per_data_dir: Annotated[
+        int,
+        Key(doc="Logs that are recovered at the same time after an unclean stop.", minimum=1, maximum=64),
+    ] = 1
+    producer_id_expiration_ms: Annotated[
+        int,
+        Key(
+            doc="An idempotent producer that wrote nothing for this long is forgotten.",
+            minimum=1,
+            maximum=I32_MAX,
+            dynamic=True,
+        ),
+    ] = DAY_MS
+    producer_id_expiration_check_interval_ms: Annotated[
+        int,
+        Key(doc="How often forgotten producers are looked for.", minimum=1, maximum=I32_MAX),
+    ] = 600_000
+
+    # --------------------------------------------------------------------------------- connections and requests
+    socket_request_max_bytes: Annotated[
+        int,
+        Key(
+            doc="Largest frame of a request that carries records; the memory one connection may claim. Other requests"
+            " are held to 1 MiB, because decoded msgpack may grow seventy-fold.",
+            minimum=64 * KIB,
+            maximum=256 * MIB,
+        ),
+    ] = 16 * MIB
+    queued_max_request_bytes: Annotated[
+        int,
+        Key(
+            doc="Bytes of requests received and not yet answered, over all connections; beyond it clients are not read."
+            " Other brokers keep a share of their own.",
+            minimum=64 * KIB,
+            maximum=4096 * MIB,
+        ),
+    ] = 48 * MIB
+    max_connections: Annotated[
+        int,
+        Key(
+            doc="Connections at a time. More are closed at once; those of other brokers are always taken.",
+            minimum=1,
+            maximum=1_000_000,
+            dynamic=True,
+        ),
+    ] = 1000
+    connections_max_idle_ms: Annotated[
+        int,
+        Key(doc="A connection without a request for this long is closed.", minimum=100, maximum=I32_MAX),
+    ] = 600_000
+    request_timeout_ms: Annotated[
+        int,
+        Key(doc="Deadline of a request from this broker to another.", minimum=1, maximum=I32_MAX),
+    ] = 30_000
+    controller_socket_timeout_ms: Annotated[
+        int,
+        Key(doc="Deadline of a request from the controller to a broker.", minimum=1, maximum=I32_MAX),
+    ] = 30_000
+    fetch_max_bytes: Annotated[
+        int,
+        Key(doc="Largest answer to one fetch, whatever it asks for.", minimum=1024, maximum=256 * MIB),
+    ] = 57_671_680
+
+    # -------------------------------------------------------------------------------------- shutdown and balance
+    controlled_shutdown_enable: Annotated[
+        bool,
+        Key(doc="On SIGTERM, hand leadership over before stopping."),
+    ] = True
+    controlled_shutdown_max_retries: Annotated[
+        int,
+        Key(doc="How often the controller is asked to take leadership over.", minimum=1, maximum=1000),
+    ] = 3
+    controlled_shutdown_retry_backoff_ms: Annotated[
+        int,
+        Key(doc="Pause between two of these requests.", minimum=0, maximum=I32_MAX),
+    ] = 5000
+    auto_leader_rebalance_enable: Annotated[
+        bool,
+        Key(doc="The controller gives leadership back to the first replica of each assignment."),
+    ] = True
+    leader_imbalance_per_broker_percentage: Annotated[
+        int,
+        Key(doc="Share of a broker's first replicas led elsewhere at which it does.", minimum=0, maximum=100),
+    ] = 10
+    leader_imbalance_check_interval_seconds: Annotated[
+        int,
+        Key(doc="How often it looks.", minimum=1, maximum=I32_MAX),
+    ] = 300
+
+    # -------------------------------------------------------------------------------------------------- metrics
+    metrics_listener: Annotated[
+        str,
+        Key(doc="HOST:PORT of /metrics (Prometheus), /healthz and /readyz, as in 127.0.0.1:9404. Empty: none."),
+    ] = ""
+
+    # --------------------------------------------------------------------------------------------- not a setting
+    sources: dict[str, str] = {}
+    """Where each value that is not a default came from, by the setting's name."""
+
+    @property
+    def log_dir(self) -> str:
+        return self.log_dirs[0]
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """Name of the listener that brokers use among themselves."""
+        return self.inter_broker_listener_name or self.listeners[0].listener
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of the metrics endpoint."""
+        if not self.metrics_listener:
+            return None
+        host, _, port = self.metrics_listener.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def source(self, name: str) -> str:
+        """Where the value of a setting came from: 'default', or file and line, variable or option."""
+        return self.sources.get(name, "default")
+
+
+SECTIONS = {
+    "broker_id": "Identity and addresses",
+    "num_partitions": "Topics",
+    "replica_lag_time_max_ms": "Replication",
+    "log_segment_bytes": "Logs",
+    "socket_request_max_bytes": "Connections and requests",
+    "controlled_shutdown_enable": "Shutdown and balance",
+    "metrics_listener": "Metrics",
+}
+"""Headings of the table, by the first field under each."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    name: str
+    """As users write it: dotted."""
+    field: str
+    """Of BrokerConfig."""
+    kind: Any
+    """The type of the field."""
+    default: Any
+    """msgspec.NODEFAULT: it must be given."""
+    key: Key
+    section: str
+
+
+def _read_table() -> dict[str, Setting]:
+    hints = typing.get_type_hints(BrokerConfig, include_extras=True)
+    table: dict[str, Setting] = {}
+    section = ""
+    for field in msgspec.structs.fields(BrokerConfig):
+        section = SECTIONS.get(field.name, section)
+        if typing.get_origin(hints[field.name]) is not Annotated:
+            continue
+        kind, key = typing.get_args(hints[field.name])
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        name = field.name.replace("_", ".")
+        table[name] = Setting(name=name, field=field.name, kind=kind, default=default, key=key, section=section)
+    return table
+
+
+SETTINGS: dict[str, Setting] = _read_table()
+"""Every setting by its dotted name, in the order of the struct."""
+
+TOPIC_SETTINGS: dict[str, Setting] = {
+    setting.key.topic: setting for setting in SETTINGS.values() if setting.key.topic is not None
+}
+"""What a topic may override, by the topic's name for it."""

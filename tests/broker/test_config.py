@@ -1,0 +1,221 @@
+"""Settings: where they come from, and what is said about wrong ones."""
+
+import msgspec
+import pytest
+
+from minibroker.broker.config import (
+    RESERVED_VARIABLES,
+    BrokerConfig,
+    ConfigError,
+    advertised_endpoints,
+    describe,
+    load_config,
+    warnings,
+)
+from minibroker.broker.config_table import NEVER, SETTINGS, TOPIC_SETTINGS
+from minibroker.broker.config_values import format_value, parse_value
+from minibroker.broker.topic_config import TopicConfig, resolve_topic_config, validate_topic_config
+
+NEEDED = ["broker.id=1", "log.dirs=/data", "zookeeper.connect=localhost:2181"]
+
+
+def load(*settings: str, file: str | None = None, environment: dict[str, str] | None = None) -> BrokerConfig:
+    return load_config(file, [*NEEDED, *settings], environment or {})
+
+
+def refusal(*settings: str, file: str | None = None, environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as error:
+        load(*settings, file=file, environment=environment)
+    return str(error.value)
+
+
+def test_defaults_are_kafkas() -> None:
+    config = load()
+    assert config.replica_lag_time_max_ms == 30_000
+    assert config.zookeeper_session_timeout_ms == 18_000
+    assert config.log_segment_bytes == 2**30
+    assert config.log_retention_bytes is None
+    assert config.log_flush_interval_messages == NEVER
+    assert config.unclean_leader_election_enable is False
+
+
+def test_option_wins_over_environment_wins_over_file_wins_over_default() -> None:
+    file = "# a comment\n\nnum.partitions=2\nmin.insync.replicas = 2\nreplica.fetch.backoff.ms=7\n"
+    environment = {"MINIBROKER_NUM_PARTITIONS": "3", "MINIBROKER_MIN_INSYNC_REPLICAS": "3", "PATH": "/bin"}
+    config = load("num.partitions=4", file=file, environment=environment)
+    assert (config.num_partitions, config.min_insync_replicas, config.replica_fetch_backoff_ms) == (4, 3, 7)
+    assert config.source("num.partitions") == "--set num.partitions"
+    assert config.source("min.insync.replicas") == "environment MINIBROKER_MIN_INSYNC_REPLICAS"
+    assert config.source("replica.fetch.backoff.ms") == "file line 5"
+    assert config.source("fetch.max.bytes") == "default"
+
+
+def test_describe_lists_every_setting_with_value_and_source() -> None:
+    lines = {line.name: line for line in describe(load("log.retention.bytes=5"))}
+    assert list(lines) == list(SETTINGS)
+    assert (lines["log.retention.bytes"].value, lines["log.retention.bytes"].source) == (
+        "5",
+        "--set log.retention.bytes",
+    )
+    assert lines["listeners"].value == "PLAINTEXT://127.0.0.1:9092"
+    assert lines["delete.topic.enable"].value == "true"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("min.insync.replica=2", "Did you mean min.insync.replicas?"),
+        ("segment.bytes=2000000", "log.segment.bytes"),
+        ("log.retention.hours=1", "use log.retention.ms"),
+        ("gibberish=1", "docs/CONFIGURATION.md"),
+        ("min.insync.replicas", "expected key=value"),
+        ("min.insync.replicas=two", "min.insync.replicas='two': expected a number from 1 to 100"),
+        ("min.insync.replicas=0", "expected a number from 1 to 100"),
+        ("min.insync.replicas=²", "expected a number"),
+        ("log.retention.ms=-2", "expected a number from 0"),
+        ("delete.topic.enable=yes", "expected true or false (--set delete.topic.enable)"),
+        ("replica.truncation.rule=kip-101", "expected leader-epoch or high-watermark"),
+        ("log.dirs=/a,/b", "expected exactly one directory"),
+        ("zookeeper.connect=localhost", "'localhost' is not HOST:PORT"),
+        ("zookeeper.connect=a:2181,b:2181/chroot", "is not HOST:PORT"),
+        ("listeners=", "expected at least one"),
+        ("listeners=PLAINTEXT//x:1", "is not NAME://HOST:PORT"),
+        ("listeners=plain://x:1", "capital letters"),
+        ("listeners=A://x:1,A://x:2", "a listener name is used twice"),
+        ("listeners=A://x:1,B://x:1", "an address is used twice"),
+        ("listeners=A://0.0.0.0:1", "set advertised.listeners"),
+        ("listeners=A://:1", "set advertised.listeners"),
+        ("advertised.listeners=B://x:1", "B is not among listeners"),
+        ("inter.broker.listener.name=B", "expected the name of an advertised listener"),
+        ("listener.security.protocol.map=PLAINTEXT:SSL", "expected PLAINTEXT"),
+        ("listener.security.protocol.map=PLAINTEXT", "is not NAME:PROTOCOL"),
+        ("auto.create.topics.enable=true", "expected false"),
+        ("metrics.listener=9404", "expected HOST:PORT"),
+        ("replica.lag.time.max.ms=100", "replica.fetch.wait.max.ms=500 (default): expected at most"),
+        ("message.max.bytes=16777216", "socket.request.max.bytes=16777216 (default), less 4096"),
+        ("queued.max.request.bytes=65536", "expected at most queued.max.request.bytes=65536"),
+    ],
+)
+def test_wrong_setting_is_named_with_what_was_expected(setting: str, said: str) -> None:
+    assert said in refusal(setting)
+
+
+def test_missing_setting_is_named_with_the_ways_to_give_it() -> None:
+    with pytest.raises(ConfigError, match=r"broker\.id is not set.*MINIBROKER_BROKER_ID.*--set broker\.id"):
+        load_config(None, NEEDED[1:], {})
+
+
+def test_unknown_variable_is_refused_with_the_nearest_known() -> None:
+    said = refusal(environment={"MINIBROKER_MIN_INSYNC_REPLICA": "2"})
+    assert "Did you mean MINIBROKER_MIN_INSYNC_REPLICAS?" in said
+
+
+@pytest.mark.parametrize("variable", RESERVED_VARIABLES)
+def test_variables_of_the_command_line_are_no_settings(variable: str) -> None:
+    assert load(environment={variable: "anything"}) == load()
+
+
+def test_line_that_is_no_setting_is_refused_with_its_number() -> None:
+    assert "file line 2: 'broker.id 1' is not key=value" in refusal(file="\nbroker.id 1")
+
+
+def test_setting_given_twice_in_the_file_is_refused() -> None:
+    assert "num.partitions is given twice: file line 1 and file line 2" in refusal(
+        file="num.partitions=1\nnum.partitions=2"
+    )
+
+
+def test_advertised_endpoints_are_the_listeners_with_their_real_ports() -> None:
+    config = load("listeners=IN://127.0.0.1:0,OUT://[::1]:9999", "inter.broker.listener.name=OUT")
+    endpoints = advertised_endpoints(config, {"IN": 4711, "OUT": 9999})
+    assert [(e.listener, e.host, e.port) for e in endpoints] == [("IN", "127.0.0.1", 4711), ("OUT", "::1", 9999)]
+    assert config.inter_broker_listener == "OUT"
+
+
+def test_advertised_listeners_win() -> None:
+    config = load("listeners=IN://:0,OUT://:9", "advertised.listeners=IN://a:0,OUT://b:10")
+    endpoints = advertised_endpoints(config, {"IN": 4711, "OUT": 9})
+    assert [(e.listener, e.host, e.port) for e in endpoints] == [("IN", "a", 4711), ("OUT", "b", 10)]
+
+
+def test_metrics_address() -> None:
+    assert load().metrics_address is None
+    assert load("metrics.listener=127.0.0.1:9404").metrics_address == ("127.0.0.1", 9404)
+    assert load("metrics.listener=[::1]:9404").metrics_address == ("::1", 9404)
+
+
+def test_dangerous_settings_warn() -> None:
+    assert warnings(load("default.replication.factor=3", "min.insync.replicas=2")) == []
+    said = " ".join(
+        warnings(
+            load(
+                "replica.truncation.rule=high-watermark", "unclean.leader.election.enable=true", "min.insync.replicas=2"
+            )
+        )
+    )
+    assert "high-watermark loses" in said
+    assert "unclean" in said
+    assert "needs all its replicas" in said
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_default_survives_being_written_and_read(name: str) -> None:
+    setting = SETTINGS[name]
+    if setting.default is not msgspec.NODEFAULT:
+        assert parse_value(setting, format_value(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_documented_and_every_number_bounded(name: str) -> None:
+    setting = SETTINGS[name]
+    assert setting.key.doc.endswith(".")
+    assert setting.section
+    if setting.kind in (int, int | None):
+        assert setting.key.minimum is not None
+        assert setting.key.maximum is not None
+
+
+# topics
+
+
+def test_topic_without_overrides_has_its_brokers_settings() -> None:
+    config = load(
+        "min.insync.replicas=2", "log.segment.bytes=2048", "log.retention.ms=-1", "producer.id.expiration.ms=9"
+    )
+    topic = resolve_topic_config(config, {})
+    assert (topic.min_insync_replicas, topic.segment_bytes, topic.retention_ms) == (2, 2048, None)
+    assert topic.producer_id_expiration_ms == 9
+
+
+def test_topic_overrides_win() -> None:
+    topic = resolve_topic_config(load(), {"min.insync.replicas": "2", "retention.bytes": "10", "flush.messages": "1"})
+    assert (topic.min_insync_replicas, topic.retention_bytes, topic.flush_messages) == (2, 10, 1)
+    assert topic.counts_only_synced
+
+
+def test_override_of_another_version_is_passed_over() -> None:
+    topic = resolve_topic_config(load(), {"min.insync.replicas": "many", "brand.new": "1"})
+    assert topic == resolve_topic_config(load(), {})
+
+
+def test_topic_config_has_exactly_the_topic_settings() -> None:
+    fields = {name.replace(".", "_") for name in TOPIC_SETTINGS} | {"producer_id_expiration_ms"}
+    assert set(TopicConfig.__struct_fields__) == fields
+    assert TopicConfig() == resolve_topic_config(load(), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("min.insync.replicas", "2", None),
+        ("retention.ms", "-1", None),
+        ("cleanup.policy", "delete", None),
+        ("cleanup.policy", "compact", "cleanup.policy='compact': expected delete."),
+        ("min.insync.replicas", "0", "expected a number from 1 to 100"),
+        ("min.insync", "2", "Did you mean min.insync.replicas?"),
+        ("num.partitions", "2", "is no setting of a topic"),
+    ],
+)
+def test_topic_setting_is_checked(name: str, value: str, said: str | None) -> None:
+    problem = validate_topic_config(name, value)
+    assert (problem is None) if said is None else (problem is not None and said in problem)
