@@ -1,4 +1,4 @@
-"""`make test` runs the fast commands of the pages, `make docs-all` (DOCS_COMMANDS=all) the slow and Docker's ones too."""
+"""`make test` runs the fast commands of the pages; `make docs-all` (DOCS_COMMANDS=all) the slow and Docker ones too."""
 
 from __future__ import annotations
 
