@@ -1,0 +1,71 @@
+"""One broker of a local cluster as a background process: its configuration file, its environment, its start.
+
+Owns: what a local broker is told. Refuses to know when to start or stop one: that is local_cluster's.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from minibroker.cluster_file import BrokerRecord, ClusterRecord
+from minibroker.processes import ProcessIdentity, identify
+
+SESSION_TIMEOUT_MS = 3_000
+"""ZooKeeper's tick is 500 ms here, so a dead broker is noticed after about 3 s, not Kafka's 18."""
+REPLICA_LAG_TIME_MAX_MS = 10_000
+"""On one machine a follower that is 10 s behind is stuck; Kafka's 30 s suit networks."""
+INHERITED_VARIABLES = ("MINIBROKER_LOG_LEVEL",)
+"""Any other MINIBROKER_ variable may be a setting meant for one broker: the file alone says what holds here."""
+
+_CHILDREN: list["subprocess.Popen[bytes]"] = []
+"""Kept, because a Popen that is collected while its process runs complains; the processes are meant to outlive us."""
+
+
+def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: int) -> str:
+    """The broker's configuration: the local defaults, then what `cluster up --set` changed."""
+    count = len(record.brokers)
+    values = {
+        "broker.id": str(broker_id),
+        "listeners": f"PLAINTEXT://127.0.0.1:{record.brokers[broker_id].port}",
+        "log.dirs": str(data_directory / f"broker-{broker_id}"),
+        "zookeeper.connect": record.zookeeper.connect,
+        "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        "default.replication.factor": str(min(3, count)),
+        "min.insync.replicas": str(min(2, count)),
+        "auto.create.topics.enable": "false",
+        "replica.lag.time.max.ms": str(REPLICA_LAG_TIME_MAX_MS),
+    } | record.settings
+    lines = ["# Written by `minibroker cluster up`; give other values with its --set."]
+    return "\n".join(lines + [f"{key}={value}" for key, value in values.items()]) + "\n"
+
+
+def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) -> BrokerRecord:
+    """Start the process in the background, its output appended to broker-<id>.log; returns the record of it."""
+    configuration = data_directory / f"broker-{broker_id}.properties"
+    configuration.write_text(configuration_text(data_directory, record, broker_id))
+    with (data_directory / f"broker-{broker_id}.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "minibroker", "broker", "--config", str(configuration)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+            cwd=data_directory,
+            start_new_session=True,  # a Ctrl-C for the command line is none for the brokers
+        )
+    _CHILDREN.append(child)
+    process = identify(child.pid) or ProcessIdentity(child.pid, "ended at once")
+    return BrokerRecord(port=record.brokers[broker_id].port, process=process)
+
+
+def _environment() -> dict[str, str]:
+    """This environment, with this very minibroker importable."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MINIBROKER_") or name in INHERITED_VARIABLES
+    }
+    here = str(Path(__file__).resolve().parent.parent)
+    paths = [here, *(path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != here)]
+    return environment | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,111 @@
+"""`cluster.json`: what a local cluster's data directory says of its processes and ports, and where its files are.
+
+Owns: the layout of the data directory and the format of the two JSON files in it. Refuses to start or stop anything.
+
+    <data-dir>/cluster.json            processes and ports (this module)
+    <data-dir>/cluster-state.json      leaders, epochs and in-sync replicas when the cluster went down, for the audit
+    <data-dir>/zookeeper/              ZooKeeper's configuration, data and log
+    <data-dir>/broker-<id>.properties  configuration; broker-<id>.log what the process printed
+    <data-dir>/broker-<id>/            the broker's log.dir
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from minibroker.processes import ProcessIdentity
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import MetadataPartition
+
+CLUSTER_FILE = "cluster.json"
+STATE_FILE = "cluster-state.json"
+
+
+class ClusterMissing(Exception):
+    """The directory holds no cluster, or its file cannot be read. One sentence with the cure."""
+
+
+class BrokerRecord(msgspec.Struct, kw_only=True):
+    """One broker of a local cluster."""
+
+    port: int
+    process: ProcessIdentity | None = None
+    ended_by: str | None = None
+    """How we ended it: 'stop', 'kill', 'power loss'; None while it should run."""
+
+
+class ZooKeeperRecord(msgspec.Struct, kw_only=True):
+    """Its ZooKeeper: ours (with a process), or another's (`cluster up --zookeeper`)."""
+
+    connect: str
+    port: int | None = None
+    process: ProcessIdentity | None = None
+
+
+class ClusterRecord(msgspec.Struct, kw_only=True):
+    """All that a later command must know."""
+
+    version: int = 1
+    zookeeper: ZooKeeperRecord
+    brokers: dict[int, BrokerRecord]
+    settings: dict[str, str] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{self.brokers[broker_id].port}" for broker_id in sorted(self.brokers))
+
+
+class PartitionSnapshot(msgspec.Struct, frozen=True):
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """`cluster-state.json`: the partitions as the cluster last saw them."""
+
+    taken_at: float
+    partitions: dict[str, PartitionSnapshot]
+
+
+def read_cluster_file(data_directory: Path) -> ClusterRecord:
+    """Raises ClusterMissing."""
+    path = data_directory / CLUSTER_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
+    except FileNotFoundError:
+        raise ClusterMissing(
+            f"{data_directory} holds no cluster: start one with `minibroker cluster up`, or name its --data-dir"
+        ) from None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ClusterMissing(f"{path} cannot be read ({error}): remove it and start the cluster anew") from None
+
+
+def write_cluster_file(data_directory: Path, record: ClusterRecord) -> None:
+    _replace(data_directory / CLUSTER_FILE, msgspec.json.encode(record))
+
+
+def write_cluster_state(
+    data_directory: Path, taken_at: float, partitions: Mapping[TopicPartition, MetadataPartition]
+) -> None:
+    state = ClusterState(
+        taken_at,
+        {
+            str(name): PartitionSnapshot(partition.leader_id, partition.leader_epoch, list(partition.isr_nodes))
+            for name, partition in partitions.items()
+        },
+    )
+    _replace(data_directory / STATE_FILE, msgspec.json.encode(state))
+
+
+def forget_cluster_state(data_directory: Path) -> None:
+    """An old snapshot would mislead the audit once the cluster runs again."""
+    (data_directory / STATE_FILE).unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
+    os.replace(temporary, path)

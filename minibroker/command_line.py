@@ -1,0 +1,270 @@
+"""How every command behaves: lazy groups, exit codes, errors, JSON, tables, time limits, Ctrl-C, broken pipes.
+
+Owns: the conventions of the command line. Refuses to know any command, the client or the cluster. Imports click and
+nothing else that is heavy, because `minibroker --help` pays for it (tests/minibroker/test_import_time.py).
+
+Exit codes: 0 fine, 1 could not, 2 wrong usage, 10 asked and the answer is bad, 130 stopped by Ctrl-C.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+EXIT_FINE = 0
+EXIT_COULD_NOT = 1
+EXIT_USAGE = 2
+EXIT_FOUND_WRONG = 10
+EXIT_INTERRUPTED = 130
+
+DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+PROGRESS_AFTER_S = 2.0
+"""Progress that ends sooner than a reader could read it is noise."""
+PROGRESS_EVERY_S = 0.2
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class CommandFailed(click.ClickException):
+    """The command could not do what it was asked. The message is one sentence that ends with the cure."""
+
+    exit_code = EXIT_COULD_NOT
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"{click.style('error:', fg='red')} {self.message}", err=True)
+
+
+class WrongUsage(CommandFailed):
+    """What was asked makes no sense (a configuration, an option's value)."""
+
+    exit_code = EXIT_USAGE
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's file only when that command runs.
+
+    `lazy` maps a command's name to (module:attribute, one-line help); the help is repeated here so that listing the
+    commands imports none of them. A test holds the two texts to each other.
+    """
+
+    def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.lazy, *sorted(self.commands)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.lazy and args[0] not in self.commands and not args[0].startswith("-"):
+            raise click.UsageError(_unknown_command(args[0], self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
+
+def _unknown_command(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return f"there is no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
+
+
+def run_command_line(command: click.Command) -> NoReturn:
+    """Run `command` with this process's arguments and leave with its exit code; no traceback for what users cause."""
+    try:
+        code = command.main(prog_name="minibroker", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        code = EXIT_FINE  # the reader (head, less) has what it wanted
+    if isinstance(code, bool) or not isinstance(code, int):
+        code = EXIT_FINE
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (BrokenPipeError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's own last flush finds no broken pipe
+    raise SystemExit(code)
+
+
+# ---------------------------------------------------------------------------------------------------------- options
+def bootstrap_option(function: F) -> F:
+    """`-b`: where the cluster is."""
+    return click.option(
+        "-b",
+        "--bootstrap-servers",
+        "bootstrap_servers",
+        metavar="HOST:PORT,...",
+        envvar="MINIBROKER_BOOTSTRAP_SERVERS",
+        default=DEFAULT_BOOTSTRAP_SERVERS,
+        show_default=f"$MINIBROKER_BOOTSTRAP_SERVERS, then {DEFAULT_BOOTSTRAP_SERVERS}",
+        callback=_check_servers,
+        help="Brokers to ask first; one that answers is enough.",
+    )(function)
+
+
+def _check_servers(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    servers = [server.strip() for server in value.split(",") if server.strip()]
+    if not servers:
+        raise click.BadParameter("names no server; give HOST:PORT,...")
+    return ",".join(with_port(server) for server in servers)
+
+
+def with_port(server: str, port: int = 9092) -> str:
+    """`host` or `host:port` as host:port; raises BadParameter where the port is no number from 1 to 65535."""
+    host, colon, text = server.rpartition(":")
+    if not colon or server.endswith("]"):
+        return f"{server}:{port}"
+    if not text.isdigit() or not 0 < int(text) < 65536 or not host:
+        raise click.BadParameter(f"'{server}' is not HOST:PORT")
+    return server
+
+
+def timeout_option(default: float, text: str = "Give up after this many seconds.") -> Callable[[F], F]:
+    """`--timeout`: every command that waits has one."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default,
+        show_default=True,
+        help=text,
+    )
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")(function)
+
+
+# ----------------------------------------------------------------------------------------------------------- output
+def print_json(value: Any) -> None:
+    """One JSON object on one line of stdout."""
+    import json
+
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns on stdout; the header stands out on a terminal. Numbers are right-aligned."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    numeric = [bool(cells) and all(is_number(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    click.secho(line(header), bold=True)
+    for row in cells:
+        click.echo(line(row))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "-"
+    return str(value)
+
+
+def is_number(cell: str) -> bool:
+    return cell == "-" or cell.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def note(text: str) -> None:
+    """A remark for the person at the terminal: stderr, never stdout."""
+    click.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    click.echo(f"{click.style('warning:', fg='yellow')} {text}", err=True)
+
+
+class ProgressLine:
+    """One line on stderr that is written over; silent unless stderr is a terminal and the work takes a while."""
+
+    def __init__(self, after_s: float = PROGRESS_AFTER_S) -> None:
+        self.enabled = sys.stderr.isatty()
+        self._next = time.monotonic() + after_s
+        self._shown = False
+
+    def due(self) -> bool:
+        """Whether it is time to show something: lets callers skip the formatting."""
+        return self.enabled and time.monotonic() >= self._next
+
+    def show(self, text: str) -> None:
+        if not self.due():
+            return
+        self._next = time.monotonic() + PROGRESS_EVERY_S
+        self._shown = True
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Wipe the line, so that what follows stands alone."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
+
+
+def human_bytes(count: float) -> str:
+    """`64.0 MB`: powers of ten, as disks and networks are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+# ---------------------------------------------------------------------------------------------------------- running
+def run_async(work: Coroutine[Any, Any, T], timeout_s: float | None = None, doing: str = "the command") -> T:
+    """Run `work` on a fresh event loop within the time limit; its cancellation by Ctrl-C is a KeyboardInterrupt."""
+    import asyncio
+
+    async def bounded() -> T:
+        if timeout_s is None:
+            return await work
+        deadline = asyncio.timeout(timeout_s)
+        try:
+            async with deadline:
+                return await work
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise CommandFailed(
+                f"{doing} did not end within {timeout_s:g} s; look at `minibroker doctor`, or give a longer --timeout"
+            ) from None
+
+    return asyncio.run(bounded())

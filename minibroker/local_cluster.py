@@ -1,0 +1,370 @@
+"""A real cluster on this machine: a ZooKeeper and brokers as background processes, and what one may do to them.
+
+Owns: starting, watching, breaking and stopping the processes of one data directory (its layout: cluster_file). The
+processes outlive this one; a later `LocalCluster.open` finds them again. Refuses to know topics and records.
+
+    async with LocalCluster("/tmp/data") as cluster:     # brokers 1, 2 and 3 on free ports
+        ... cluster.bootstrap_servers ...
+        await cluster.kill(1)
+"""
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from minibroker import zookeeper_process
+from minibroker.asking import Asker, NoAnswer
+from minibroker.broker_process import start_broker
+from minibroker.cluster_file import (
+    BrokerRecord,
+    ClusterMissing,
+    ClusterRecord,
+    ZooKeeperRecord,
+    forget_cluster_state,
+    read_cluster_file,
+    write_cluster_file,
+    write_cluster_state,
+)
+from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
+from minibroker.power_loss import CutTail, cut_unsynced_tails
+from minibroker.processes import ProcessIdentity, free_ports, identify
+from minibroker.protocol.checkpoints import parse_partition_directory_name
+
+UP_TIMEOUT_S = 40.0
+"""It takes 3 to 5 s; a busy machine is given time."""
+STOP_TIMEOUT_S = 30.0
+"""A clean stop hands over leadership and syncs every log."""
+KILL_TIMEOUT_S = 10.0
+POLL_S = 0.1
+
+
+class ClusterFailed(Exception):
+    """The cluster is not in the state that was asked for. One sentence that says what is wrong, and the cure."""
+
+
+class LocalCluster:
+    """One cluster of one data directory. `port` 0 takes free ports, else brokers take port, port + 1, .."""
+
+    def __init__(
+        self,
+        data_directory: str | Path,
+        brokers: int = 3,
+        *,
+        port: int = 0,
+        zookeeper_port: int = 0,
+        zookeeper: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        assert brokers >= 1
+        self.data_directory = Path(data_directory).absolute()
+        free = iter(free_ports(brokers + 1))
+        ports = {i + 1: port + i if port else next(free) for i in range(brokers)}
+        zookeeper_port = zookeeper_port or next(free)
+        self.record = ClusterRecord(
+            zookeeper=ZooKeeperRecord(connect=zookeeper)
+            if zookeeper is not None
+            else ZooKeeperRecord(connect=f"127.0.0.1:{zookeeper_port}", port=zookeeper_port),
+            brokers={broker_id: BrokerRecord(port=number) for broker_id, number in ports.items()},
+            settings=dict(settings or {}),
+        )
+        self._asker: Asker | None = None
+        self._zookeeper_child: zookeeper_process.ZooKeeperProcess | None = None
+
+    @classmethod
+    def open(cls, data_directory: str | Path) -> "LocalCluster":
+        """The cluster that an earlier process started there. Raises ClusterMissing."""
+        cluster = cls(data_directory, 1)
+        cluster.record = read_cluster_file(cluster.data_directory)
+        return cluster
+
+    # ------------------------------------------------------------------------------------------------ what it is
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.record.bootstrap_servers
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return sorted(self.record.brokers)
+
+    def server(self, broker_id: int) -> str:
+        return f"127.0.0.1:{self.record.brokers[broker_id].port}"
+
+    def log_directory(self, broker_id: int) -> Path:
+        return self.data_directory / f"broker-{broker_id}"
+
+    def process_log(self, broker_id: int) -> Path:
+        """What the broker's process printed."""
+        return self.data_directory / f"broker-{broker_id}.log"
+
+    def process_state(self, broker_id: int) -> str:
+        """'running', 'paused', 'down' (we ended it) or 'dead' (it ended by itself)."""
+        broker = self.record.brokers[broker_id]
+        if broker.process is not None and broker.process.is_alive():
+            return "paused" if broker.process.is_paused() else "running"
+        return "dead" if broker.process is not None and broker.ended_by is None else "down"
+
+    def zookeeper_is_running(self) -> bool:
+        process = self.record.zookeeper.process
+        return process is not None and process.is_alive()
+
+    def is_running(self) -> bool:
+        """Whether any of its processes lives."""
+        alive = (broker.process is not None and broker.process.is_alive() for broker in self.record.brokers.values())
+        return any(alive) or self.zookeeper_is_running()
+
+    def answering_servers(self) -> str:
+        """Addresses of the brokers that run now, for questions."""
+        ids = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) == "running"]
+        if not ids:
+            raise ClusterFailed(
+                f"no broker runs in {self.data_directory}: start one with `minibroker cluster start ID`"
+            )
+        return ",".join(self.server(broker_id) for broker_id in ids)
+
+    async def resolve(self, name: str) -> int:
+        """The broker meant by '2', 'controller' or 'leader:TOPIC-PARTITION'. Raises ClusterFailed."""
+        if name.isdigit():
+            broker_id = int(name)
+        elif name == "controller":
+            broker_id = (await self.look()).controller_id
+            if broker_id < 0:
+                raise ClusterFailed("there is no controller at the moment: try again in a few seconds")
+        elif name.startswith("leader:"):
+            broker_id = await self._leader_of(name.removeprefix("leader:"))
+        else:
+            raise ClusterFailed(f"'{name}' is no broker: give a number, 'controller' or 'leader:TOPIC-PARTITION'")
+        if broker_id not in self.record.brokers:
+            raise ClusterFailed(f"there is no broker {broker_id}: this cluster has {self.broker_ids}")
+        return broker_id
+
+    async def _leader_of(self, name: str) -> int:
+        partition = parse_partition_directory_name(name)
+        if partition is None:
+            raise ClusterFailed(f"'{name}' is not TOPIC-PARTITION")
+        found = (await self.look([partition.topic])).partitions.get(partition)
+        if found is None:
+            raise ClusterFailed(f"there is no partition {name}: `minibroker topic describe` lists them")
+        if found.leader_id < 0:
+            raise ClusterFailed(f"{name} has no leader at the moment: try again in a few seconds")
+        return found.leader_id
+
+    # ---------------------------------------------------------------------------------------------- all of it
+    async def up(self, timeout_s: float = UP_TIMEOUT_S) -> ClusterView:
+        """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy."""
+        self._refuse_if_running()
+        self.data_directory.mkdir(parents=True, exist_ok=True)
+        for broker in self.record.brokers.values():
+            zookeeper_process.refuse_taken_port(broker.port)
+        forget_cluster_state(self.data_directory)
+        zookeeper = self.record.zookeeper
+        if zookeeper.port is not None:
+            child = zookeeper_process.start_zookeeper(str(self.data_directory / "zookeeper"), zookeeper.port)
+            zookeeper.process = identify(child.pid)
+            self._zookeeper_child = child  # kept: it reaps the process when it ends
+        self._save()
+        for broker_id in self.broker_ids:
+            self._spawn(broker_id)
+        try:
+            return await self.wait_healthy(timeout_s)
+        except (ClusterFailed, asyncio.CancelledError):
+            await self.down(timeout_s=5.0)
+            raise
+
+    def _refuse_if_running(self) -> None:
+        try:
+            earlier = LocalCluster.open(self.data_directory)
+        except ClusterMissing:
+            return
+        if earlier.is_running():
+            raise ClusterFailed(
+                f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}):"
+                " end it with `minibroker cluster down`, or choose another --data-dir"
+            )
+        if len(earlier.record.brokers) > len(self.record.brokers):
+            raise ClusterFailed(
+                f"{self.data_directory} holds the data of {len(earlier.record.brokers)} brokers: start as many,"
+                " or remove it with `minibroker cluster down --wipe`"
+            )
+
+    async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
+        """Stop everything, brokers first; returns what did not go cleanly. Takes the snapshot for the audit before."""
+        await self._snapshot_if_possible()
+        running = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) in ("running", "paused")]
+        problems = [problem for problem in await asyncio.gather(*(self._end(i, timeout_s) for i in running)) if problem]
+        await self._stop_zookeeper()
+        await self._close_asker()
+        self._save()
+        if wipe:
+            shutil.rmtree(self.data_directory, ignore_errors=True)
+        return problems
+
+    async def _snapshot_if_possible(self) -> None:
+        try:
+            await self.save_state()
+        except (ClusterFailed, NoAnswer):
+            pass  # no broker is left to ask; the audit then says that it judges without a snapshot
+
+    async def _end(self, broker_id: int, timeout_s: float) -> str | None:
+        try:
+            await self.stop(broker_id, timeout_s)
+        except ClusterFailed as error:
+            await self.kill(broker_id)
+            return f"{error}; it was killed"
+        return None
+
+    async def _stop_zookeeper(self) -> None:
+        record = self.record.zookeeper
+        if record.process is not None and record.process.is_alive() and record.port is not None:
+            log_file = str(self.data_directory / "zookeeper" / "zookeeper.log")
+            await zookeeper_process.ZooKeeperProcess(record.process.pid, record.port, log_file).stop()
+            await _wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
+        record.process = None
+
+    async def save_state(self) -> None:
+        """Write `cluster-state.json`: leaders, epochs and in-sync replicas now, for the audit."""
+        view = await self.look()
+        write_cluster_state(self.data_directory, view.taken_at, view.partitions)
+
+    async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:
+        """What the running brokers say. Raises NoAnswer, ClusterFailed."""
+        return await look_at_cluster(self._ask(), self.answering_servers(), topics, timeout_s)
+
+    async def wait_healthy(
+        self, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], None] | None = None
+    ) -> ClusterView:
+        """Wait until every broker is there, every partition led and every replica in sync. Raises ClusterFailed."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._refuse_dead_brokers()
+            try:
+                view = await self.look(timeout_s=1.0)
+                reasons = what_is_wrong(view, len(self.record.brokers))
+            except NoAnswer as error:
+                view, reasons = None, [str(error)]
+            if view is not None and not reasons:
+                return view
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"not healthy after {timeout_s:g} s: {'; '.join(reasons[:5])}")
+            if tell is not None:
+                tell(reasons[0])
+            await asyncio.sleep(POLL_S)
+
+    def _refuse_dead_brokers(self) -> None:
+        for broker_id in self.broker_ids:
+            if self.process_state(broker_id) == "dead":
+                raise ClusterFailed(f"broker {broker_id} has ended by itself: {self._last_words(broker_id)}")
+
+    def _last_words(self, broker_id: int) -> str:
+        path = self.process_log(broker_id)
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return f"{path} ends with: {' | '.join(lines[-2:]) or '(nothing)'}"
+
+    # ------------------------------------------------------------------------------------------------ one broker
+    async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:
+        """Start a broker that is down, and wait until it is registered and serves."""
+        if self.process_state(broker_id) in ("running", "paused"):
+            raise ClusterFailed(f"broker {broker_id} runs already")
+        zookeeper_process.refuse_taken_port(self.record.brokers[broker_id].port)
+        self._spawn(broker_id)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._refuse_dead_brokers()
+            answer = (await self._ask().replica_states([self.server(broker_id)], [], 1.0))[0]
+            if not isinstance(answer, NoAnswer) and not answer.fenced:
+                return
+            if time.monotonic() > deadline:
+                why = str(answer) if isinstance(answer, NoAnswer) else "it is fenced"
+                raise ClusterFailed(f"broker {broker_id} does not serve after {timeout_s:g} s: {why}")
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """A clean stop (SIGTERM): leadership is handed over, logs are synced."""
+        process = self._running(broker_id)
+        self._ended(broker_id, "stop")
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGCONT)
+        if not await _wait_until(lambda: not process.is_alive(), timeout_s):
+            raise ClusterFailed(
+                f"broker {broker_id} (pid {process.pid}) has not stopped within {timeout_s:g} s:"
+                f" see {self.process_log(broker_id)}, or `minibroker cluster kill {broker_id}`"
+            )
+
+    async def kill(self, broker_id: int) -> None:
+        """SIGKILL: what it wrote stays in the page cache, nothing is handed over."""
+        await self._kill(broker_id, "kill")
+
+    async def lose_power(self, broker_id: int) -> list[CutTail]:
+        """SIGKILL, then cut off what was written but not synced, as a power cut might."""
+        await self._kill(broker_id, "power loss")
+        return cut_unsynced_tails(self.log_directory(broker_id))
+
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP: it hangs, its connections stay open."""
+        self._running(broker_id).send(signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        self._running(broker_id).send(signal.SIGCONT)
+
+    async def _kill(self, broker_id: int, how: str) -> None:
+        process = self._running(broker_id)
+        self._ended(broker_id, how)
+        process.send(signal.SIGKILL)
+        if not await _wait_until(lambda: not process.is_alive(), KILL_TIMEOUT_S):
+            raise ClusterFailed(f"broker {broker_id} (pid {process.pid}) survives SIGKILL: its disk hangs")
+
+    def _running(self, broker_id: int) -> ProcessIdentity:
+        process = self.record.brokers[broker_id].process
+        if process is None or not process.is_alive():
+            raise ClusterFailed(
+                f"broker {broker_id} does not run: start it with `minibroker cluster start {broker_id}`"
+            )
+        return process
+
+    def _ended(self, broker_id: int, how: str) -> None:
+        self.record.brokers[broker_id].ended_by = how
+        self._save()
+
+    def _spawn(self, broker_id: int) -> None:
+        self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id)
+        self._save()
+
+    # ------------------------------------------------------------------------------------------------- bookkeeping
+    def _save(self) -> None:
+        if self.data_directory.exists():
+            write_cluster_file(self.data_directory, self.record)
+
+    def _ask(self) -> Asker:
+        if self._asker is None:
+            self._asker = Asker("minibroker-cluster")
+        return self._asker
+
+    async def _close_asker(self) -> None:
+        if self._asker is not None:
+            await self._asker.close()
+            self._asker = None
+
+    async def close(self) -> None:
+        """Close the connections for questions; the processes go on."""
+        await self._close_asker()
+
+    async def __aenter__(self) -> "LocalCluster":
+        await self.up()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.down()
+
+
+async def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
