@@ -238,6 +238,8 @@ class PartitionState(Znode, frozen=True, kw_only=True):
     isr: list[int]
     isr_incarnations: dict[str, str] = {}
     """Incarnation of each ISR member when it was last known to be in sync (hardening 1)."""
+    leader_recovery_state: int = 0
+    """1 after an unclean election, until the leader says that it has recovered."""
 
     def problem(self) -> str | None:
         if self.leader < NO_LEADER or self.leader_epoch < 0 or self.controller_epoch < 0:

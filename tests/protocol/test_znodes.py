@@ -63,6 +63,7 @@ def test_json_is_kafkas() -> None:
         "controller_epoch": 2,
         "isr": [1, 2],
         "isr_incarnations": {"1": "i1"},
+        "leader_recovery_state": 0,
     }
     assert json.loads(ProducerIdBlock(broker=1, block_start="0", block_end="999").encode()) == {
         "version": 1,
