@@ -1,0 +1,278 @@
+"""What a broker believes of the cluster: fenced by epochs, never going back, answered per listener."""
+
+from typing import Any
+
+import pytest
+
+from minibroker.broker.metadata_image import MetadataImage
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    BrokerEndpoint,
+    CurrentLeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LiveBroker,
+    MetadataRequest,
+    MetadataRequestTopic,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+
+OWN_EPOCH = 100
+LINES_0 = TopicPartition("lines", 0)
+
+
+def live(broker_id: int, epoch: int = 100, shutting_down: bool = False, listeners: str = "IN OUT") -> LiveBroker:
+    return LiveBroker(
+        id=broker_id,
+        broker_epoch=epoch,
+        shutting_down=shutting_down,
+        endpoints=[
+            BrokerEndpoint(listener=name, host=f"{name.lower()}{broker_id}", port=9000 + broker_id)
+            for name in listeners.split()
+        ],
+    )
+
+
+def state(leader: int = 1, leader_epoch: int = 0, partition_epoch: int = 0, index: int = 0, **more: Any) -> Any:
+    return UpdateMetadataPartition(
+        partition_index=index,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        isr=more.pop("isr", [1, 2]),
+        replicas=[1, 2, 3],
+        **more,
+    )
+
+
+def topic(*states: Any, name: str = "lines", topic_id: str = "id-1", configs: dict[str, str] | None = None) -> Any:
+    return UpdateMetadataTopic(topic_name=name, topic_id=topic_id, configs=configs or {}, partition_states=list(states))
+
+
+def update(
+    *topics: Any, brokers: Any = None, controller: int = 1, epoch: int = 1, broker_epoch: int = OWN_EPOCH
+) -> Any:
+    return UpdateMetadataRequest(
+        controller_id=controller,
+        controller_epoch=epoch,
+        broker_epoch=broker_epoch,
+        live_brokers=[live(1), live(2), live(3)] if brokers is None else brokers,
+        topic_states=list(topics),
+    )
+
+
+def image_with(*topics: Any, brokers: Any = None) -> MetadataImage:
+    image = MetadataImage(1, "cluster")
+    assert image.apply_update(update(*topics, brokers=brokers), OWN_EPOCH).error_code == ErrorCode.NONE
+    return image
+
+
+# fencing
+
+
+@pytest.mark.invariant("I29")
+def test_request_of_an_older_controller_changes_nothing() -> None:
+    image = image_with(topic(state(leader=1)))
+    image.apply_update(update(controller=2, epoch=3), OWN_EPOCH)
+    change = image.apply_update(update(topic(state(leader=2, leader_epoch=9)), epoch=2), OWN_EPOCH)
+    assert change.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert (image.controller_id, image.controller_epoch) == (2, 3)
+    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=1, leader_epoch=0)
+
+
+@pytest.mark.invariant("I29")
+@pytest.mark.parametrize(("own", "asked"), [(100, 99), (None, 100)])
+def test_request_for_another_incarnation_is_refused(own: int | None, asked: int) -> None:
+    image = MetadataImage(1, "cluster")
+    change = image.apply_update(update(topic(state()), broker_epoch=asked), own)
+    assert change.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert image.partition(LINES_0) is None
+    assert not image.has_been_updated
+
+
+@pytest.mark.parametrize("asked", [-1, 100, 101])
+def test_request_for_this_incarnation_or_one_we_have_not_heard_of_is_taken(asked: int) -> None:
+    image = MetadataImage(1, "cluster")
+    assert image.apply_update(update(broker_epoch=asked), 100).error_code == ErrorCode.NONE
+    assert image.has_been_updated
+
+
+def test_new_controller_is_told() -> None:
+    image = MetadataImage(1, "cluster")
+    assert image.apply_update(update(), OWN_EPOCH).controller_changed
+    assert not image.apply_update(update(), OWN_EPOCH).controller_changed
+    assert image.apply_update(update(epoch=2), OWN_EPOCH).controller_changed
+    assert image.apply_update(update(epoch=2, controller=2), OWN_EPOCH).controller_changed
+
+
+# what changes
+
+
+def test_update_replaces_live_brokers() -> None:
+    image = image_with()
+    change = image.apply_update(update(brokers=[live(1), live(3, epoch=200)]), OWN_EPOCH)
+    assert change.brokers_changed
+    assert image.live_broker_ids() == (1, 3)
+    assert image.broker_epoch(3) == 200
+    assert not image.apply_update(update(brokers=[live(3, epoch=200), live(1)]), OWN_EPOCH).brokers_changed
+
+
+def test_update_without_brokers_leaves_them() -> None:
+    image = image_with()
+    assert not image.apply_update(update(brokers=[]), OWN_EPOCH).brokers_changed
+    assert image.live_broker_ids() == (1, 2, 3)
+
+
+def test_update_tells_which_partitions_changed() -> None:
+    image = image_with(topic(state(), state(index=1)))
+    change = image.apply_update(update(topic(state(index=1, leader=2, leader_epoch=1))), OWN_EPOCH)
+    assert change.partitions_changed == (TopicPartition("lines", 1),)
+    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=1, leader_epoch=0)
+    assert image.leader_hint(TopicPartition("lines", 1)) == CurrentLeader(leader_id=2, leader_epoch=1)
+
+
+@pytest.mark.parametrize(
+    "late", [state(leader=1, leader_epoch=1, partition_epoch=9), state(leader=1, leader_epoch=2, partition_epoch=4)]
+)
+def test_late_description_of_a_partition_is_passed_over(late: Any) -> None:
+    image = image_with(topic(state(leader=2, leader_epoch=2, partition_epoch=5)))
+    assert image.apply_update(update(topic(late)), OWN_EPOCH).partitions_changed == ()
+    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=2, leader_epoch=2)
+
+
+def test_deleted_topic_is_forgotten_and_a_late_request_does_not_bring_it_back() -> None:
+    image = image_with(topic(state(), state(index=1)))
+    change = image.apply_update(update(topic(state(leader=-2), state(leader=-2, index=1))), OWN_EPOCH)
+    assert change.partitions_deleted == (LINES_0, TopicPartition("lines", 1))
+    assert image.topics == {}
+    assert image.apply_update(update(topic(state())), OWN_EPOCH).partitions_changed == ()
+    assert image.partition(LINES_0) is None
+
+
+def test_topic_created_again_starts_over_with_low_epochs() -> None:
+    image = image_with(topic(state(leader_epoch=7), state(leader_epoch=7, index=1)))
+    change = image.apply_update(update(topic(state(leader=3, leader_epoch=0), topic_id="id-2")), OWN_EPOCH)
+    assert change.partitions_changed == (LINES_0,)
+    assert change.partitions_deleted == (TopicPartition("lines", 1),)
+    assert image.topic_id("lines") == "id-2"
+    image.apply_update(update(topic(state(leader=-2), topic_id="id-1")), OWN_EPOCH)
+    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=3, leader_epoch=0)
+
+
+def test_topic_settings_travel_with_the_update() -> None:
+    image = image_with(topic(state(), configs={"min.insync.replicas": "2"}))
+    assert image.topic_configs("lines") == {"min.insync.replicas": "2"}
+    again = update(topic(configs={"min.insync.replicas": "2"}))
+    assert image.apply_update(again, OWN_EPOCH).configs_changed == ()
+    assert image.apply_update(update(topic(configs={})), OWN_EPOCH).configs_changed == ("lines",)
+    assert image.topic_configs("lines") == {}
+    assert image.topic_configs("unknown") == {}
+
+
+def test_leader_and_isr_adds_what_it_says_and_removes_no_broker() -> None:
+    image = image_with(topic(state()), brokers=[live(1), live(2)])
+    partition = LeaderAndIsrPartition(
+        partition_index=0,
+        controller_epoch=1,
+        leader=3,
+        leader_epoch=1,
+        isr=[3],
+        partition_epoch=1,
+        replicas=[1, 2, 3],
+    )
+    request = LeaderAndIsrRequest(
+        controller_id=1,
+        controller_epoch=1,
+        broker_epoch=OWN_EPOCH,
+        live_brokers=[live(3, epoch=5), live(2, epoch=7)],
+        topic_states=[LeaderAndIsrTopic(topic_name="lines", topic_id="id-1", partition_states=[partition])],
+    )
+    assert image.apply_leader_and_isr(request, OWN_EPOCH).partitions_changed == (LINES_0,)
+    assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=3, leader_epoch=1)
+    assert (image.broker_epoch(3), image.broker_epoch(2), image.is_alive(1)) == (5, 100, True)
+
+
+# who may join an ISR
+
+
+@pytest.mark.invariant("I34")
+def test_only_a_live_broker_that_stays_and_asks_as_itself_is_eligible() -> None:
+    image = image_with(
+        topic(state(offline_replicas=[1])), brokers=[live(1, epoch=5), live(2, epoch=6, shutting_down=True)]
+    )
+    assert image.is_eligible(1)
+    assert image.is_eligible(1, 5)
+    assert not image.is_eligible(1, 4)
+    assert not image.is_eligible(2, 6)
+    assert not image.is_eligible(3)
+    assert not image.is_eligible(1, 5, LINES_0)
+    assert image.is_eligible(1, 5, TopicPartition("other", 0))
+
+
+# answers
+
+
+def test_metadata_names_the_addresses_of_the_listener_asked_through() -> None:
+    image = image_with(brokers=[live(1), live(2, listeners="IN")])
+    inside = image.answer_metadata(MetadataRequest(), "IN")
+    outside = image.answer_metadata(MetadataRequest(), "OUT")
+    assert [(broker.node_id, broker.host, broker.port) for broker in inside.brokers] == [
+        (1, "in1", 9001),
+        (2, "in2", 9002),
+    ]
+    assert [(broker.node_id, broker.host, broker.port) for broker in outside.brokers] == [(1, "out1", 9001)]
+    assert (inside.cluster_id, inside.controller_id) == ("cluster", 1)
+
+
+def test_metadata_of_a_healthy_partition() -> None:
+    image = image_with(topic(state(leader=2, leader_epoch=4, offline_replicas=[3])))
+    [answer] = image.answer_metadata(MetadataRequest(), "IN").topics
+    [partition] = answer.partitions
+    assert (answer.name, answer.topic_id, answer.error_code) == ("lines", "id-1", 0)
+    assert (partition.leader_id, partition.leader_epoch, partition.error_code) == (2, 4, 0)
+    assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ([1, 2, 3], [1, 2], [3])
+
+
+@pytest.mark.parametrize("leader", [-1, 4])
+def test_partition_without_a_reachable_leader_says_so(leader: int) -> None:
+    image = image_with(topic(state(leader=leader)), brokers=[live(1), live(2)])
+    [answer] = image.answer_metadata(MetadataRequest(), "IN").topics
+    [partition] = answer.partitions
+    assert partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert partition.leader_id == -1
+    assert partition.offline_replicas == [3]
+
+
+def test_metadata_of_named_topics() -> None:
+    image = image_with(topic(state()), topic(state(), name="b", topic_id="id-b"))
+    names = ["b", "unknown", "no/topic", "..", "b"]
+    answer = image.answer_metadata(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), "IN")
+    assert [(each.name, each.error_code) for each in answer.topics] == [
+        ("b", ErrorCode.NONE),
+        ("unknown", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("no/topic", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("..", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+    assert image.answer_metadata(MetadataRequest(topics=[]), "IN").topics == []
+    assert [each.name for each in image.answer_metadata(MetadataRequest(), "IN").topics] == ["b", "lines"]
+
+
+def test_describe_cluster_names_controller_and_broker_epochs() -> None:
+    answer = image_with(brokers=[live(1, epoch=5), live(2, epoch=6, listeners="IN")]).answer_describe_cluster("OUT")
+    assert (answer.cluster_id, answer.controller_id, answer.controller_epoch) == ("cluster", 1, 1)
+    assert [(broker.broker_id, broker.host, broker.broker_epoch) for broker in answer.brokers] == [(1, "out1", 5)]
+
+
+def test_unknown_partition_has_no_hint() -> None:
+    image = image_with(topic(state(leader=-1)))
+    assert image.leader_hint(LINES_0) is None
+    assert image.leader_hint(TopicPartition("other", 0)) is None
+    assert image.address(9, "IN") is None
+    assert image.knows_partition("lines", 0)
+    assert not image.knows_partition("lines", 1)
+    assert [str(partition) for partition, _ in image.all_partitions()] == ["lines-0"]
