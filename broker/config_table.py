@@ -324,7 +324,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             minimum=0,
             maximum=1024 * MIB,
         ),
-    ] = 16 * MIB
+    ] = 24 * MIB
     num_recovery_threads_per_data_dir: Annotated[
         int,
         Key(doc="Logs that are recovered at the same time after an unclean stop.", minimum=1, maximum=64),

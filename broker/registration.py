@@ -1,0 +1,394 @@
+"""A broker's life in ZooKeeper: its cluster, its id, its broker epoch, and when it must stop serving.
+
+Owns: the session's opening, the agreement on the cluster id, the node /brokers/ids/<id> and its renewal, and the answer
+to 'am I fenced'. Refuses to know what a broker does with that, and who is controller.
+
+Theory:
+- The broker epoch is the czxid of our node: a number that grows with each registration in the whole cluster.
+- ZooKeeper tells the owner of a session last that it is over. So the deadline that our own clock proves counts, not a
+  message (hardening rule 8): `is_fenced` compares the loop's time with it, for every request.
+- Each process start draws an incarnation id. A node of our log directory with another incarnation is what our killed
+  predecessor left (we hold the directory's lock, so it is dead): it is replaced at once, and with it a /controller that
+  its session still holds, so that the cluster need not wait for that session to end (hardening rule 1).
+- A node of another log directory is somebody else, or ourselves before the disk was wiped: wait until its session would
+  have ended, then give up. A process that was registered and finds another in its place gives up, too: two processes
+  with copies of one directory must not push each other out for ever.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from minibroker.protocol.ids import BrokerEpoch, BrokerId
+from minibroker.protocol.messages import BrokerEndpoint
+from minibroker.protocol.znodes import (
+    CLUSTER_ID,
+    CONTROLLER,
+    PERSISTENT_PATHS,
+    BrokerRegistration,
+    ClusterId,
+    CorruptZnode,
+    broker_path,
+    format_endpoint,
+)
+from minibroker.runtime.ports import (
+    BadVersion,
+    Clock,
+    Coordination,
+    CoordinationUnavailable,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    Operation,
+    OutcomeUnknown,
+    SessionEvent,
+    SessionExpired,
+    Stat,
+)
+
+RETRY_SECONDS = 0.2
+"""Pause after ZooKeeper could not be asked; the adapter reconnects by itself meanwhile."""
+
+FOREIGN_NODE_SESSIONS = 1.25
+"""Sessions to wait for a foreign node to vanish: one, and what ZooKeeper adds by expiring sessions by the tick."""
+
+CONFLICTS_MAX = 50
+"""Times that the nodes may change between reading and writing before the start is given up: somebody fights us."""
+
+PASSING_ERRORS = (CoordinationUnavailable, OutcomeUnknown, SessionExpired)
+"""ZooKeeper cannot be asked now, or may not have done it: read again later."""
+
+log = logging.getLogger("minibroker.registration")
+T = TypeVar("T")
+
+
+class RegistrationError(Exception):
+    """This broker cannot take its place in the cluster. The message says why and what to do."""
+
+
+class ZooKeeperUnreachable(RegistrationError):
+    """No answer within zookeeper.connection.timeout.ms."""
+
+
+class ClusterMismatch(RegistrationError):
+    """The log directory belongs to another cluster than the one ZooKeeper knows."""
+
+
+class BrokerIdTaken(RegistrationError):
+    """Another process is registered under our id."""
+
+
+class BrokerIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a broker process is."""
+
+    broker_id: BrokerId
+    directory_id: str
+    """Of its log directory (meta.properties)."""
+    incarnation_id: str
+    """Drawn by this start of the process."""
+    cluster_id: str | None = None
+    """Cluster that the log directory belongs to; None: a fresh directory."""
+
+
+def draw_id(source: random.Random) -> str:
+    """A name that no other start, directory or cluster will draw."""
+    return f"{source.getrandbits(128):032x}"
+
+
+async def open_session(
+    open_coordination: Callable[[str, int], Coordination], servers: str, session_timeout_ms: int, wait_ms: int
+) -> Coordination:
+    """A started coordination; waits up to `wait_ms` for ZooKeeper, then raises ZooKeeperUnreachable."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + wait_ms / 1000
+    has_told = False
+    while True:
+        coordination = open_coordination(servers, session_timeout_ms)
+        try:
+            await coordination.start()
+            break
+        except CoordinationUnavailable as error:
+            if loop.time() + RETRY_SECONDS >= give_up_at:
+                raise ZooKeeperUnreachable(
+                    f"ZooKeeper does not answer at {servers} ({error}): start it, or correct zookeeper.connect"
+                ) from error
+        if not has_told:
+            log.warning("ZooKeeper does not answer at %s, trying for %.0f s", servers, give_up_at - loop.time())
+            has_told = True
+        await asyncio.sleep(RETRY_SECONDS)
+    granted = coordination.negotiated_timeout_ms
+    if granted != session_timeout_ms:
+        log.warning("ZooKeeper grants a session of %d ms, not the %d ms asked for", granted, session_timeout_ms)
+    return coordination
+
+
+class Registration:
+    """One broker's place in the cluster. Use: `prepare`, `register`, then `run` in a task of the owner."""
+
+    def __init__(
+        self, coordination: Coordination, clock: Clock, identity: BrokerIdentity, source: random.Random
+    ) -> None:
+        self.identity = identity
+        self.cluster_id = ""
+        self.on_registered: Callable[[BrokerEpoch], None] = lambda broker_epoch: None
+        """Called each time a new broker epoch begins."""
+        self.on_session_lost: Callable[[], None] = lambda: None
+        """Called each time a broker epoch ends by no will of ours: stop serving, answer all waiters."""
+        self.on_fenced: Callable[[], None] = lambda: None
+        """Called when the session's deadline passes while registered: answer all waiters. The broker epoch may go on,
+        if it turns out that ZooKeeper kept the session."""
+        self._coordination = coordination
+        self._clock = clock
+        self._random = source
+        self._path = broker_path(identity.broker_id)
+        self._endpoints: tuple[BrokerEndpoint, ...] = ()
+        self._broker_epoch: BrokerEpoch | None = None
+        self._was_registered = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._attention = asyncio.Event()
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._has_told_fenced = False
+        coordination.add_session_listener(self._on_session_event)
+
+    # ------------------------------------------------------------------------------------------------------ state
+    @property
+    def broker_epoch(self) -> BrokerEpoch | None:
+        """None: not registered."""
+        return self._broker_epoch
+
+    @property
+    def incarnation_id(self) -> str:
+        return self.identity.incarnation_id
+
+    def is_fenced(self) -> bool:
+        """Whether this broker must not serve: it is not registered, or ZooKeeper may have ended its session."""
+        if self._broker_epoch is None or self._loop is None:
+            return True
+        return self._loop.time() >= self._coordination.session_deadline
+
+    # ------------------------------------------------------------------------------------------------------ start
+    async def prepare(self, wait_ms: int) -> str:
+        """Create the permanent nodes and agree on the cluster id, which is returned. Raises RegistrationError."""
+        self.cluster_id = await self._retrying(self._prepare, wait_ms)
+        return self.cluster_id
+
+    async def register(self, endpoints: Sequence[BrokerEndpoint], wait_ms: int) -> BrokerEpoch:
+        """Announce this broker under its advertised endpoints; the broker epoch. Raises RegistrationError."""
+        assert endpoints, "a broker without an address"
+        self._endpoints = tuple(endpoints)
+        self._loop = asyncio.get_running_loop()
+        await self._retrying(self._settle, wait_ms)
+        assert self._broker_epoch is not None
+        return self._broker_epoch
+
+    async def run(self) -> None:
+        """Keep the registration until cancelled. Raises BrokerIdTaken when another process took our place."""
+        assert self._loop is not None, "register first"
+        self._check_deadline(self._loop)
+        try:
+            while True:
+                await self._attention.wait()
+                self._attention.clear()
+                try:
+                    await self._settle()
+                except PASSING_ERRORS:
+                    await asyncio.sleep(RETRY_SECONDS)
+                    self._attention.set()
+        finally:
+            assert self._deadline_timer is not None
+            self._deadline_timer.cancel()
+
+    def _check_deadline(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer: runs when the deadline known last passes, about once a session while ZooKeeper answers."""
+        now, deadline = loop.time(), self._coordination.session_deadline
+        if now < deadline:
+            self._has_told_fenced = False
+        elif self._broker_epoch is not None and not self._has_told_fenced:
+            self._has_told_fenced = True
+            log.warning("broker %d: no answer from ZooKeeper for a session: fenced", self.identity.broker_id)
+            self.on_fenced()
+        again_at = deadline if deadline > now else now + RETRY_SECONDS
+        self._deadline_timer = loop.call_at(again_at, self._check_deadline, loop)
+
+    async def _retrying(self, call: Callable[[], Awaitable[T]], wait_ms: int) -> T:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + wait_ms / 1000
+        while True:
+            try:
+                return await call()
+            except PASSING_ERRORS as error:
+                if loop.time() + RETRY_SECONDS >= give_up_at:
+                    raise ZooKeeperUnreachable(f"ZooKeeper stopped answering at the start ({error})") from error
+                await asyncio.sleep(RETRY_SECONDS)
+
+    # ---------------------------------------------------------------------------------------------------- cluster
+    async def _prepare(self) -> str:
+        for path in PERSISTENT_PATHS:
+            try:
+                await self._coordination.create(path, b"")
+            except NodeExists:
+                pass
+        found = await self._find_cluster_id()
+        if self.identity.cluster_id not in (None, found):
+            raise ClusterMismatch(
+                f"the log directory belongs to cluster {self.identity.cluster_id}, ZooKeeper knows cluster {found}:"
+                " correct zookeeper.connect, or restore ZooKeeper's data; to join the new cluster without the old"
+                " records, empty log.dirs"
+            )
+        return found
+
+    async def _find_cluster_id(self) -> str:
+        for _ in range(CONFLICTS_MAX):
+            try:
+                content, _ = await self._coordination.get(CLUSTER_ID)
+                return ClusterId.decode(content).id
+            except NoNode:
+                pass
+            except CorruptZnode as error:
+                raise ClusterMismatch(f"ZooKeeper's cluster id cannot be read ({error})") from error
+            if self.identity.cluster_id is not None:
+                raise ClusterMismatch(
+                    f"the log directory belongs to cluster {self.identity.cluster_id}, and ZooKeeper knows no cluster:"
+                    " its data was wiped, or zookeeper.connect names another ZooKeeper. Restore its data, or start a"
+                    " new cluster with an empty log.dirs on every broker"
+                )
+            try:
+                await self._coordination.create(CLUSTER_ID, ClusterId(id=draw_id(self._random)).encode())
+            except NodeExists:
+                pass
+        raise ClusterMismatch(f"{CLUSTER_ID} comes and goes: another program writes to this ZooKeeper")
+
+    # --------------------------------------------------------------------------------------------------- our node
+    async def _settle(self) -> None:
+        """Read our node and do what it takes until it is ours, under the session of now."""
+        for _ in range(CONFLICTS_MAX):
+            found = await self._read_node()
+            if found is None:
+                self._lost("its registration is gone")
+                await self._write([self._create_operation()])
+                continue
+            node, stat = found
+            if self._is_ours(node) and stat.ephemeral_owner == self._coordination.session_id:
+                self._registered(stat)
+                return
+            self._lost("another registration stands in its place")
+            if not self._may_replace(node):
+                await self._wait_until_gone(node)
+                continue
+            log.info("replacing what an earlier start of broker %d left", self.identity.broker_id)
+            controller = await self._controller_of(stat.ephemeral_owner)
+            remove = DeleteOp(path=self._path, version=stat.version)
+            await self._write([remove, *controller, self._create_operation()])
+        raise BrokerIdTaken(f"broker id {self.identity.broker_id}: its registration is rewritten all the time")
+
+    async def _read_node(self) -> tuple[BrokerRegistration | None, Stat] | None:
+        """Our node as it stands, watched; None if there is none, with None inside if it is not readable."""
+        try:
+            content, stat = await self._coordination.get(self._path, self._attention.set)
+        except NoNode:
+            return None
+        try:
+            return BrokerRegistration.decode(content), stat
+        except CorruptZnode as error:
+            log.warning("%s is not readable: %s", self._path, error)
+            return None, stat
+
+    async def _controller_of(self, session_id: int) -> list[Operation]:
+        """What removes /controller, if that session holds it."""
+        try:
+            _, stat = await self._coordination.get(CONTROLLER)
+        except NoNode:
+            return []
+        return [DeleteOp(path=CONTROLLER, version=stat.version)] if stat.ephemeral_owner == session_id else []
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        """The caller reads next, so it does not matter here who was first."""
+        try:
+            await self._coordination.multi(operations)
+        except (NodeExists, NoNode, BadVersion) as conflict:
+            log.info("registering anew: %s", conflict)
+
+    def _create_operation(self) -> CreateOp:
+        first = self._endpoints[0]
+        node = BrokerRegistration(
+            host=first.host,
+            port=first.port,
+            endpoints=[format_endpoint(each.listener, each.host, each.port) for each in self._endpoints],
+            listener_security_protocol_map={each.listener: "PLAINTEXT" for each in self._endpoints},
+            timestamp=str(self._clock.now_ms()),
+            incarnation_id=self.identity.incarnation_id,
+            directory_id=self.identity.directory_id,
+            cluster_id=self.cluster_id,
+        )
+        return CreateOp(path=self._path, data=node.encode(), ephemeral=True)
+
+    def _is_ours(self, node: BrokerRegistration | None) -> bool:
+        return node is not None and node.incarnation_id == self.identity.incarnation_id
+
+    def _may_replace(self, node: BrokerRegistration | None) -> bool:
+        if node is None:
+            return False
+        if self._is_ours(node):
+            return True  # of our own session before this one
+        return not self._was_registered and node.directory_id == self.identity.directory_id
+
+    async def _wait_until_gone(self, node: BrokerRegistration | None) -> None:
+        """Return when the foreign node's session has ended; raises BrokerIdTaken if it goes on living."""
+        wait_seconds = self._coordination.negotiated_timeout_ms * FOREIGN_NODE_SESSIONS / 1000
+        log.warning(
+            "broker id %d is registered by another process, waiting up to %.1f s for it to go",
+            self.identity.broker_id,
+            wait_seconds,
+        )
+        try:
+            async with asyncio.timeout(wait_seconds):
+                while True:
+                    await self._attention.wait()
+                    self._attention.clear()
+                    found = await self._read_node()
+                    if found is None or self._may_replace(found[0]):
+                        return
+        except TimeoutError:
+            raise BrokerIdTaken(self._taken_message(node)) from None
+
+    def _taken_message(self, node: BrokerRegistration | None) -> str:
+        broker_id = self.identity.broker_id
+        where = "with content that is not readable" if node is None else f"at {', '.join(node.endpoints)}"
+        if node is not None and node.directory_id == self.identity.directory_id:
+            return (
+                f"broker id {broker_id} was taken over by another process, {where}, that runs on a copy of this log"
+                " directory: stop one of them, and give each broker its own broker.id and log.dirs"
+            )
+        return (
+            f"broker id {broker_id} is in use: another live broker is registered under it, {where}, with another log"
+            " directory. Give each broker its own broker.id, or stop the other one"
+        )
+
+    # ------------------------------------------------------------------------------------------------------ events
+    def _registered(self, stat: Stat) -> None:
+        if self._broker_epoch == stat.czxid:
+            return
+        self._lost("it was registered anew")
+        self._broker_epoch = stat.czxid
+        self._was_registered = True
+        log.info("broker %d is registered with broker epoch %d", self.identity.broker_id, stat.czxid)
+        self.on_registered(stat.czxid)
+
+    def _lost(self, reason: str) -> None:
+        """The broker epoch ends; nothing happens if none had begun."""
+        if self._broker_epoch is None:
+            return
+        log.warning("broker %d: broker epoch %d is over: %s", self.identity.broker_id, self._broker_epoch, reason)
+        self._broker_epoch = None
+        self.on_session_lost()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event.kind in ("expired", "new-session"):
+            self._lost("its ZooKeeper session is over")
+        if event.kind != "suspended":
+            self._attention.set()
