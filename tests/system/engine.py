@@ -6,6 +6,8 @@ import functools
 import shutil
 import subprocess
 
+BASE_IMAGES = ("python:3.11-slim-bookworm", "zookeeper:3.9")
+
 
 @functools.cache
 def why_no_engine() -> str | None:
@@ -20,6 +22,17 @@ def why_no_engine() -> str | None:
 
 
 @functools.cache
+def why_no_images() -> str | None:
+    """The reason to skip where an engine answers but a base image is neither here nor to be had."""
+    for image in BASE_IMAGES:
+        if not _answers("docker", "image", "inspect", image) and not _answers(
+            "docker", "pull", "-q", image, within_s=600
+        ):
+            return f"the image {image} is not here and cannot be pulled"
+    return None
+
+
+@functools.cache
 def compose_command() -> tuple[str, ...] | None:
     for command in (("docker", "compose"), ("docker-compose",)):
         if shutil.which(command[0]) and _answers(*command, "version"):
@@ -27,8 +40,9 @@ def compose_command() -> tuple[str, ...] | None:
     return None
 
 
-def _answers(*command: str) -> bool:
+def _answers(*command: str, within_s: float = 20) -> bool:
     try:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).returncode == 0
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s)
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return ended.returncode == 0
