@@ -194,6 +194,10 @@ class FetchedAppended(Event, frozen=True, kw_only=True):
     log_start_offset: int | None
 
 
+class PhaseRetried(Event, frozen=True, kw_only=True):
+    """The back-off of a follower's phase ended."""
+
+
 class LogTruncated(Event, frozen=True, kw_only=True):
     """TruncateTo or ResetTo was done; where the log really ends now."""
 

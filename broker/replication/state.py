@@ -135,6 +135,8 @@ class ReplicaState(Struct, kw_only=True):
     remotes: dict[int, RemoteReplica] = field(default_factory=dict)
     waiters: list[ProduceWaiter] = field(default_factory=list)
     """Sorted by required_offset."""
+    sync_waiters: list[ProduceWaiter] = field(default_factory=list)
+    """acks=1 with flushing on: answered once the leader's own fsync covers them."""
     shrink_waits_for_sync: int | None = None
     """Log end that must be synced before the ISR may fall below the minimum (hardening rule 4)."""
 

@@ -1,0 +1,246 @@
+"""How a follower aligns its log with the leader of an epoch, then copies it.
+
+Owns: the phases of following (ask where my latest epoch ended, cut, fetch), where to cut, and which answers count.
+Refuses to know connections and files. Pure. Source: replication rules 4.5; KIP-101, KIP-279, KIP-320, KIP-595;
+hardening rule 9 (the epoch question comes before the first fetch).
+
+Every answer carries the leader epoch it was asked under, and is dropped when that is not the current one any more
+(KAFKA-8012, 13207, 18991).
+"""
+
+from minibroker.broker.replication.events import (
+    AppendFetched,
+    AskEpochEnd,
+    AskLeaderEnds,
+    BackOff,
+    Effect,
+    EpochEndAnswered,
+    FetchAnswered,
+    FetchedAppended,
+    FetchNext,
+    LeaderEndsAnswered,
+    LogTruncated,
+    ResetTo,
+    SyncLog,
+    TrimBefore,
+    TruncateTo,
+    Warn,
+    WriteEpochHistory,
+)
+from minibroker.broker.replication.state import (
+    AskingEpochEnd,
+    AskingLeaderEnds,
+    Fetching,
+    Halted,
+    ReplicaState,
+    Role,
+    TruncationRule,
+)
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader
+
+
+def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
+    """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
+    if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
+        state.phase = Fetching()
+        _truncate(state, state.high_watermark, "high-watermark rule", effects)
+        effects.append(FetchNext())
+        return
+    _align(state, effects)
+
+
+def _align(state: ReplicaState, effects: list[Effect]) -> None:
+    """Ask where the latest epoch I know ended at the leader. An empty history means an empty log: just fetch."""
+    assert state.leader_epoch is not None
+    latest = state.epoch_history.latest_epoch
+    if latest is None:
+        state.phase = Fetching()
+        if state.log_end_offset > state.high_watermark:
+            _truncate(state, state.high_watermark, "no epoch is known for this log", effects)
+        effects.append(FetchNext())
+        return
+    state.phase = AskingEpochEnd(latest)
+    effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
+
+
+def retry_phase(state: ReplicaState, effects: list[Effect]) -> None:
+    """The back-off ended: say again what this phase waits for."""
+    if state.role is not Role.FOLLOWER:
+        return
+    assert state.leader_epoch is not None
+    if isinstance(state.phase, AskingEpochEnd):
+        effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=state.phase.epoch))
+    elif isinstance(state.phase, AskingLeaderEnds):
+        effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
+    elif isinstance(state.phase, Fetching):
+        effects.append(FetchNext())
+
+
+def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
+    return state.role is not Role.FOLLOWER or leader_epoch != state.leader_epoch
+
+
+def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects: list[Effect]) -> None:
+    """Cut to where the histories part; ask once more if the leader named an epoch I do not have (KIP-279)."""
+    if _is_stale(state, event.leader_epoch) or state.phase != AskingEpochEnd(event.asked_epoch):
+        return
+    if event.error_code is not ErrorCode.NONE:
+        _on_error(state, event.error_code, effects)
+        return
+    end_offset, next_question = _truncation_point(state, event)
+    if end_offset < state.high_watermark:
+        effects.append(Warn(message=f"leader's history cuts below the high watermark {state.high_watermark}"))
+    assert state.leader_epoch is not None
+    if next_question is None:
+        state.phase = Fetching()
+        _truncate(state, end_offset, f"epoch {event.asked_epoch} ended there at the leader", effects)
+        effects.append(FetchNext())
+    else:
+        state.phase = AskingEpochEnd(next_question)
+        _truncate(state, end_offset, f"epoch {event.asked_epoch} is unknown to the leader", effects)
+        effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=next_question))
+
+
+def _truncation_point(state: ReplicaState, event: EpochEndAnswered) -> tuple[int, int | None]:
+    """(where to cut, the epoch to ask about next or None when aligned): getOffsetTruncationState."""
+    log_end = state.log_end_offset
+    if event.end_offset is None:
+        return min(state.high_watermark, log_end), None
+    if event.epoch is None:
+        return min(event.end_offset, log_end), None
+    mine = state.epoch_history.end_offset_for(event.epoch, log_end)
+    if mine is None:
+        return min(event.end_offset, log_end), None
+    my_epoch, my_end = mine
+    if my_epoch != event.epoch:
+        if my_epoch > event.epoch:  # nothing at or below the leader's epoch is left here
+            return min(event.end_offset, my_end, log_end), None
+        return min(my_end, log_end), my_epoch
+    return min(my_end, event.end_offset, log_end), None
+
+
+def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effects: list[Effect]) -> None:
+    """Out of range is never fatal, and never a reason to start anew unless the leader's log starts behind my end
+    (KAFKA-2143, KAFKA-7414)."""
+    if _is_stale(state, event.leader_epoch) or not isinstance(state.phase, AskingLeaderEnds):
+        return
+    if event.error_code is not ErrorCode.NONE:
+        _on_error(state, event.error_code, effects)
+        return
+    if event.log_end_offset < state.log_end_offset:
+        message = f"log end {state.log_end_offset} is ahead of the leader's {event.log_end_offset}: cutting to it"
+        effects.append(Warn(message=message))
+        _truncate(state, event.log_end_offset, "the leader's log ends there", effects)
+    elif event.log_start_offset > state.log_end_offset:
+        state.epoch_history.clear()
+        effects.append(ResetTo(offset=event.log_start_offset))
+        effects.append(WriteEpochHistory(sync=True))
+        _log_is(state, event.log_start_offset, event.log_start_offset)
+    _align(state, effects)
+
+
+def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[Effect]) -> None:
+    """Use an answer only if it was asked under this epoch, at this position, while aligned."""
+    if _is_stale(state, event.leader_epoch) or not isinstance(state.phase, Fetching):
+        return
+    if event.fetch_offset != state.log_end_offset:
+        return
+    assert state.leader_epoch is not None
+    if event.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        state.phase = AskingLeaderEnds()
+        effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
+    elif event.error_code is not ErrorCode.NONE:
+        _on_error(state, event.error_code, effects)
+    elif event.diverging:
+        _align(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)
+    elif not _fits(state, event.batches):
+        effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
+        effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
+    elif event.batches:
+        effects.append(
+            AppendFetched(
+                batches=event.batches, high_watermark=event.high_watermark, log_start_offset=event.log_start_offset
+            )
+        )
+    else:
+        _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
+
+
+def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
+    """Contiguous from my end on, epochs never falling, none above the epoch I follow (KAFKA-18723)."""
+    expected = state.log_end_offset
+    epoch = state.last_fetched_epoch or 0
+    assert state.leader_epoch is not None
+    for batch in batches:
+        if batch.base_offset != expected or not epoch <= batch.partition_leader_epoch <= state.leader_epoch:
+            return False
+        expected = batch.end_offset
+        epoch = batch.partition_leader_epoch
+    return True
+
+
+def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: list[Effect]) -> None:
+    """The copies are written: the log end moves, new epochs are learned from them, then the marks follow."""
+    assert state.role is Role.FOLLOWER
+    learned = False
+    for batch in event.batches:
+        assert batch.base_offset == state.log_end_offset
+        learned = state.epoch_history.assign(batch.partition_leader_epoch, batch.base_offset) or learned
+        state.log_end_offset = batch.end_offset
+    if learned:
+        effects.append(WriteEpochHistory(sync=True))
+    _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
+    effects.append(SyncLog() if state.config.vote_with_synced_end else FetchNext())
+
+
+def _follow_marks(
+    state: ReplicaState, high_watermark: int | None, log_start_offset: int | None, effects: list[Effect]
+) -> None:
+    """min(leader's mark, own end). It never falls here: what was committed once stays so, though a new leader's own
+    mark may lag for a round (only a truncation lowers it)."""
+    if high_watermark is not None:
+        state.high_watermark = max(state.high_watermark, min(high_watermark, state.log_end_offset))
+    if log_start_offset is not None and log_start_offset > state.log_start_offset:
+        new_start = min(log_start_offset, state.high_watermark)
+        if new_start > state.log_start_offset:
+            state.log_start_offset = new_start
+            state.epoch_history.trim_before(new_start)
+            effects.append(TrimBefore(log_start_offset=new_start))
+            effects.append(WriteEpochHistory(sync=False))
+
+
+def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[Effect]) -> None:
+    """Fenced under my own epoch: only a LeaderAndIsr can help. Everything else may pass."""
+    if error_code is ErrorCode.FENCED_LEADER_EPOCH:
+        state.phase = Halted()
+        effects.append(Warn(message=f"fenced by the leader in epoch {state.leader_epoch}; waiting for the controller"))
+    else:
+        effects.append(BackOff(error_code=error_code))
+
+
+def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[Effect]) -> None:
+    """Cut log and history. The history is cut also when no record is (KAFKA-10706)."""
+    if state.epoch_history.truncate_to(min(end_offset, state.log_end_offset)):
+        effects.append(WriteEpochHistory(sync=True))
+    if end_offset >= state.log_end_offset:
+        return
+    if end_offset < state.log_start_offset:
+        effects.append(ResetTo(offset=end_offset))
+        _log_is(state, end_offset, end_offset)
+        return
+    effects.append(TruncateTo(end_offset=end_offset, reason=reason))
+    _log_is(state, state.log_start_offset, end_offset)
+
+
+def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:
+    """What the log really is after a cut: a cut inside a batch drops the whole batch."""
+    state.epoch_history.truncate_to(event.log_end_offset)
+    _log_is(state, event.log_start_offset, event.log_end_offset)
+
+
+def _log_is(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:
+    state.log_start_offset = log_start_offset
+    state.log_end_offset = log_end_offset
+    state.synced_end_offset = min(state.synced_end_offset, log_end_offset)
+    state.high_watermark = max(log_start_offset, min(state.high_watermark, log_end_offset))

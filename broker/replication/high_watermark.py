@@ -1,0 +1,112 @@
+"""The high watermark: how far records are committed, and who is told.
+
+Owns: the one rule by which a leader raises it, and the fate of produce requests that wait for it. Refuses to know how
+the in-sync set changes (`isr`). Pure. Source: replication rules, section 2 (Partition.maybeIncrementLeaderHW), KIP-966,
+KAFKA-15021, KAFKA-1555.
+"""
+
+from bisect import insort
+from operator import attrgetter
+
+from minibroker.broker.replication.events import AnswerProduce, Effect, HighWatermarkRose
+from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState
+from minibroker.protocol.errors import ErrorCode
+
+NEVER_MS = -(2**62)
+"""'Has not been caught up in this epoch', as a time."""
+
+
+def in_lag_limits(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bool:
+    """Whether a follower keeps up: at the leader's end (KAFKA-7152), or was so within the lag limit."""
+    if remote.log_end_offset == state.log_end_offset:
+        return True
+    return now_ms - remote.last_caught_up_ms <= state.config.replica_lag_time_max_ms
+
+
+def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Effect]) -> None:
+    """Raise the mark to the smallest end among those that count; never lower it (I11).
+
+    Counted are the leader's own vote, the maximal in-sync set, and caught-up replicas that may join it: the mark must
+    not run away from a joiner. Below the minimum the mark stands still.
+    """
+    if len(state.in_sync_replicas) < state.effective_min_insync_replicas:
+        return
+    candidate = state.vote
+    counted = state.maximal_in_sync_replicas
+    for broker_id, remote in state.remotes.items():
+        if broker_id in counted:
+            if remote.log_end_offset is None:
+                return  # has not fetched in this epoch: its end is unknown (Kip320 rule 3)
+        elif remote.log_end_offset is None or not remote.eligible or not in_lag_limits(state, remote, now_ms):
+            continue
+        candidate = min(candidate, remote.log_end_offset)
+    if candidate <= state.high_watermark:
+        return
+    state.high_watermark = candidate
+    effects.append(HighWatermarkRose(high_watermark=candidate))
+    resolve_waiters(state, effects)
+
+
+def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:
+    """Remember a produce request until the mark covers it."""
+    insort(state.waiters, waiter, key=attrgetter("required_offset"))
+
+
+def resolve_waiters(state: ReplicaState, effects: list[Effect]) -> None:
+    """Answer the waiters that the mark has passed. The in-sync set is judged again: it may have shrunk since."""
+    done = 0
+    enough = len(state.maximal_in_sync_replicas) >= state.effective_min_insync_replicas
+    for waiter in state.waiters:
+        if waiter.required_offset > state.high_watermark:
+            break
+        done += 1
+        if waiter.leader_epoch != state.leader_epoch:
+            effects.append(AnswerProduce(token=waiter.token, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        elif enough:
+            effects.append(AnswerProduce(token=waiter.token, base_offset=waiter.base_offset))
+        else:
+            effects.append(_after_append(state, waiter))
+    del state.waiters[:done]
+
+
+def answer_synced_waiters(state: ReplicaState, effects: list[Effect]) -> None:
+    """acks=1 with flushing on: the leader's own copy is safe now."""
+    still = [w for w in state.sync_waiters if w.required_offset > state.synced_end_offset]
+    for waiter in state.sync_waiters:
+        if waiter.required_offset <= state.synced_end_offset:
+            effects.append(AnswerProduce(token=waiter.token, base_offset=waiter.base_offset))
+    state.sync_waiters = still
+
+
+def refuse_waiters_below_minimum(state: ReplicaState, effects: list[Effect]) -> None:
+    """The committed set is below the minimum: whoever waits learns it now, not at its timeout (hardening rule 5)."""
+    if len(state.in_sync_replicas) >= state.effective_min_insync_replicas:
+        return
+    effects.extend(_after_append(state, waiter) for waiter in state.waiters)
+    state.waiters.clear()
+
+
+def refuse_all_waiters(state: ReplicaState, error_code: ErrorCode, message: str, effects: list[Effect]) -> None:
+    """This broker cannot answer for the partition any more."""
+    for waiter in [*state.waiters, *state.sync_waiters]:
+        effects.append(AnswerProduce(token=waiter.token, error_code=error_code, error_message=message))
+    state.waiters.clear()
+    state.sync_waiters.clear()
+
+
+def missing_replicas_message(state: ReplicaState) -> str:
+    """'ISR=[2] (size 1) < min.insync.replicas=2; missing brokers: 1, 3'."""
+    members = state.in_sync_replicas
+    missing = ", ".join(str(b) for b in state.assignment if b not in members)
+    return (
+        f"ISR={list(members)} (size {len(members)}) < min.insync.replicas={state.effective_min_insync_replicas}; "
+        f"missing brokers: {missing}"
+    )
+
+
+def _after_append(state: ReplicaState, waiter: ProduceWaiter) -> AnswerProduce:
+    return AnswerProduce(
+        token=waiter.token,
+        error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        error_message=f"written at offset {waiter.base_offset}, but {missing_replicas_message(state)}",
+    )

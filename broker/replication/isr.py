@@ -1,0 +1,189 @@
+"""Who is in sync: proposals to the controller and what becomes of them.
+
+Owns: when the leader proposes to shrink or expand the in-sync set, that one proposal is in flight at a time, and how an
+answer, its loss, or a LeaderAndIsr settles it (replication rules, section 6; KIP-497; hardening rules 4 to 6). Refuses
+to know how proposals travel. Pure.
+"""
+
+from minibroker.broker.replication.events import (
+    AlterPartitionAnswered,
+    AlterPartitionLost,
+    Effect,
+    FetchNext,
+    IsrCommitted,
+    LagChecked,
+    ProposeIsr,
+    Synced,
+    SyncLog,
+)
+from minibroker.broker.replication.high_watermark import (
+    advance_high_watermark,
+    answer_synced_waiters,
+    in_lag_limits,
+    refuse_waiters_below_minimum,
+)
+from minibroker.broker.replication.state import Fetching, IsrKind, PendingIsr, ReplicaState
+from minibroker.protocol.errors import ErrorCode
+
+PROPOSAL_RETRY_MS = 50
+"""Kafka's constant for resending AlterPartition."""
+
+NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
+"""Answers after which the proposal surely had no effect: back to the committed set."""
+OUTCOME_UNKNOWN = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+"""Answers after which the pending superset stays (it is safe either way) until the next LeaderAndIsr."""
+
+
+def on_lag_checked(state: ReplicaState, event: LagChecked, effects: list[Effect]) -> None:
+    """Shrink if somebody fell behind, else offer the set to whoever caught up while nothing could be proposed."""
+    if not state.is_leader or state.fenced:
+        return
+    if not _maybe_shrink(state, event.now_ms, synced=False, effects=effects):
+        maybe_expand(state, event.now_ms, effects)
+        advance_high_watermark(state, event.now_ms, effects)
+
+
+def on_synced(state: ReplicaState, event: Synced, effects: list[Effect]) -> None:
+    """Bytes became safe from power loss: votes may count them, and a shrink that waited may go on."""
+    end_offset = min(event.end_offset, state.log_end_offset)
+    state.synced_end_offset = max(state.synced_end_offset, end_offset)
+    if not state.is_leader:
+        if isinstance(state.phase, Fetching) and state.config.vote_with_synced_end:
+            effects.append(FetchNext())  # the next fetch reports what is synced, never more (hardening rule 2)
+        return
+    answer_synced_waiters(state, effects)
+    if state.config.vote_with_synced_end:
+        advance_high_watermark(state, event.now_ms, effects)
+    if state.shrink_waits_for_sync is not None and state.synced_end_offset >= state.shrink_waits_for_sync:
+        state.shrink_waits_for_sync = None
+        _maybe_shrink(state, event.now_ms, synced=True, effects=effects)
+
+
+def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[Effect]) -> bool:
+    """Propose the set without the laggards. The leader never removes itself, so the set is never empty (KAFKA-708)."""
+    if state.proposal_in_flight is not None or state.pending_isr is not None:
+        return False
+    me = state.config.broker_id
+    kept = tuple(
+        b
+        for b in state.in_sync_replicas
+        if b == me or (b in state.remotes and in_lag_limits(state, state.remotes[b], now_ms))
+    )
+    if len(kept) == len(state.in_sync_replicas):
+        return False
+    below_minimum = len(kept) < state.effective_min_insync_replicas
+    if below_minimum and not synced and state.synced_end_offset < state.log_end_offset:
+        # Hardening rule 4: soon this copy may be the only complete one; make it survive power loss first.
+        if state.shrink_waits_for_sync is None:
+            state.shrink_waits_for_sync = state.log_end_offset
+            effects.append(SyncLog())
+        return True
+    _propose(state, IsrKind.SHRINK, kept, effects)
+    return True
+
+
+def maybe_expand(state: ReplicaState, now_ms: int, effects: list[Effect]) -> None:
+    """Propose whoever has all that may be visible: up to the mark and to the start of this reign (KAFKA-7128)."""
+    if len(state.in_sync_replicas) == len(state.assignment):
+        return
+    if state.proposal_in_flight is not None or state.pending_isr is not None or state.fenced:
+        return
+    assert state.leader_epoch_start is not None
+    floor = max(state.high_watermark, state.leader_epoch_start)
+    joiners = tuple(
+        b
+        for b in state.assignment
+        if b not in state.in_sync_replicas
+        and (remote := state.remotes.get(b)) is not None
+        and remote.log_end_offset is not None
+        and remote.log_end_offset >= floor
+        and remote.eligible
+        and in_lag_limits(state, remote, now_ms)
+    )
+    if joiners:
+        _propose(state, IsrKind.EXPAND, state.in_sync_replicas + joiners, effects)
+
+
+def _propose(state: ReplicaState, kind: IsrKind, members: tuple[int, ...], effects: list[Effect]) -> None:
+    assert state.pending_isr is None
+    assert state.proposal_in_flight is None
+    state.last_proposal_id += 1
+    state.pending_isr = PendingIsr(kind, members, state.last_proposal_id)
+    _send(state, effects, after_ms=0)
+
+
+def _send(state: ReplicaState, effects: list[Effect], after_ms: int) -> None:
+    """Send the pending proposal, again if need be: the controller answers a repeated one with success (KAFKA-14144)."""
+    assert state.pending_isr is not None
+    assert state.leader_epoch is not None
+    state.proposal_in_flight = state.pending_isr.proposal_id
+    epochs = tuple(
+        (b, state.remotes[b].broker_epoch if b in state.remotes else None) for b in state.pending_isr.in_sync_replicas
+    )
+    effects.append(
+        ProposeIsr(
+            kind=state.pending_isr.kind,
+            proposal_id=state.pending_isr.proposal_id,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr_with_epochs=epochs,
+            after_ms=after_ms,
+        )
+    )
+
+
+def on_alter_partition_answered(state: ReplicaState, event: AlterPartitionAnswered, effects: list[Effect]) -> None:
+    """Free the slot, then settle the proposal if it is still mine to settle."""
+    if state.proposal_in_flight != event.proposal_id:
+        return
+    state.proposal_in_flight = None
+    pending = state.pending_isr
+    if pending is None or pending.proposal_id != event.proposal_id or not state.is_leader:
+        return
+    if event.error_code is ErrorCode.NONE:
+        mine = event.leader_epoch == state.leader_epoch and state.config.broker_id in event.in_sync_replicas
+        if mine and event.partition_epoch >= state.partition_epoch:  # equal: nothing had to change (KAFKA-12751)
+            commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
+    elif event.error_code in NOT_APPLIED:
+        state.pending_isr = None
+        advance_high_watermark(state, event.now_ms, effects)
+    elif event.error_code not in OUTCOME_UNKNOWN:
+        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)
+
+
+def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effects: list[Effect]) -> None:
+    """Ask again, the same: an answer must never be waited for without end (hardening rule 6)."""
+    if state.proposal_in_flight != event.proposal_id:
+        return
+    state.proposal_in_flight = None
+    pending = state.pending_isr
+    if pending is not None and pending.proposal_id == event.proposal_id and state.is_leader:
+        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)
+
+
+def commit_isr(
+    state: ReplicaState, members: tuple[int, ...], partition_epoch: int, now_ms: int, effects: list[Effect]
+) -> None:
+    """The controller's word on the set. Strangers to the assignment count as out of sync (KAFKA-9672)."""
+    before = state.in_sync_replicas
+    after = tuple(b for b in members if b in state.assignment)
+    assert state.config.broker_id in after, f"the leader {state.config.broker_id} is not in its own ISR {after}"
+    state.in_sync_replicas = after
+    state.pending_isr = None
+    state.shrink_waits_for_sync = None
+    state.partition_epoch = partition_epoch
+    if sorted(before) != sorted(after):
+        effects.append(IsrCommitted(before=before, after=after))
+    if len(after) < state.effective_min_insync_replicas:
+        effects.append(SyncLog())  # hardening rule 4, once more for what was appended meanwhile
+    refuse_waiters_below_minimum(state, effects)
+    advance_high_watermark(state, now_ms, effects)  # also without traffic (KAFKA-13091)

@@ -1,0 +1,262 @@
+"""What a leader does with the requests of producers, followers and consumers.
+
+Owns: the order of checks for each request (replication rules, sections 3, 4.2, 4.6, 5) and the leader's view of its
+followers' ends. Refuses to know when the ISR changes (`isr`) and how the mark moves (`high_watermark`). Pure.
+"""
+
+from msgspec import Struct
+
+from minibroker.broker.replication.events import (
+    AnswerProduce,
+    AppendBatch,
+    BatchAppended,
+    Effect,
+    FollowerFetched,
+    ProduceExpired,
+    ProduceReceived,
+    SyncLog,
+)
+from minibroker.broker.replication.high_watermark import add_waiter, advance_high_watermark, missing_replicas_message
+from minibroker.broker.replication.isr import maybe_expand
+from minibroker.broker.replication.producer_state import Duplicate, Refuse
+from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, Role
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import NO_PRODUCER_ID
+
+ACKS_ALL = -1
+ACKS_NONE = 0
+
+
+class FetchGranted(Struct, frozen=True):
+    """Records from `fetch_offset` up to `end_offset` (exclusive) may be read."""
+
+    fetch_offset: int
+    end_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class FetchRefused(Struct, frozen=True):
+    """No records. With `diverging` the follower's log parted from the leader's: (epoch, its exclusive end)."""
+
+    error_code: ErrorCode
+    diverging: tuple[int, int] | None = None
+
+
+# ----------------------------------------------------------------------------------------------------------- produce
+def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> None:
+    """Judge before the append; what is refused here leaves no byte in the log (I24)."""
+    refusal = refuse_as_leader(state)
+    if refusal is not None:
+        effects.append(AnswerProduce(token=event.token, error_code=refusal))
+        return
+    if event.acks == ACKS_ALL and len(state.in_sync_replicas) < state.effective_min_insync_replicas:
+        message = missing_replicas_message(state)
+        effects.append(
+            AnswerProduce(token=event.token, error_code=ErrorCode.NOT_ENOUGH_REPLICAS, error_message=message)
+        )
+        return
+    if event.header.producer_id != NO_PRODUCER_ID and _settled_by_producer_state(state, event, effects):
+        return
+    assert state.leader_epoch is not None
+    effects.append(
+        AppendBatch(
+            token=event.token, acks=event.acks, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch
+        )
+    )
+
+
+def _settled_by_producer_state(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> bool:
+    """A retry is answered with the offsets it got the first time, once they are as safe as acks asks (KAFKA-5494)."""
+    verdict = state.producers.check(event.header, state.log_start_offset)
+    if isinstance(verdict, Refuse):
+        effects.append(
+            AnswerProduce(token=event.token, error_code=verdict.error, error_message=_sequence_message(event))
+        )
+        return True
+    if isinstance(verdict, Duplicate):
+        _answer_when_safe(state, event.token, event.acks, verdict.base_offset, verdict.last_offset + 1, effects)
+        return True
+    return False
+
+
+def _sequence_message(event: ProduceReceived) -> str:
+    header = event.header
+    return f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}"
+
+
+def on_batch_appended(state: ReplicaState, event: BatchAppended, now_effects: list[Effect]) -> None:
+    """The bytes are written; only now the log end moves (KAFKA-698)."""
+    assert state.is_leader
+    assert event.base_offset == state.log_end_offset
+    for remote in state.remotes.values():
+        if remote.log_end_offset == event.base_offset:
+            remote.last_caught_up_ms = event.now_ms  # it was at the end until this very moment
+    state.log_end_offset = event.end_offset
+    if state.config.vote_with_synced_end:
+        now_effects.append(SyncLog())
+    advance_high_watermark(state, event.now_ms, now_effects)  # the ISR may be this broker alone
+    _answer_when_safe(state, event.token, event.acks, event.base_offset, event.end_offset, now_effects)
+
+
+def _answer_when_safe(
+    state: ReplicaState, token: object, acks: int, base_offset: int, end_offset: int, effects: list[Effect]
+) -> None:
+    """Answer now, or remember whom to answer and when."""
+    assert state.leader_epoch is not None
+    waiter = ProduceWaiter(token, base_offset, end_offset, state.leader_epoch)
+    if acks == ACKS_ALL:
+        if state.high_watermark >= end_offset:
+            effects.append(AnswerProduce(token=token, base_offset=base_offset))
+        else:
+            add_waiter(state, waiter)
+    elif state.config.vote_with_synced_end and state.synced_end_offset < end_offset:
+        state.sync_waiters.append(waiter)
+    else:
+        effects.append(AnswerProduce(token=token, base_offset=base_offset))
+
+
+def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list[Effect]) -> None:
+    """The producer's patience ended. The record stays in the log."""
+    for waiters in (state.waiters, state.sync_waiters):
+        for index, waiter in enumerate(waiters):
+            if waiter.token is event.token:
+                del waiters[index]
+                message = (
+                    f"written at offset {waiter.base_offset}, not replicated in time: high watermark "
+                    f"{state.high_watermark}, ISR={list(state.in_sync_replicas)}"
+                )
+                effects.append(
+                    AnswerProduce(token=event.token, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message)
+                )
+                return
+
+
+# ------------------------------------------------------------------------------------------------------------- fetch
+def on_follower_fetched(
+    state: ReplicaState, event: FollowerFetched, effects: list[Effect]
+) -> FetchGranted | FetchRefused:
+    """Answer a follower and learn its log end, in one step. A refused fetch proves nothing (KAFKA-13141, 8400)."""
+    refusal = _refuse_follower(state, event) or refuse_fetch(
+        state, event.current_leader_epoch, event.fetch_offset, event.last_fetched_epoch
+    )
+    if refusal is not None:
+        return refusal
+    remote = _remote_for(state, event)
+    _note_progress(state, remote, event)
+    maybe_expand(state, event.now_ms, effects)
+    advance_high_watermark(state, event.now_ms, effects)
+    return grant_follower(state, event.fetch_offset)
+
+
+def grant_follower(state: ReplicaState, fetch_offset: int) -> FetchGranted:
+    """A follower reads to the log end; the mark it is told is the one after its own report (hardening rule 10)."""
+    return FetchGranted(fetch_offset, state.log_end_offset, state.high_watermark, state.log_start_offset)
+
+
+def refuse_as_leader(state: ReplicaState) -> ErrorCode | None:
+    """Why this broker cannot act as leader, if so."""
+    if state.role is Role.OFFLINE:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if not state.is_leader or state.fenced:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return None
+
+
+def refuse_epoch(state: ReplicaState, current_leader_epoch: int | None) -> ErrorCode | None:
+    """The fence of KIP-320: both sides must mean the same reign."""
+    if current_leader_epoch is None or state.leader_epoch is None:
+        return None
+    if current_leader_epoch < state.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if current_leader_epoch > state.leader_epoch:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return None
+
+
+def refuse_fetch(
+    state: ReplicaState, current_leader_epoch: int | None, fetch_offset: int, last_fetched_epoch: int | None
+) -> FetchRefused | None:
+    """The checks that consumer and follower share, in Kafka's order (section 4.2)."""
+    fenced = refuse_epoch(state, current_leader_epoch) or refuse_as_leader(state)
+    if fenced is not None:
+        return FetchRefused(fenced)
+    if last_fetched_epoch is not None:
+        found = state.epoch_history.end_offset_for(last_fetched_epoch, state.log_end_offset)
+        if found is None or fetch_offset < state.log_start_offset:
+            return FetchRefused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        epoch, end_offset = found
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return FetchRefused(ErrorCode.NONE, diverging=found)
+    if not state.log_start_offset <= fetch_offset <= state.log_end_offset:
+        return FetchRefused(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return None
+
+
+def judge_consumer_fetch(
+    state: ReplicaState, current_leader_epoch: int | None, fetch_offset: int, last_fetched_epoch: int | None
+) -> FetchGranted | FetchRefused:
+    """A consumer reads below the high watermark; between mark and log end there is nothing for it yet."""
+    refusal = refuse_fetch(state, current_leader_epoch, fetch_offset, last_fetched_epoch)
+    if refusal is not None:
+        return refusal
+    return FetchGranted(fetch_offset, state.high_watermark, state.high_watermark, state.log_start_offset)
+
+
+def answer_epoch_end(
+    state: ReplicaState, current_leader_epoch: int | None, epoch: int | None
+) -> tuple[ErrorCode, int | None, int | None]:
+    """OffsetForLeaderEpoch: (error, largest known epoch <= asked, its exclusive end)."""
+    refusal = refuse_epoch(state, current_leader_epoch) or refuse_as_leader(state)
+    if refusal is not None:
+        return refusal, None, None
+    found = state.epoch_history.end_offset_for(epoch, state.log_end_offset)
+    return (ErrorCode.NONE, None, None) if found is None else (ErrorCode.NONE, found[0], found[1])
+
+
+def latest_offset_for_consumer(state: ReplicaState) -> tuple[ErrorCode, int | None, str | None]:
+    """ListOffsets(latest). A new leader whose mark still trails its own start would make the end go back (KIP-207)."""
+    assert state.leader_epoch_start is not None
+    if state.high_watermark < state.leader_epoch_start:
+        message = (
+            f"high watermark {state.high_watermark} is below the start {state.leader_epoch_start} of the leader's "
+            f"epoch {state.leader_epoch}, ISR={list(state.in_sync_replicas)}"
+        )
+        return ErrorCode.OFFSET_NOT_AVAILABLE, None, message
+    return ErrorCode.NONE, state.high_watermark, None
+
+
+def _refuse_follower(state: ReplicaState, event: FollowerFetched) -> FetchRefused | None:
+    refusal = refuse_epoch(state, event.current_leader_epoch) or refuse_as_leader(state)
+    if refusal is not None:
+        return FetchRefused(refusal)
+    remote = state.remotes.get(event.replica_id)
+    if remote is None:  # not in the assignment, as far as we know; no state is made for it (KAFKA-13837)
+        return FetchRefused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    known = remote.broker_epoch
+    if known is not None and event.broker_epoch is not None and event.broker_epoch < known:
+        return FetchRefused(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # an older incarnation of it (KAFKA-15221)
+    return None
+
+
+def _remote_for(state: ReplicaState, event: FollowerFetched) -> RemoteReplica:
+    """The follower's record; a newer incarnation begins with nothing known."""
+    remote = state.remotes[event.replica_id]
+    if event.broker_epoch is not None and event.broker_epoch != remote.broker_epoch:
+        if remote.broker_epoch is not None:
+            remote.log_end_offset = None
+            remote.leader_end_at_last_fetch = state.log_end_offset
+        remote.broker_epoch = event.broker_epoch
+    remote.eligible = event.eligible
+    return remote
+
+
+def _note_progress(state: ReplicaState, remote: RemoteReplica, event: FollowerFetched) -> None:
+    """Replica.updateFetchState: caught up now, or at the time of a fetch that asked for what was then the end."""
+    if event.fetch_offset >= state.log_end_offset:
+        remote.last_caught_up_ms = max(remote.last_caught_up_ms, event.now_ms)
+    elif event.fetch_offset >= remote.leader_end_at_last_fetch:
+        remote.last_caught_up_ms = max(remote.last_caught_up_ms, remote.last_fetch_ms)
+    remote.log_end_offset = event.fetch_offset
+    remote.leader_end_at_last_fetch = max(remote.leader_end_at_last_fetch, state.log_end_offset)
+    remote.last_fetch_ms = event.now_ms

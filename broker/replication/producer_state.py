@@ -1,0 +1,201 @@
+"""What a log knows of its idempotent producers (replication.md section 10, hardening.md 12, KIP-98, KAFKA-5494). Pure.
+
+Owns: the last five batches of each producer id, the decision whether a client's batch is new, a repetition or wrong,
+and the snapshot of that knowledge. Refuses to know where snapshots are kept and who asks.
+
+Theory: a retry must never write twice, so a batch that was written is recognised by producer id, producer epoch and its
+exact sequences, and answered with the offsets it has. Five batches are remembered because a producer has at most five
+requests in flight. The state rides in the log: whoever reads the batches in order has the same state, so followers and
+recovery only `update`, and only the leader of a client's write `check`s.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
+
+BATCHES_REMEMBERED = 5
+"""A producer has at most five requests in flight, so no retry can be older."""
+PRODUCERS_MAX = 5_000
+"""Per partition, about 3 MB; the longest silent ones are forgotten first: invented ids cannot fill the memory."""
+EXPIRATION_MS = 86_400_000
+SNAPSHOT_VERSION = 0
+_CRC = struct.Struct(">I")
+
+
+class CorruptSnapshot(ProtocolError):
+    """Bytes that are not a snapshot of producer states."""
+
+
+class ProducedBatch(NamedTuple):
+    """One remembered batch; offsets and sequences are those of its first and last record."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerState(NamedTuple):
+    """One producer: its epoch and its newest batches, oldest first, at least one."""
+
+    producer_epoch: int
+    batches: tuple[ProducedBatch, ...]
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """The batch is the next one: append it."""
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """The batch is in the log already, at these offsets: append nothing and answer them (acks=all still waits)."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """The batch must not be appended."""
+
+    error: ErrorCode
+
+
+Verdict: TypeAlias = Accept | Duplicate | Refuse
+ACCEPT = Accept()
+
+_Snapshot: TypeAlias = tuple[int, list[tuple[int, int, list[ProducedBatch]]]]
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Snapshot)
+
+
+class ProducerStates:
+    """All producers of one partition, in the order of their last batch."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when the same producers are remembered with the same batches in the same order."""
+        if not isinstance(other, ProducerStates):
+            return NotImplemented
+        return list(self._states.items()) == list(other._states.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
+        return iter(self._states.items())
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def check(self, header: BatchHeader, log_start_offset: int) -> Verdict:
+        """Decide about a client's batch. A batch without a producer id is always new."""
+        if header.producer_id < 0:
+            return ACCEPT
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            return Refuse(ErrorCode.INVALID_RECORD)
+        state = self._states.get(header.producer_id)
+        if state is None:
+            # its earlier batches may lie below the log's start; otherwise records of it are missing
+            known_start = header.base_sequence == 0 or log_start_offset > 0
+            return ACCEPT if known_start else Refuse(ErrorCode.UNKNOWN_PRODUCER_ID)
+        if header.producer_epoch < state.producer_epoch:
+            return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if header.producer_epoch > state.producer_epoch:
+            starts_anew = header.base_sequence == 0
+            return ACCEPT if starts_anew else Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return _check_sequence(header, state.batches)
+
+    def update(self, header: BatchHeader) -> None:
+        """Remember a batch that is in the log now."""
+        if header.producer_id < 0:
+            return
+        batch = ProducedBatch(
+            header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.max_timestamp
+        )
+        states = self._states
+        state = states.pop(header.producer_id, None)  # and back in at the end: the order is that of the last batch
+        if state is not None and state.producer_epoch == header.producer_epoch:
+            batches = (*state.batches[1 - BATCHES_REMEMBERED :], batch)
+        else:
+            batches = (batch,)
+        states[header.producer_id] = ProducerState(header.producer_epoch, batches)
+        if len(states) > PRODUCERS_MAX:
+            del states[next(iter(states))]
+
+    def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
+        """Forget producers whose last batch is older than that; returns how many."""
+        oldest = now_ms - expiration_ms
+        silent = [producer for producer, state in self._states.items() if state.batches[-1].timestamp < oldest]
+        for producer in silent:
+            del self._states[producer]
+        return len(silent)
+
+    def clear(self) -> None:
+        self._states.clear()
+
+    def copy(self) -> "ProducerStates":
+        states = ProducerStates()
+        states._states = dict(self._states)
+        return states
+
+    def snapshot(self) -> bytes:
+        """u32 CRC-32C of the rest, then msgpack [version, [[producer_id, producer_epoch, [[first_sequence,
+        last_sequence, base_offset, last_offset, timestamp], ..]], ..]]."""
+        producers = [(producer, state.producer_epoch, state.batches) for producer, state in self._states.items()]
+        body = _ENCODER.encode((SNAPSHOT_VERSION, producers))
+        return _CRC.pack(crc32c(body)) + body
+
+    @classmethod
+    def load(cls, content: bytes) -> "ProducerStates":
+        """The states of a snapshot; raises CorruptSnapshot."""
+        body = content[_CRC.size :]
+        if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
+            raise CorruptSnapshot("the CRC of the producer snapshot does not match")
+        try:
+            version, producers = _DECODER.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
+        if version != SNAPSHOT_VERSION:
+            raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
+        states = cls()
+        for producer_id, producer_epoch, batches in producers:
+            if not 1 <= len(batches) <= BATCHES_REMEMBERED:
+                raise CorruptSnapshot(f"producer {producer_id} has {len(batches)} batches")
+            states._states[producer_id] = ProducerState(producer_epoch, tuple(batches))
+        return states
+
+
+def _check_sequence(header: BatchHeader, batches: tuple[ProducedBatch, ...]) -> Verdict:
+    """The same producer epoch: exactly one of the remembered batches, the next one, or wrong."""
+    first, last = header.base_sequence, header.last_sequence
+    for batch in reversed(batches):
+        if batch.first_sequence == first and batch.last_sequence == last:
+            return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
+    if first == next_sequence(batches[-1].last_sequence):
+        return ACCEPT
+    if is_before(last, batches[0].first_sequence):
+        return Refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    return Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+
+def next_sequence(sequence: int) -> int:
+    """Sequences go on at 0 after 2^31 - 1."""
+    return (sequence + 1) & SEQUENCE_MAX
+
+
+def is_before(sequence: int, other: int) -> bool:
+    """On the ring of sequences: `sequence` lies in the half behind `other`."""
+    return 0 < ((other - sequence) & SEQUENCE_MAX) < 2**30

@@ -1,0 +1,282 @@
+"""One replica as a state machine: `step(state, event) -> effects`.
+
+Owns: the table of events, and the changes of role that LeaderAndIsr, StopReplica, fencing and a failing disk bring
+(replication rules, section 7). Refuses to know I/O, clocks and other partitions. Pure; `step` changes `state` in place
+and checks the invariants before it returns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.follower import (
+    begin_following,
+    on_epoch_end_answered,
+    on_fetch_answered,
+    on_fetched_appended,
+    on_leader_ends_answered,
+    on_log_truncated,
+    retry_phase,
+)
+from minibroker.broker.replication.high_watermark import (
+    NEVER_MS,
+    advance_high_watermark,
+    refuse_all_waiters,
+    refuse_waiters_below_minimum,
+)
+from minibroker.broker.replication.invariants import check_invariants
+from minibroker.broker.replication.isr import (
+    commit_isr,
+    maybe_expand,
+    on_alter_partition_answered,
+    on_alter_partition_lost,
+    on_lag_checked,
+    on_synced,
+)
+from minibroker.broker.replication.leader import (
+    FetchGranted,
+    FetchRefused,
+    on_batch_appended,
+    on_follower_fetched,
+    on_produce_expired,
+    on_produce_received,
+)
+from minibroker.broker.replication.state import Halted, RemoteReplica, ReplicaState, Role
+from minibroker.protocol.errors import ErrorCode
+
+
+def step(state: ReplicaState, event: ev.Event) -> list[ev.Effect]:
+    """Take one event; the effects are to be performed in order before the next event."""
+    effects: list[ev.Effect] = []
+    _HANDLERS[type(event)](state, event, effects)
+    check_invariants(state)
+    return effects
+
+
+def step_fetch(state: ReplicaState, event: ev.FollowerFetched) -> tuple[FetchGranted | FetchRefused, list[ev.Effect]]:
+    """A follower's fetch has an answer of its own beside the effects."""
+    effects: list[ev.Effect] = []
+    answer = on_follower_fetched(state, event, effects)
+    check_invariants(state)
+    return answer, effects
+
+
+# ----------------------------------------------------------------------------------------------------- LeaderAndIsr
+def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
+    """Older than what this replica follows already. An equal leader epoch with a newer version refreshes the ISR
+    (KAFKA-13790); after StopReplica or fencing the same word counts again."""
+    if state.leader_epoch is None or event.leader_epoch > state.leader_epoch:
+        return False
+    return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch
+
+
+def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+    if is_stale(state, event):
+        return
+    state.controller_epoch = max(state.controller_epoch, event.controller_epoch)
+    state.fenced = False
+    same_reign = event.leader_epoch == state.leader_epoch and event.leader_id == state.leader_id
+    state.assignment = event.assignment
+    if event.leader_id == state.config.broker_id:
+        if same_reign and state.is_leader:
+            _refresh_leader(state, event, effects)
+        else:
+            _become_leader(state, event, effects)
+    elif event.leader_id is None:
+        _lose_leader(state, event, effects)
+    elif same_reign and state.role is Role.FOLLOWER and not isinstance(state.phase, Halted):
+        state.partition_epoch = event.partition_epoch
+    else:
+        _become_follower(state, event, effects)
+
+
+def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+    """Same reign, newer version: the set is settled. The slot of a proposal in flight is freed by its reply alone."""
+    _set_remotes(state, event, reset=False)
+    commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
+
+
+def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+    """All of the own log is kept, the mark unchanged; the epoch is entered before anything is served (KAFKA-7415)."""
+    led_just_before = state.is_leader and state.leader_epoch == event.leader_epoch - 1
+    if led_just_before:
+        # Epochs are dense: nobody else led in between and nothing was cut, so who waits may go on waiting.
+        for waiter in [*state.waiters, *state.sync_waiters]:
+            waiter.leader_epoch = event.leader_epoch
+    else:
+        refuse_all_waiters(state, ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership changed", effects)
+    state.role = Role.LEADER
+    state.phase = None
+    state.leader_id = state.config.broker_id
+    state.leader_epoch = event.leader_epoch
+    state.leader_epoch_start = state.log_end_offset
+    state.shrink_waits_for_sync = None
+    if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):
+        effects.append(ev.WriteEpochHistory(sync=True))
+    _set_remotes(state, event, reset=True)
+    effects.append(ev.LeaderChanged(became_leader=True))
+    state.in_sync_replicas = ()
+    commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
+
+
+def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: bool) -> None:
+    """One record per follower of the assignment. In a new reign no end is known: positions count only if they were
+    reported under it (Kip320 rule 3); the highest broker epoch seen stays."""
+    old = state.remotes
+    state.remotes = {}
+    for broker_id in event.assignment:
+        if broker_id == state.config.broker_id:
+            continue
+        known = old.get(broker_id)
+        if known is not None and not reset:
+            state.remotes[broker_id] = known
+            continue
+        in_sync = broker_id in event.in_sync_replicas
+        since_ms = event.now_ms if in_sync else NEVER_MS
+        state.remotes[broker_id] = RemoteReplica(
+            broker_epoch=known.broker_epoch if known is not None else None,
+            last_caught_up_ms=since_ms,
+            last_fetch_ms=since_ms,
+            leader_end_at_last_fetch=state.log_end_offset,
+        )
+
+
+def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+    """First stop acting as leader, then answer who waits, then align (KAFKA-1154); every new epoch aligns anew
+    (KAFKA-7164)."""
+    _leave_leadership(state, "leadership moved", effects)
+    state.role = Role.FOLLOWER
+    state.leader_id = event.leader_id
+    state.leader_epoch = event.leader_epoch
+    state.partition_epoch = event.partition_epoch
+    effects.append(ev.LeaderChanged(became_leader=False))
+    begin_following(state, effects)
+
+
+def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
+    """The partition has no leader now; nobody is followed."""
+    _leave_leadership(state, "the partition has no leader", effects)
+    state.role = Role.NONE
+    state.leader_id = None
+    state.leader_epoch = event.leader_epoch
+    state.partition_epoch = event.partition_epoch
+    effects.append(ev.LeaderChanged(became_leader=False))
+
+
+def _leave_leadership(
+    state: ReplicaState, why: str, effects: list[ev.Effect], code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+) -> None:
+    refuse_all_waiters(state, code, why, effects)
+    state.leader_epoch_start = None
+    state.in_sync_replicas = ()
+    state.pending_isr = None
+    state.proposal_in_flight = None
+    state.remotes = {}
+    state.shrink_waits_for_sync = None
+    state.phase = None
+
+
+# ------------------------------------------------------------------------------------------- fencing, stopping, disk
+def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: list[ev.Effect]) -> None:
+    """Stop acting. The epoch stays known, so that an older LeaderAndIsr cannot revive the replica."""
+    if event.leader_epoch is not None and state.leader_epoch is not None and event.leader_epoch < state.leader_epoch:
+        return
+    _leave_leadership(state, "the replica was stopped", effects)
+    if state.role is not Role.OFFLINE:
+        state.role = Role.NONE
+    state.leader_id = None
+    effects.append(ev.LeaderChanged(became_leader=False))
+
+
+def _on_broker_fenced(state: ReplicaState, event: ev.BrokerFenced, effects: list[ev.Effect]) -> None:
+    """Past the deadline another leader may exist: acknowledge nothing, answer who waits (hardening rule 8)."""
+    state.fenced = True
+    message = "this broker lost its ZooKeeper session"
+    refuse_all_waiters(state, ErrorCode.NOT_LEADER_OR_FOLLOWER, message, effects)
+
+
+def _on_broker_unfenced(state: ReplicaState, event: ev.BrokerUnfenced, effects: list[ev.Effect]) -> None:
+    state.fenced = False
+    if state.is_leader:
+        advance_high_watermark(state, event.now_ms, effects)
+
+
+def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Effect]) -> None:
+    """Nothing of this log can be trusted or served until its directory is well (KAFKA-10778)."""
+    _leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
+    state.role = Role.OFFLINE
+    state.leader_id = None
+    effects.append(ev.LeaderChanged(became_leader=False))
+
+
+def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Effect]) -> None:
+    if state.role is Role.OFFLINE:
+        state.role = Role.NONE
+
+
+# ------------------------------------------------------------------------------------------------ changes around it
+def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: list[ev.Effect]) -> None:
+    state.config = event.config
+    if state.is_leader:
+        refuse_waiters_below_minimum(state, effects)
+        advance_high_watermark(state, event.now_ms, effects)
+
+
+def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: list[ev.Effect]) -> None:
+    """A replica that may not join must not hold the mark back (KAFKA-15021)."""
+    if not state.is_leader:
+        return
+    for broker_id, remote in state.remotes.items():
+        registered = event.eligible.get(broker_id)
+        remote.eligible = registered is not None and remote.broker_epoch in (None, registered)
+    maybe_expand(state, event.now_ms, effects)
+    advance_high_watermark(state, event.now_ms, effects)
+
+
+def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: list[ev.Effect]) -> None:
+    for remote in state.remotes.values():
+        remote.last_caught_up_ms += event.stalled_ms
+        remote.last_fetch_ms += event.stalled_ms
+
+
+def _on_log_trimmed(state: ReplicaState, event: ev.LogTrimmed, effects: list[ev.Effect]) -> None:
+    """Retention may only delete what is committed (KAFKA-5634)."""
+    assert event.log_start_offset <= state.high_watermark
+    state.log_start_offset = max(state.log_start_offset, event.log_start_offset)
+    if state.epoch_history.trim_before(state.log_start_offset):
+        effects.append(ev.WriteEpochHistory(sync=False))
+
+
+def _on_log_truncated(state: ReplicaState, event: ev.LogTruncated, effects: list[ev.Effect]) -> None:
+    on_log_truncated(state, event)
+
+
+def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list[ev.Effect]) -> None:
+    retry_phase(state, effects)
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], None]] = {
+    ev.LeaderAndIsrReceived: _on_leader_and_isr,
+    ev.ReplicaStopped: _on_replica_stopped,
+    ev.ConfigChanged: _on_config_changed,
+    ev.BrokerFenced: _on_broker_fenced,
+    ev.BrokerUnfenced: _on_broker_unfenced,
+    ev.LogFailed: _on_log_failed,
+    ev.LogHealed: _on_log_healed,
+    ev.ProduceReceived: on_produce_received,
+    ev.BatchAppended: on_batch_appended,
+    ev.ProduceExpired: on_produce_expired,
+    ev.BrokersChanged: _on_brokers_changed,
+    ev.LagChecked: on_lag_checked,
+    ev.LeaderStalled: _on_leader_stalled,
+    ev.AlterPartitionAnswered: on_alter_partition_answered,
+    ev.AlterPartitionLost: on_alter_partition_lost,
+    ev.Synced: on_synced,
+    ev.LogTrimmed: _on_log_trimmed,
+    ev.EpochEndAnswered: on_epoch_end_answered,
+    ev.LeaderEndsAnswered: on_leader_ends_answered,
+    ev.FetchAnswered: on_fetch_answered,
+    ev.FetchedAppended: on_fetched_appended,
+    ev.LogTruncated: _on_log_truncated,
+    ev.PhaseRetried: _on_phase_retried,
+}
