@@ -53,6 +53,10 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
 COMPOSER = "broker/__main__.py"
 COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.controller", "minibroker.runtime")
 
+# The command that becomes a broker process; no other command knows more of a broker than its protocol.
+BROKER_COMMAND = "minibroker/commands/broker.py"
+BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.config")
+
 PROTOCOL_LIBRARIES = {"msgpack", "msgspec", "crc32c", "google_crc32c"}
 
 
@@ -63,6 +67,8 @@ def check_imports(file: SourceFile) -> list[str]:
     allowed, why = ALLOWED[file.folder]
     if file.path == COMPOSER:
         allowed, why = COMPOSER_ALLOWED, "broker/__main__.py composes broker, controller and the real doors, no more"
+    if file.path == BROKER_COMMAND:
+        allowed += BROKER_COMMAND_ALLOWED
     for item in file.imports:
         if _is_project(item.module) and not _may(file, item.module, allowed):
             problems.append(f"{file.path}:{item.line}: imports {item.module}: {why}")

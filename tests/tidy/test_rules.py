@@ -64,6 +64,7 @@ def test_import_that_the_plan_forbids_is_named(path: str, statement: str, word: 
         ),
         ("minibroker/topic.py", "from minibroker import AdminClient\nfrom minibroker.client.errors import ClientError"),
         ("minibroker/topic.py", "from minibroker.simulation.checkers import linear"),
+        ("minibroker/commands/broker.py", "from minibroker.broker.config import load_config"),
         ("scenarios/unclean.py", "from minibroker import Producer\nfrom minibroker.simulation import cluster"),
         ("runtime/disk.py", "from minibroker.runtime.ports import Disk"),
         ("runtime/rpc.py", "from minibroker.runtime.ports import Network\nfrom minibroker.protocol import codec"),
