@@ -1,0 +1,125 @@
+"""The files at the top of a log directory: whose it is, whether it was left cleanly, and the three offset checkpoints.
+
+Owns: reading and replacing them, and what a damaged one means. Refuses to know logs.
+
+A damaged checkpoint is no reason to stop: recovery points and log starts count as 0 then (more is scanned, nothing is
+lost), a high watermark is learned again from the leader or the followers.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.protocol.checkpoints import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    MetaProperties,
+    format_clean_shutdown,
+    format_meta_properties,
+    format_offset_checkpoint,
+    parse_clean_shutdown,
+    parse_meta_properties,
+    parse_offset_checkpoint,
+    parse_partition_metadata,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Disk, DiskFull, FileMissing
+
+logger = logging.getLogger(__name__)
+
+
+def claim_directory(
+    disk: Disk, path: str, broker_id: int, cluster_id: str, rng: random.Random
+) -> tuple[MetaProperties, bool]:
+    """Read or create meta.properties; refuse another broker's or cluster's directory. Also says whether the machine is
+    still the one that ran the broker before (same boot): then only a process ended, and written bytes are there."""
+    file = f"{path}/{META_PROPERTIES}"
+    boot_id = disk.boot_id()
+    stored: MetaProperties | None = None
+    try:
+        stored = parse_meta_properties(disk.read_file(file))
+    except FileMissing:
+        pass
+    except CorruptCheckpoint as error:
+        raise LogDirectoryError(
+            f"{file} is damaged ({error}): write its four lines again (see docs/FORMATS.md), or remove it if no other"
+            " broker ever used this directory"
+        ) from None
+    if stored is not None:
+        _require_own(stored, path, broker_id, cluster_id)
+    directory_id = stored.directory_id if stored is not None else f"{rng.getrandbits(128):032x}"
+    meta = MetaProperties(broker_id=broker_id, cluster_id=cluster_id, directory_id=directory_id, boot_id=boot_id)
+    if meta != stored:
+        try:
+            disk.replace_file(file, format_meta_properties(meta))
+        except DiskFull as error:
+            if stored is None:
+                raise
+            logger.warning("%s keeps the former boot id: %s", file, error)
+    return meta, stored is not None and stored.boot_id == boot_id
+
+
+def _require_own(stored: MetaProperties, path: str, broker_id: int, cluster_id: str) -> None:
+    if stored.cluster_id != cluster_id:
+        raise LogDirectoryError(
+            f"log directory {path} belongs to cluster {stored.cluster_id}, but ZooKeeper says this is cluster"
+            f" {cluster_id}: check zookeeper.connect, or give this broker another log.dirs"
+        )
+    if stored.broker_id != broker_id:
+        raise LogDirectoryError(
+            f"log directory {path} belongs to broker {stored.broker_id}, not to broker {broker_id}: check broker.id,"
+            " or give this broker another log.dirs"
+        )
+
+
+def take_clean_marker(disk: Disk, path: str) -> tuple[bool, int | None]:
+    """Whether the last stop was clean, and the broker epoch that ended. The marker is removed, durably, before anything
+    is loaded: a crash while loading must not look like a clean stop (KAFKA-10471)."""
+    file = f"{path}/{CLEAN_SHUTDOWN}"
+    try:
+        content = disk.read_file(file)
+    except FileMissing:
+        return False, None
+    disk.remove(file)
+    disk.sync_directory(path)
+    try:
+        return True, parse_clean_shutdown(content)
+    except CorruptCheckpoint as error:
+        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)
+        return False, None
+
+
+def write_clean_marker(disk: Disk, path: str, broker_epoch: int | None) -> None:
+    disk.replace_file(f"{path}/{CLEAN_SHUTDOWN}", format_clean_shutdown(broker_epoch))
+
+
+def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:
+    """One offset checkpoint; empty when it is missing or damaged."""
+    try:
+        return parse_offset_checkpoint(disk.read_file(f"{path}/{name}"))
+    except FileMissing:
+        return {}
+    except CorruptCheckpoint as error:
+        logger.warning("%s/%s is damaged and not used: %s", path, name, error)
+        return {}
+
+
+def offsets_writer(disk: Disk, path: str, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], None]:
+    """The write of one offset checkpoint, formatted now, to be done off the loop."""
+    content = format_offset_checkpoint(offsets)
+    return lambda: disk.replace_file(f"{path}/{name}", content)
+
+
+def read_topic_id(disk: Disk, directory: str) -> str | None:
+    """Of partition.metadata; None when it is lost (a power cut right after creation)."""
+    file = f"{directory}/{PARTITION_METADATA}"
+    try:
+        return parse_partition_metadata(disk.read_file(file))
+    except FileMissing:
+        logger.warning("%s is missing: the directory is taken for the next topic of this name", file)
+    except CorruptCheckpoint as error:
+        logger.warning("%s is damaged: the directory is taken for the next topic of this name (%s)", file, error)
+    return None

@@ -1,0 +1,69 @@
+"""`leader-epoch-checkpoint`: reading it, and rebuilding what it lacks from the batches (KIP-101, KAFKA-10432).
+
+Owns: the file and its repair at a start. Refuses to decide anything by epochs: that is the pure core's epoch history,
+which takes these entries over and hands back what is to be written.
+"""
+
+import itertools
+import logging
+
+from minibroker.protocol.checkpoints import EPOCH_CHECKPOINT, CorruptCheckpoint, EpochEntry, parse_epoch_checkpoint
+from minibroker.runtime.ports import Disk, FileMissing
+
+__all__ = ["EpochEntry", "EpochRebuild", "epoch_file_path", "read_epoch_file", "truncate_epochs"]
+
+logger = logging.getLogger(__name__)
+NO_EPOCH = -1
+
+
+def epoch_file_path(directory: str) -> str:
+    return f"{directory}/{EPOCH_CHECKPOINT}"
+
+
+def read_epoch_file(disk: Disk, directory: str) -> list[EpochEntry] | None:
+    """The stored entries; None when there is no file or it makes no sense (entries must rise in both columns)."""
+    path = epoch_file_path(directory)
+    try:
+        entries = parse_epoch_checkpoint(disk.read_file(path))
+    except FileMissing:
+        return None
+    except CorruptCheckpoint as error:
+        logger.warning("rebuilding %s from the batches: %s", path, error)
+        return None
+    for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
+        if epoch >= later_epoch or start >= later_start:
+            logger.warning("rebuilding %s from the batches: its entries do not rise", path)
+            return None
+    return entries
+
+
+class EpochRebuild:
+    """Entries that grow as batches are read in order."""
+
+    def __init__(self, entries: list[EpochEntry]) -> None:
+        self.entries = list(entries)
+
+    @property
+    def latest(self) -> int:
+        """The highest epoch so far; epoch 0 is an epoch like any other (KAFKA-10432), so 'none' is -1."""
+        return self.entries[-1][0] if self.entries else NO_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """The first batch of a newer epoch was met."""
+        self.keep_below(start_offset)
+        self.entries.append((epoch, start_offset))
+
+    def keep_below(self, offset: int) -> None:
+        """Forget what began at `offset` or later: the batches will tell, or the log does not reach so far."""
+        while self.entries and self.entries[-1][1] >= offset:
+            self.entries.pop()
+
+
+def truncate_epochs(entries: list[EpochEntry], start_offset: int, end_offset: int) -> list[EpochEntry]:
+    """Cut both ends to the log (replication.md 8): drop what began at or behind the end; what began before the start
+    is dropped but for its last entry, which then begins at the start."""
+    kept = [entry for entry in entries if entry[1] < end_offset]
+    before = [entry for entry in kept if entry[1] <= start_offset]
+    if before:
+        kept = [(before[-1][0], start_offset), *kept[len(before) :]]
+    return kept

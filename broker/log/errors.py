@@ -1,0 +1,20 @@
+"""What can be wrong with a log besides the disk's own errors (`runtime.ports.DiskError` and its kinds)."""
+
+from minibroker.runtime.ports import DiskError
+
+
+class StorageOffline(DiskError):
+    """The log directory met an IO error before and is not used any more; nothing was done."""
+
+
+class CorruptLog(Exception):
+    """Stored bytes are not the batches that were written. They are never served; other replicas have good ones."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at position {position}: {reason}")
+        self.path = path
+        self.position = position
+
+
+class LogDirectoryError(Exception):
+    """The log directory cannot be used by this broker; the message says why and what to do."""

@@ -1,0 +1,379 @@
+"""One log directory (`log.dirs`): its lock, its identity, its logs, its checkpoints, its health.
+
+Owns: the order of things at start (lock, identity, clean marker read and removed, logs loaded) and at the end (logs
+synced, checkpoints, clean marker last), creation and deletion of partition directories. Refuses to know roles.
+
+Checkpoints are formatted on the event loop and written off it, one write of a file at a time. After an IO error the
+directory is offline: nothing is written to it any more (KAFKA-10778).
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+
+from minibroker.broker.log import directory_files
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.broker.log.flushing import UnsyncedFiles
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log
+from minibroker.broker.log.storage import Storage
+from minibroker.broker.log.tail_cache import TailCache
+from minibroker.protocol.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOCK,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    deleted_directory_name,
+    format_partition_metadata,
+    is_deleted_directory_name,
+    parse_partition_directory_name,
+    partition_directory_name,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Clock, DirectoryLock, Disk, DiskError, LockHeld
+
+logger = logging.getLogger(__name__)
+
+TOPIC_CHARACTERS_KEPT = 200
+"""Of a deleted directory's name: with its suffix it must stay below the file system's 255."""
+
+Progress = Callable[[int, int, TopicPartition, RecoveryReport], None]
+"""Called on the loop after each loaded partition: how many are done, of how many, which, and what was found."""
+
+
+class LogDirectory:
+    """See the head of this file. Made by `open`."""
+
+    def __init__(
+        self, storage: Storage, lock: DirectoryLock, broker_id: int, cluster_id: str, default_config: LogConfig
+    ) -> None:
+        self.storage = storage
+        self.path = storage.path
+        self.broker_id = broker_id
+        self.cluster_id = cluster_id
+        self.default_config = default_config
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.directory_id = ""
+        self.was_clean = False
+        """Whether the broker that used the directory before stopped cleanly."""
+        self.last_broker_epoch: int | None = None
+        """The broker epoch that ended with that clean stop."""
+        self.same_boot = False
+        """Whether the machine ran on since the directory was last used: then a killed process lost nothing."""
+        self._disk = storage.disk
+        self._lock = lock
+        self._loaded = False
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._checkpointing: dict[str, asyncio.Lock] = {}
+        self._to_remove: list[str] = []
+
+    @property
+    def offline(self) -> bool:
+        return self.storage.offline
+
+    @property
+    def offline_reason(self) -> str | None:
+        return self.storage.offline_reason
+
+    @property
+    def full(self) -> bool:
+        """No room: records are refused with DiskFull until `try_heal` finds some."""
+        return self.storage.full
+
+    # -------------------------------------------------------------------------------------------------------- opening
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        path: str,
+        broker_id: int,
+        cluster_id: str,
+        default_config: LogConfig,
+        on_progress: Progress | None = None,
+        *,
+        rng: random.Random,
+        tail_cache: TailCache | None = None,
+    ) -> "LogDirectory":
+        """Lock the directory, check whose it is and load every log in it, off the loop. Raises LogDirectoryError with
+        the reason and the cure, or DiskError."""
+        path = path.rstrip("/") or "/"
+        disk.make_directory(path)
+        try:
+            lock = disk.lock(f"{path}/{LOCK}")
+        except LockHeld:
+            raise LogDirectoryError(
+                f"log directory {path} is in use by another broker process: stop that one, or give this broker"
+                " another log.dirs"
+            ) from None
+        try:
+            storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache())
+            directory = cls(storage, lock, broker_id, cluster_id, default_config)
+            meta, directory.same_boot = directory_files.claim_directory(disk, path, broker_id, cluster_id, rng)
+            directory.directory_id = meta.directory_id
+            await directory._load(on_progress)
+        except BaseException:
+            lock.release()
+            raise
+        return directory
+
+    async def _load(self, on_progress: Progress | None) -> None:
+        disk, path = self._disk, self.path
+        self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
+        recovery_points = directory_files.read_offsets(disk, path, RECOVERY_POINT_CHECKPOINT)
+        log_starts = directory_files.read_offsets(disk, path, LOG_START_CHECKPOINT)
+        self._high_watermarks = directory_files.read_offsets(disk, path, HIGH_WATERMARK_CHECKPOINT)
+        partitions: list[TopicPartition] = []
+        for name in disk.list_directory(path):
+            partition = parse_partition_directory_name(name)
+            if partition is not None:
+                partitions.append(partition)
+            elif is_deleted_directory_name(name):
+                self._to_remove.append(f"{path}/{name}")
+        for done, partition in enumerate(partitions, start=1):
+            recovery_point = recovery_points.get(partition, 0)
+            loaded, topic_id = await self._load_partition(partition, log_starts.get(partition, 0), recovery_point)
+            log = self._adopt(partition, topic_id, self.default_config, loaded)
+            log.checkpointed_recovery_point = max(recovery_point, log.recovery_point)
+            if log.recovery_point < recovery_point:
+                self.storage.recovery_points_lowered = True
+            if on_progress is not None:
+                on_progress(done, len(partitions), partition, loaded.report)
+        self._loaded = True
+
+    async def _load_partition(
+        self, partition: TopicPartition, log_start_offset: int, recovery_point: int
+    ) -> tuple[LoadedLog, str | None]:
+        directory = f"{self.path}/{partition_directory_name(partition)}"
+
+        def load() -> tuple[LoadedLog, str | None]:
+            topic_id = directory_files.read_topic_id(self._disk, directory)
+            loaded = load_log(
+                self._disk,
+                directory,
+                log_start_offset=log_start_offset,
+                recovery_point=recovery_point,
+                clean=self.was_clean,
+                index_interval_bytes=self.default_config.index_interval_bytes,
+            )
+            return loaded, topic_id
+
+        return await self._disk.in_background(load)
+
+    def _adopt(
+        self, partition: TopicPartition, topic_id: str | None, config: LogConfig, loaded: LoadedLog
+    ) -> PartitionLog:
+        directory = f"{self.path}/{partition_directory_name(partition)}"
+        log = PartitionLog(self.storage, partition, topic_id, directory, config, loaded)
+        self.logs[partition] = log
+        return log
+
+    # --------------------------------------------------------------------------------------------- creating, deleting
+    def create_log(self, partition: TopicPartition, topic_id: str, config: LogConfig) -> PartitionLog:
+        """The partition's log, new or the one there is. A directory of another topic of the same name is set aside
+        and removed. The metadata is on disk before the first append; `sync_metadata` makes it durable."""
+        self.storage.require_writable()
+        known = self.logs.get(partition)
+        if known is not None:
+            if known.topic_id in (None, topic_id):
+                if known.topic_id is None:
+                    self._write_metadata(known, topic_id)
+                known.config = config
+                return known
+            logger.warning("%s is of topic id %s, now it is %s: set aside", partition, known.topic_id, topic_id)
+            self.delete_log(partition)
+        directory = f"{self.path}/{partition_directory_name(partition)}"
+        try:
+            self._disk.make_directory(directory)
+            loaded = load_log(
+                self._disk,
+                directory,
+                log_start_offset=0,
+                recovery_point=0,
+                clean=False,
+                index_interval_bytes=config.index_interval_bytes,
+            )
+            log = self._adopt(partition, topic_id, config, loaded)
+            self._write_metadata(log, topic_id)
+            log.unsynced.add_directory(self.path)
+        except DiskError as error:
+            self.storage.failed(error)
+            self._forget_half_made(partition)
+            raise
+        self._high_watermarks.pop(partition, None)
+        return log
+
+    def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:
+        file = f"{log.directory}/{PARTITION_METADATA}"
+        self._disk.replace_file(file, format_partition_metadata(topic_id), sync=False)
+        log.unsynced.add(file)
+        log.topic_id = topic_id
+
+    def _forget_half_made(self, partition: TopicPartition) -> None:
+        log = self.logs.pop(partition, None)
+        if log is not None:
+            log.deleted = True
+            log.close()
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Take the partition away at once by renaming its directory; its files are removed by `maintain`."""
+        log = self.logs.pop(partition, None)
+        self._high_watermarks.pop(partition, None)
+        if log is None:
+            return
+        log.deleted = True
+        log.close()
+        if self.offline:
+            return
+        try:
+            target = self._free_name(partition)
+            self._disk.rename(log.directory, target)
+            self._disk.sync_directory(self.path)
+            self._to_remove.append(target)
+        except DiskError as error:
+            self.storage.failed(error)
+            raise
+
+    def _free_name(self, partition: TopicPartition) -> str:
+        short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)
+        number = 0
+        while self._disk.exists(f"{self.path}/{deleted_directory_name(short, str(number))}"):
+            number += 1
+        return f"{self.path}/{deleted_directory_name(short, str(number))}"
+
+    # ---------------------------------------------------------------------------------------------------- checkpoints
+    def read_high_watermarks(self) -> dict[TopicPartition, int]:
+        """As the checkpoint said at the start (or was last written), of logs that still exist."""
+        return {partition: mark for partition, mark in self._high_watermarks.items() if partition in self.logs}
+
+    async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write the marks. A log that is not named keeps the mark it had: a checkpoint must not forget partitions whose
+        role is not known yet (KAFKA-769, KAFKA-1647)."""
+        marks = {**self._high_watermarks, **high_watermarks}
+        self._high_watermarks = {partition: mark for partition, mark in marks.items() if partition in self.logs}
+        await self._write_offsets(HIGH_WATERMARK_CHECKPOINT, lambda: self._high_watermarks)
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Write how far each log is synced. Data first, then the recovery point, then this (KAFKA-10101)."""
+        self.storage.recovery_points_lowered = False
+        written: dict[TopicPartition, int] = {}
+
+        def snapshot() -> dict[TopicPartition, int]:
+            for partition, log in self.logs.items():
+                written[partition] = log.recovery_point
+                log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, log.recovery_point)
+            return written
+
+        try:
+            await self._write_offsets(RECOVERY_POINT_CHECKPOINT, snapshot)
+        except BaseException:
+            self.storage.recovery_points_lowered = True
+            raise
+        for partition, log in self.logs.items():
+            if partition in written:
+                log.checkpointed_recovery_point = written[partition]
+
+    async def checkpoint_log_start_offsets(self) -> None:
+        """Write the log starts that the first segment's name does not tell."""
+        await self._write_offsets(
+            LOG_START_CHECKPOINT,
+            lambda: {
+                partition: log.log_start_offset
+                for partition, log in self.logs.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+        )
+
+    async def _write_offsets(self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        async with self._checkpointing.setdefault(name, asyncio.Lock()):
+            self.storage.require_online()
+            try:
+                await self._disk.in_background(directory_files.offsets_writer(self._disk, self.path, name, offsets()))
+            except DiskError as error:
+                self.storage.failed(error)
+                raise
+
+    # --------------------------------------------------------------------------------------------------------- health
+    def mark_offline(self, error: Exception) -> None:
+        """An IO error was met: nothing is read from or written to the directory any more."""
+        self.storage.failed(error if isinstance(error, DiskError) else DiskError(str(error)))
+
+    def try_heal(self) -> bool:
+        """Whether records may be added: a full directory is asked for room."""
+        try:
+            return self.storage.try_heal()
+        except DiskError as error:
+            self.storage.failed(error)
+            return False
+
+    async def maintain(self, now_ms: int) -> None:
+        """The chores of every second or so: sync closed segments, write lowered recovery points, metadata of new logs,
+        remove what was deleted, ask a full disk for room. Does nothing once the directory is offline."""
+        if self.full:
+            self.try_heal()
+        if self.offline:
+            return
+        await self.sync_metadata()
+        for log in list(self.logs.values()):
+            if log.recovery_point < log.segments[-1].base_offset:
+                await log.flush(closed_only=True)
+            await log.remove_deleted(now_ms)
+        if self.storage.recovery_points_lowered:
+            await self.checkpoint_recovery_points()
+        while self._to_remove and not self.offline:
+            path = self._to_remove[-1]
+            await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
+            self._to_remove.remove(path)
+
+    async def sync_metadata(self) -> None:
+        """Sync the epoch files, metadata and names of all logs that wrote some, together and off the loop
+        (hardening.md 7). A log that is being flushed does it by itself."""
+        async with AsyncExitStack() as stack:
+            taken: list[tuple[PartitionLog, UnsyncedFiles]] = []
+            for log in self.logs.values():
+                if log.unsynced and not log.flushing.locked():
+                    await stack.enter_async_context(log.flushing)
+                    taken.append((log, log.unsynced.take()))
+            if not taken:
+                return
+            try:
+                together = UnsyncedFiles.merged([files for _, files in taken])
+                await self._disk.in_background(lambda: together.sync(self._disk))
+            except BaseException as error:
+                for log, files in taken:
+                    log.unsynced.give_back(files)
+                if isinstance(error, DiskError):
+                    self.storage.failed(error)
+                raise
+
+    # -------------------------------------------------------------------------------------------------------- closing
+    async def close(
+        self, clean: bool, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int | None = None
+    ) -> None:
+        """Sync everything, write the checkpoints and, last, the clean marker; then let the lock go. Without `clean`,
+        when loading never ended, or once the directory is unwell, nothing is written: the next start recovers."""
+        try:
+            if clean and self._loaded and not self.offline:
+                await self._close_cleanly(high_watermarks, broker_epoch)
+        except DiskError as error:
+            self.storage.failed(error)
+            logger.error("log directory %s could not be closed cleanly, the next start recovers: %s", self.path, error)
+        finally:
+            for log in self.logs.values():
+                log.close()
+            self._lock.release()
+
+    async def _close_cleanly(self, high_watermarks: Mapping[TopicPartition, int], broker_epoch: int | None) -> None:
+        await self.checkpoint_high_watermarks(high_watermarks)
+        for log in self.logs.values():
+            log.prepare_clean_close()
+        for log in self.logs.values():
+            await log.flush()
+        await self.sync_metadata()
+        await self.checkpoint_recovery_points()
+        await self.checkpoint_log_start_offsets()
+        await self._disk.in_background(lambda: directory_files.write_clean_marker(self._disk, self.path, broker_epoch))

@@ -1,0 +1,384 @@
+"""One partition's log: segments in a row, appended at the end, cut at both ends (replication.md section 1).
+
+Owns: the offsets where the log starts and ends and which of it is synced, the order bytes first, then everything that
+speaks of them, and producer states that follow the batches. Refuses to know roles, high watermarks and epochs: the pure
+core decides, and hands in what must be kept. Calls are synchronous, made on the event loop; only `flush` and its kin
+wait, off the loop.
+
+Local order (I10): log_start_offset <= log_end_offset, recovery_point <= log_end_offset. Batches are never split: a cut
+that falls into a batch takes the whole of it.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from minibroker.broker.log import retention
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
+from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
+from minibroker.broker.log.recovery import LoadedLog, RecoveryReport
+from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.segment_files import remove_files
+from minibroker.broker.log.storage import Storage
+from minibroker.broker.log.time_lookup import first_record_from
+from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.ports import Buffer, DiskError, DiskFull
+
+logger = logging.getLogger(__name__)
+
+
+class LogSlice(msgspec.Struct, frozen=True):
+    """Whole batches as they lie in the log, to be sent as they are."""
+
+    parts: list[Buffer]
+    size_bytes: int
+    base_offset: int
+    """Of the first batch; it may lie below the offset that was asked for."""
+    next_offset: int
+    """Where the next read continues; the asked offset when there is nothing."""
+    last_epoch: int | None
+    """Leader epoch of the last batch; None when there is nothing."""
+
+
+class PartitionLog:
+    """See the head of this file. Made by LogDirectory."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic_partition: TopicPartition,
+        topic_id: str | None,
+        directory: str,
+        config: LogConfig,
+        loaded: LoadedLog,
+    ) -> None:
+        self.storage = storage
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = directory
+        self.config = config
+        self.report: RecoveryReport = loaded.report
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.checkpointed_recovery_point = loaded.recovery_point
+        """The highest value that the checkpoint on disk may hold, set by LogDirectory. No segment is closed while the
+        recovery point lies below: its new batches would count as synced after a power cut (KAFKA-10101)."""
+        self.producers: ProducerStates = loaded.producers
+        self.deleted = False
+        self.unsynced = UnsyncedFiles()
+        self.snapshots = loaded.snapshots
+        self.segments = [
+            Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes)
+            for found in loaded.segments
+        ]
+        self.discarded: list[tuple[str, int]] = []
+        """Files renamed to `.deleted` and when they may be removed."""
+        self._tail = storage.tail_cache.tail()
+        self._epochs = loaded.epochs
+        self.epochs_stored = loaded.epochs_on_disk
+        """Whether the epoch file says what `epoch_entries` says; if not, the next flush writes it."""
+        self.flushing = asyncio.Lock()
+        self.cut_to: int | None = None
+        """Lowest truncation since the running flush began: what it synced above is gone."""
+        if not self.segments:
+            self._start_empty_at(self.log_end_offset)
+
+    # -------------------------------------------------------------------------------------------------------- reading
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self.segments)
+
+    def epoch_entries(self) -> list[EpochEntry]:
+        """(epoch, start offset), rising in both, as loaded and repaired or last written."""
+        return list(self._epochs)
+
+    def has_data(self, offset: int, end_offset: int) -> bool:
+        """Whether there is anything from `offset` on below `end_offset`. Costs nothing."""
+        return offset < end_offset and offset < self.log_end_offset
+
+    def read(self, offset: int, max_bytes: int, end_offset: int) -> LogSlice:
+        """Whole batches from the one that holds `offset` on that end at or below `end_offset`, at most `max_bytes`
+        (the first one whatever its size). Recent ones come from memory; others may be fewer than asked. Raises
+        CorruptLog when the stored bytes are damaged, DiskError."""
+        assert self.log_start_offset <= offset <= self.log_end_offset, "the caller checks the range"
+        if not self.has_data(offset, end_offset):
+            return LogSlice([], 0, offset, offset, None)
+        held = self._tail.read(offset, max_bytes, end_offset)
+        if held is None:
+            held = self._read_segment(offset, max_bytes, end_offset)
+        if held is None or not held[0]:
+            return LogSlice([], 0, offset, offset, None)
+        return LogSlice(*held)
+
+    def _read_segment(self, offset: int, max_bytes: int, end: int) -> tuple[list[Buffer], int, int, int, int] | None:
+        self.storage.require_online()
+        segment = self.segments[self.segment_number(offset)]
+        try:
+            found = segment.read(offset, max_bytes, end)
+        except DiskError as error:
+            raise self.failed(error) from None
+        if found is None:
+            return None
+        data, base_offset, next_offset, epoch = found
+        return [data], len(data), base_offset, next_offset, epoch
+
+    def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record at or after that time and below `end_offset`."""
+        self.storage.require_online()
+        try:
+            return first_record_from(self, timestamp_ms, end_offset)
+        except DiskError as error:
+            raise self.failed(error) from None
+
+    # ------------------------------------------------------------------------------------------------------ appending
+    def append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        """Write checked and stamped batches that continue the log, with one system call. Then, and only then, the log
+        ends behind them (KAFKA-698). The buffers are kept: nobody may change them afterwards. On DiskError or DiskFull
+        nothing of them is in the log."""
+        if self.storage.unwell:
+            self.storage.require_writable()
+        assert not self.deleted
+        end, size = self.log_end_offset, 0
+        parts: list[Buffer] = []
+        for header, buffer in batches:
+            assert header.base_offset == end, "batches continue the log"
+            end = header.last_offset + 1
+            size += len(buffer)
+            parts.append(buffer)
+        try:
+            segment = self.segments[-1]
+            if segment.is_full(size, end, self.config) and self._may_roll(size, end):
+                segment = self._roll()
+            segment.append(batches, parts)
+        except DiskError as error:
+            raise self.failed(error) from None
+        if segment.first_append_ms is None:
+            segment.first_append_ms = self.storage.clock.now_ms()
+        self.log_end_offset = end
+        self._tail.append(batches, size)
+        for header, _ in batches:
+            if header.producer_id >= 0:
+                self.producers.update(header)
+
+    def roll_if_aged(self, now_ms: int) -> None:
+        """Close the active segment when its first batch is older than segment.ms (by this broker's clock)."""
+        segment = self.segments[-1]
+        if segment.size == 0 or self.storage.unwell:
+            return
+        try:
+            age_ms = now_ms - retention.first_append_ms(segment, self.storage.disk)
+            if age_ms >= self.config.segment_ms and self._may_roll(0, self.log_end_offset):
+                self._roll()
+        except DiskError as error:
+            raise self.failed(error) from None
+
+    def _may_roll(self, incoming_bytes: int, end_offset: int) -> bool:
+        if self.recovery_point >= self.checkpointed_recovery_point:
+            return True
+        return self.segments[-1].is_exhausted(incoming_bytes, end_offset)
+
+    def _roll(self) -> Segment:
+        """Begin a new segment at the log's end. The old one is to be flushed (`flush(closed_only=True)`)."""
+        closed = self.segments[-1]
+        segment = self._new_segment(self.log_end_offset)
+        segment.file()
+        self.segments.append(segment)
+        self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
+        self.save_index(closed)
+        return segment
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        self.unsynced.add_directory(self.directory)
+        return Segment(self.storage, self.directory, base_offset, 0, self.config.index_interval_bytes)
+
+    def _start_empty_at(self, offset: int) -> None:
+        """A log always has a segment. On a full disk its file waits for the first append."""
+        segment = self._new_segment(offset)
+        self.segments.append(segment)
+        try:
+            segment.file()
+        except DiskFull as error:
+            self.storage.failed(error)
+
+    def save_index(self, segment: Segment) -> None:
+        if segment.save_index():
+            for path in segment.index_paths:
+                self.unsynced.add(path)
+
+    # -------------------------------------------------------------------------------------------------------- cutting
+    def truncate_to(self, end_offset: int) -> None:
+        """Cut the tail: every batch that ends beyond `end_offset`. Below the first segment it is `reset_to`. The epoch
+        history is the caller's: it hands in what is left of it with `write_epoch_entries`."""
+        self.storage.require_online()
+        if end_offset >= self.log_end_offset:
+            return
+        if end_offset < self.segments[0].base_offset:
+            self.reset_to(end_offset)
+            return
+        try:
+            while self.segments[-1].base_offset > end_offset:
+                self._discard(self.segments.pop(), sync=True)
+            end = self.segments[-1].truncate_to(end_offset)
+            self._set_end(end)
+            self.log_start_offset = min(self.log_start_offset, end)
+            self._rebuild_producers(end)
+        except DiskError as error:
+            raise self.failed(error) from None
+
+    def reset_to(self, offset: int) -> None:
+        """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491)."""
+        self.storage.require_online()
+        try:
+            while self.segments:
+                self._discard(self.segments.pop(), sync=True)
+            self.producers.clear()
+            self.snapshots.remove_above(-1)
+            self.log_start_offset = self.recovery_point = offset
+            self._set_end(offset)
+            self._start_empty_at(offset)
+        except DiskError as error:
+            raise self.failed(error) from None
+
+    def trim_before(self, start_offset: int) -> None:
+        """Raise the log's start (DeleteRecords, or a follower adopting its leader's). Whole segments below it go with
+        the next `delete_expired_segments`."""
+        assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
+        self.log_start_offset = max(self.log_start_offset, start_offset)
+        self.recovery_point = max(self.recovery_point, self.log_start_offset)
+
+    def _set_end(self, end: int) -> None:
+        self.log_end_offset = end
+        self._tail.truncate_to(end)
+        self.recovery_point = min(self.recovery_point, end)
+        self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
+        if self.recovery_point < self.checkpointed_recovery_point:
+            self.storage.recovery_points_lowered = True
+
+    def _rebuild_producers(self, end: int) -> None:
+        """As of `end`: the newest snapshot at or below it and the batches behind that."""
+        had_producers = len(self.producers) > 0
+        self.snapshots.remove_above(end)
+        if not had_producers:
+            return  # those that the cut batches pushed out or that expired are not worth reading the log
+        snapshot_offset, self.producers = self.snapshots.newest(end)
+        for header in self._headers(snapshot_offset or 0):
+            self.producers.update(header)
+
+    def _headers(self, offset: int) -> Iterator[BatchHeader]:
+        first = self.segment_number(max(offset, self.segments[0].base_offset))
+        for segment in self.segments[first:]:
+            for _, header in segment.headers(offset):
+                yield header
+
+    def _discard(self, segment: Segment, sync: bool) -> None:
+        segment.close()
+        due = self.storage.clock.now_ms() + self.config.file_delete_delay_ms
+        self.discarded += [(path, due) for path in retention.rename_deleted(self.storage.disk, segment)]
+        if sync:  # newest first and one by one: a power cut leaves no gap in the log
+            self.storage.disk.sync_directory(self.directory)
+
+    # ------------------------------------------------------------------------------------------------------ retention
+    def delete_expired_segments(self, high_watermark: int, now_ms: int) -> int:
+        """Delete whole segments from the head that lie below the log's start, or beyond retention.bytes or .ms, never
+        one that ends above the high watermark (KAFKA-5634). Returns the log's start."""
+        if self.storage.offline or self.deleted:
+            return self.log_start_offset
+        try:
+            count = retention.count_expired(self, high_watermark, now_ms)
+            if count == len(self.segments):
+                if not self._may_roll(0, self.log_end_offset):
+                    count -= 1
+                else:
+                    self._roll()
+            first_kept = self.segments[count].base_offset if count else self.log_start_offset
+            self.log_start_offset = max(self.log_start_offset, first_kept)
+            self.recovery_point = max(self.recovery_point, self.log_start_offset)
+            for segment in self.segments[:count]:
+                self._discard(segment, sync=False)
+            del self.segments[:count]
+            if count:
+                self.snapshots.remove_below(self.segments[0].base_offset)
+                self.unsynced.add_directory(self.directory)
+        except DiskError as error:
+            raise self.failed(error) from None
+        return self.log_start_offset
+
+    async def remove_deleted(self, now_ms: int) -> int:
+        """Remove files that were deleted longer than file.delete.delay.ms ago; returns how many."""
+        due = [path for path, due_ms in self.discarded if due_ms <= now_ms]
+        if not due or self.storage.offline or self.deleted:
+            return 0
+        self.discarded = [entry for entry in self.discarded if entry[1] > now_ms]
+        try:
+            await self.storage.disk.in_background(lambda: remove_files(self.storage.disk, due))
+        except DiskError as error:
+            raise self.failed(error) from None
+        return len(due)
+
+    def expire_producers(self, now_ms: int) -> int:
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    # ----------------------------------------------------------------------------------------------------- durability
+    def write_epoch_entries(self, entries: Sequence[EpochEntry], sync: bool) -> None:
+        """Replace the epoch file. Without `sync` the next flush syncs it before the recovery point rises."""
+        self.storage.require_online()
+        self._epochs = list(entries)
+        try:
+            self.store_epochs(sync)
+        except DiskError as error:
+            raise self.failed(error) from None
+
+    def store_epochs(self, sync: bool = False) -> None:
+        path = epoch_file_path(self.directory)
+        self.epochs_stored = False
+        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs), sync=sync)
+        self.epochs_stored = True
+        if not sync:
+            self.unsynced.add(path)
+
+    async def flush(self, *, closed_only: bool = False) -> int:
+        """Sync everything appended before the call (`closed_only`: of segments that no longer grow), off the loop.
+        Returns the recovery point, the end of what is synced. Callers that come together share one sync."""
+        await flush_log(self, closed_only)
+        return self.recovery_point
+
+    def failed(self, error: DiskError) -> DiskError:
+        self.storage.failed(error)
+        return error
+
+    # -------------------------------------------------------------------------------------------------------- closing
+    def prepare_clean_close(self) -> None:
+        """Write (not sync) what lets the next start trust the files: indexes and producer states."""
+        for segment in self.segments:
+            self.save_index(segment)
+        if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:
+            self.snapshots.remove_above(self.segments[-1].base_offset)  # of earlier stops
+            self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
+
+    def close(self) -> None:
+        """Let go of files and memory. Nothing is written."""
+        for segment in self.segments:
+            segment.close()
+        self._tail.clear()
+
+    def segment_number(self, offset: int) -> int:
+        return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
+
+    def segment_end(self, number: int) -> int:
+        return self.segments[number + 1].base_offset if number + 1 < len(self.segments) else self.log_end_offset
+
+
+_base_offset = attrgetter("base_offset")

@@ -1,0 +1,58 @@
+"""The `.snapshot` files of one partition: producer states as they were when the log ended at the offset in the name.
+
+Owns: which snapshots exist, and finding the newest sound one at or below an offset. Refuses to know what is in them.
+A snapshot that is missing or damaged costs time, never truth: an older one and the batches behind it say the same.
+"""
+
+import logging
+from bisect import bisect_right
+
+from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
+from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
+from minibroker.runtime.ports import Disk, FileMissing
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    """Offsets of the snapshot files of one partition directory, rising."""
+
+    __slots__ = ("_directory", "_disk", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets = sorted(offsets)
+
+    def path(self, offset: int) -> str:
+        return f"{self._directory}/{segment_file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    def write(self, offset: int, states: ProducerStates) -> str:
+        """Keep the states of the log that ends at `offset`; returns the path, which is not synced yet."""
+        path = self.path(offset)
+        self._disk.replace_file(path, states.snapshot(), sync=False)
+        if offset not in self.offsets:
+            self.offsets.insert(bisect_right(self.offsets, offset), offset)
+        return path
+
+    def newest(self, end_offset: int) -> tuple[int | None, ProducerStates]:
+        """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) when there is none."""
+        for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
+            try:
+                return offset, ProducerStates.load(self._disk.read_file(self.path(offset)))
+            except (CorruptSnapshot, FileMissing) as error:
+                logger.warning("%s is not used: %s", self.path(offset), error)
+        return None, ProducerStates()
+
+    def remove_above(self, offset: int) -> None:
+        """Those of a tail that is cut."""
+        self._remove(self.offsets[bisect_right(self.offsets, offset) :])
+
+    def remove_below(self, offset: int) -> None:
+        """Those of deleted segments."""
+        self._remove([known for known in self.offsets if known < offset])
+
+    def _remove(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self._disk.remove(self.path(offset))
+            self.offsets.remove(offset)

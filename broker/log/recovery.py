@@ -1,0 +1,319 @@
+"""Loading one partition from its directory, with recovery when the broker did not stop cleanly (replication.md 11).
+
+Owns: what of the files is believed. Refuses to know the running log. Runs off the event loop, touches nothing shared.
+
+After a clean stop the files are trusted and only the end of the last segment is looked at. After any other stop the
+segments from the recovery point on, and always the last one, are read with every check: the first byte that does not
+fit ends the log, later segments go, and indexes, producer states and leader epochs are rebuilt from the batches. The
+recovery point is not advanced by that: what was read back need not be on the disk yet (KAFKA-10101).
+
+A gap between two segments: below the recovery point everything was contiguous and synced once, and only deletion from
+the head takes whole segments away there, so the part in front of the gap is the leftover of a deletion. At or above it
+the part behind the gap is a tail whose beginning was lost.
+"""
+
+import logging
+
+import msgspec
+
+from minibroker.broker.log.epoch_file import NO_EPOCH, EpochEntry, EpochRebuild, read_epoch_file, truncate_epochs
+from minibroker.broker.log.producer_snapshots import ProducerSnapshots
+from minibroker.broker.log.segment import read_index
+from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
+from minibroker.broker.log.segment_index import NO_TIMESTAMP, CorruptIndex, SegmentIndex
+from minibroker.broker.log.walk import scan_batches, walk_headers
+from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.checkpoints import LOG_SUFFIX
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
+from minibroker.runtime.ports import Disk, DiskFull, FileMissing
+
+logger = logging.getLogger(__name__)
+
+
+class RecoveryReport(msgspec.Struct, kw_only=True):
+    """What loading one partition found; for one line in the log."""
+
+    clean: bool
+    segments: int = 0
+    segments_scanned: int = 0
+    segments_removed: int = 0
+    bytes_scanned: int = 0
+    bytes_cut: int = 0
+    reason: str | None = None
+    """Why something was cut or removed."""
+
+
+class LoadedLog(msgspec.Struct, kw_only=True):
+    """One partition as it stands on disk now."""
+
+    segments: list[SegmentFile]
+    """Rising; empty when there is nothing: the log then starts at log_start_offset."""
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    epochs: list[EpochEntry]
+    epochs_on_disk: bool
+    """Whether the epoch file says the same."""
+    producers: ProducerStates
+    snapshots: ProducerSnapshots
+    report: RecoveryReport
+
+
+def load_log(
+    disk: Disk, directory: str, *, log_start_offset: int, recovery_point: int, clean: bool, index_interval_bytes: int
+) -> LoadedLog:
+    """Read the partition in `directory`; checkpointed offsets that are not known are 0."""
+    return _Loader(disk, directory, recovery_point, index_interval_bytes).load(log_start_offset, clean)
+
+
+class _Loader:
+    """The steps of loading, on the state they share."""
+
+    def __init__(self, disk: Disk, directory: str, recovery_point: int, interval_bytes: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.recovery_point = recovery_point
+        self.interval_bytes = interval_bytes
+        self.segments, snapshot_offsets = list_partition(disk, directory)
+        self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
+        self.producers = ProducerStates()
+        self.report = RecoveryReport(clean=False)
+        stored = read_epoch_file(disk, directory)
+        self.epochs_known = stored is not None
+        self.stored_epochs = stored or []
+        self.epochs = EpochRebuild(self.stored_epochs)
+        self.last_epoch = NO_EPOCH
+        """Of the last batch that was scanned."""
+
+    def load(self, log_start_offset: int, clean: bool) -> LoadedLog:
+        end = self._trusted_end() if clean else None
+        if end is None:
+            end = self._recover()
+        else:
+            self.report.clean = True
+            self._replay_up_to(end)
+        start = max(log_start_offset, self.segments[0].base_offset) if self.segments else log_start_offset
+        if end < start:  # the checkpoint knows more than the log holds
+            self._note(f"the log ends at {end}, below its start {start}")
+            self._remove_from(0)
+            self.snapshots.remove_above(-1)
+            self.producers.clear()
+            self.epochs = EpochRebuild([])
+        end = max(end, start)
+        epochs = truncate_epochs(self.epochs.entries, start, end)
+        self.report.segments = len(self.segments)
+        return LoadedLog(
+            segments=self.segments,
+            log_start_offset=start,
+            log_end_offset=end,
+            recovery_point=max(min(self.recovery_point, end), start),
+            epochs=epochs,
+            epochs_on_disk=epochs == self.stored_epochs,
+            producers=self.producers,
+            snapshots=self.snapshots,
+            report=self.report,
+        )
+
+    # ---------------------------------------------------------------------------------------------- after a clean stop
+    def _trusted_end(self) -> int | None:
+        """The log's end by its last segment's last batches; None when they do not fit and recovery is due."""
+        if not self.segments:
+            return 0
+        end = self._end_by_tail(self.segments[-1])
+        if end is None:
+            self._note(f"the end of {self.segments[-1].path}{LOG_SUFFIX} is damaged although the stop was clean")
+        return end
+
+    def _end_by_tail(self, segment: SegmentFile) -> int | None:
+        """End offset of a segment: walk from its last index entry on. None when that meets nonsense."""
+        try:
+            index = read_index(self.disk, segment.path, segment.size, self.interval_bytes)
+        except (CorruptIndex, FileMissing):
+            index = SegmentIndex(self.interval_bytes)  # slower, as true; the segment rebuilds it when it is needed
+        end, expected = segment.base_offset, None if len(index) else segment.base_offset
+        file = self.disk.open(segment.path + LOG_SUFFIX)
+        try:
+            for _, header in walk_headers(file, index.last_position, segment.size):
+                if expected is not None and header.base_offset != expected:
+                    return None
+                end = expected = header.end_offset
+        except CorruptBatch:
+            return None
+        finally:
+            file.close()
+        return end
+
+    # ------------------------------------------------------------------------------------------------------- recovery
+    def _recover(self) -> int:
+        self._drop_leftovers_of_deletion()
+        first = self._first_to_scan()
+        if not self.segments:
+            self._replay_up_to(0)
+            return 0
+        base = self.segments[first].base_offset
+        self._distrust_epochs_of_another_log(self.segments[first])
+        self._replay_up_to(base)
+        self.snapshots.remove_above(base)  # they may speak of a tail that is lost
+        end = base
+        number = first
+        while number < len(self.segments):
+            segment = self.segments[number]
+            if segment.base_offset != end:
+                self._note(f"{segment.path}{LOG_SUFFIX} begins at another offset than {end}, the end before it")
+                self._remove_from(number)
+                break
+            if number > first:
+                self._write_snapshot(end)
+            end, sound = self._scan(segment)
+            number += 1
+            if not sound:
+                self._remove_from(number)
+        return end
+
+    def _drop_leftovers_of_deletion(self) -> None:
+        """See the head of this file. Only segments wholly below the recovery point are compared with what follows."""
+        for number in range(len(self.segments) - 2, -1, -1):
+            following = self.segments[number + 1].base_offset
+            if following > self.recovery_point:
+                continue
+            end = self._end_by_tail(self.segments[number])
+            if end is not None and end < following:
+                self._note(f"segments in front of {following} are the leftover of a deletion")
+                for leftover in self.segments[: number + 1]:
+                    self._remove(leftover)
+                del self.segments[: number + 1]
+                return
+
+    def _first_to_scan(self) -> int:
+        """The segment that holds the recovery point, but never later than the last one."""
+        for number in range(len(self.segments) - 1):
+            if self.segments[number + 1].base_offset > self.recovery_point:
+                return number
+        return max(len(self.segments) - 1, 0)
+
+    def _distrust_epochs_of_another_log(self, segment: SegmentFile) -> None:
+        """The batches are the truth: a file that knows later epochs in front of a batch is wrong."""
+        earlier = [epoch for epoch, start in self.stored_epochs if start < segment.base_offset]
+        file = self.disk.open(segment.path + LOG_SUFFIX)
+        try:
+            for _, header in walk_headers(file, 0, segment.size):
+                if earlier and header.partition_leader_epoch < earlier[-1]:
+                    logger.warning("rebuilding the leader epochs of %s: they contradict its batches", self.directory)
+                    self.epochs_known = False
+                return
+        except CorruptBatch:
+            return  # the scan will say more
+        finally:
+            file.close()
+
+    def _scan(self, segment: SegmentFile) -> tuple[int, bool]:
+        """Read a segment with every check, cut it at the first bad byte, rebuild its indexes. Its end; if it was whole.
+
+        Offset and epoch of a batch are outside its CRC: they must follow from the batch before it (I12).
+        """
+        index = SegmentIndex(self.interval_bytes)
+        base = end = segment.base_offset
+        largest, position = NO_TIMESTAMP, 0
+        reason = None
+        file = self.disk.open(segment.path + LOG_SUFFIX)
+        try:
+            for position, header in scan_batches(file, 0, segment.size):
+                reason = _misfit(header, end, self.last_epoch)
+                if reason is not None:
+                    break
+                largest = max(largest, header.max_timestamp)
+                if index.is_due(position):
+                    index.add(header.last_offset - base, position, largest)
+                self._take(header)
+                end, self.last_epoch = header.end_offset, header.partition_leader_epoch
+            else:
+                position = segment.size
+        except CorruptBatch as error:
+            position, reason = error.position, error.reason
+        try:
+            self.report.segments_scanned += 1
+            self.report.bytes_scanned += position
+            if position < segment.size:
+                self._note(f"{segment.path}{LOG_SUFFIX} is damaged at position {position}: {reason}")
+                self.report.bytes_cut += segment.size - position
+                file.truncate(position)
+                segment.size = position
+        finally:
+            file.close()
+        self._save_index(segment, index)
+        return end, reason is None
+
+    def _take(self, header: BatchHeader) -> None:
+        if header.producer_id >= 0:
+            self.producers.update(header)
+        if header.partition_leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def _save_index(self, segment: SegmentFile, index: SegmentIndex) -> None:
+        entries, times = index.encode(0)
+        try:
+            self.disk.replace_file(segment.path + ".index", entries, sync=False)
+            self.disk.replace_file(segment.path + ".timeindex", times, sync=False)
+        except DiskFull as error:  # a broker starts on a full disk, too; the segment rebuilds its index when it must
+            logger.warning("the index of %s is not saved: %s", segment.path, error)
+            segment.remove_indexes(self.disk)
+
+    def _write_snapshot(self, offset: int) -> None:
+        try:
+            self.snapshots.write(offset, self.producers)
+        except DiskFull as error:
+            logger.warning("no producer snapshot at %d: %s", offset, error)
+
+    # ----------------------------------------------------------------------------------- what earlier segments tell
+    def _replay_up_to(self, end: int) -> None:
+        """Producer states as of `end`: the newest snapshot and the headers behind it. Epochs, if their file is lost."""
+        offset, self.producers = self.snapshots.newest(end)
+        self.snapshots.remove_above(end)
+        if not self.epochs_known:
+            self.epochs = EpochRebuild([])
+        else:
+            self.epochs.keep_below(end)
+        for number, segment in enumerate(self.segments):
+            segment_end = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else end
+            behind_snapshot = offset is None or segment_end > offset
+            if segment.base_offset < end and (behind_snapshot or not self.epochs_known):
+                self._replay(segment, offset or 0, end)
+
+    def _replay(self, segment: SegmentFile, snapshot_offset: int, end: int) -> None:
+        file = self.disk.open(segment.path + LOG_SUFFIX)
+        try:
+            for _, header in walk_headers(file, 0, segment.size):
+                if header.base_offset >= end:
+                    break
+                if header.producer_id >= 0 and header.base_offset >= snapshot_offset:
+                    self.producers.update(header)
+                if header.partition_leader_epoch > self.epochs.latest and not self.epochs_known:
+                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+        except CorruptBatch as error:
+            logger.error("%s%s: producer states may lack something: %s", segment.path, LOG_SUFFIX, error)
+        finally:
+            file.close()
+
+    # ------------------------------------------------------------------------------------------------------- removing
+    def _remove_from(self, number: int) -> None:
+        """Newest first: a power cut leaves no gap."""
+        while len(self.segments) > number:
+            self._remove(self.segments.pop())
+            self.disk.sync_directory(self.directory)
+
+    def _remove(self, segment: SegmentFile) -> None:
+        self.report.segments_removed += 1
+        self.report.bytes_cut += segment.size
+        remove_segment(self.disk, segment)
+
+    def _note(self, reason: str) -> None:
+        if self.report.reason is None:
+            self.report.reason = reason
+
+
+def _misfit(header: BatchHeader, end: int, epoch: int) -> str | None:
+    if header.base_offset != end:
+        return f"offset {header.base_offset} where {end} belongs"
+    if header.partition_leader_epoch < epoch:
+        return f"leader epoch {header.partition_leader_epoch} behind epoch {epoch}"
+    return None

@@ -1,0 +1,287 @@
+"""One segment: a `.log` file of contiguous batches and its two sparse indexes.
+
+Owns: where a batch lies, and that bytes come before everything that speaks of them. Refuses to know other segments,
+the log's end, and durability (`flushing.py`). Files are opened when needed and closed when many others are (see
+`warm_segments.py`); index entries are written to their files when the segment cools, rolls, or the log closes, because
+whatever is missing there is rebuilt from the batches.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from minibroker.broker.log.config import DISK_READ_BYTES_MAX, SEGMENT_POSITION_MAX, LogConfig
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.segment_index import ENTRY_BYTES_IN_MEMORY, NO_TIMESTAMP, CorruptIndex, SegmentIndex
+from minibroker.broker.log.storage import Storage
+from minibroker.broker.log.walk import walk_headers
+from minibroker.protocol.checkpoints import (
+    INDEX_ENTRY_BYTES,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_ENTRY_BYTES,
+    TIME_INDEX_SUFFIX,
+    segment_file_name,
+)
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
+from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing
+
+logger = logging.getLogger(__name__)
+
+
+class Segment:
+    """Batches from `base_offset` on; `size` bytes."""
+
+    __slots__ = (
+        "_file",
+        "_index",
+        "_interval_bytes",
+        "_largest_timestamp",
+        "_storage",
+        "base_offset",
+        "first_append_ms",
+        "path",
+        "size",
+    )
+
+    def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, interval_bytes: int) -> None:
+        self._storage = storage
+        self.path = f"{directory}/{segment_file_name(base_offset, '')}"
+        """Of all its files, without their suffixes."""
+        self.base_offset = base_offset
+        self.size = size
+        self.first_append_ms: int | None = None
+        """When its first batch was written, by this broker's clock; None until asked for after a start."""
+        self._interval_bytes = interval_bytes
+        self._file: File | None = None
+        self._index: SegmentIndex | None = None if size else SegmentIndex(interval_bytes)
+        self._largest_timestamp: int | None = None if size else NO_TIMESTAMP
+
+    @property
+    def log_path(self) -> str:
+        return self.path + LOG_SUFFIX
+
+    @property
+    def index_paths(self) -> tuple[str, str]:
+        return self.path + INDEX_SUFFIX, self.path + TIME_INDEX_SUFFIX
+
+    @property
+    def index_bytes(self) -> int:
+        return len(self._index) * ENTRY_BYTES_IN_MEMORY if self._index is not None else 0
+
+    # ------------------------------------------------------------------------------------------------ what is in it
+    def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], parts: Sequence[Buffer]) -> None:
+        """Write the parts with one call, then index them. On a DiskError nothing has changed."""
+        index = self._loaded_index()
+        largest = self.largest_timestamp()
+        if not self.size:
+            self._storage.segments.index_loaded(self)
+        self.file().append(parts)
+        position = self.size
+        for header, buffer in batches:
+            if header.max_timestamp > largest:
+                largest = header.max_timestamp
+            if index.is_due(position):
+                index.add(header.last_offset - self.base_offset, position, largest)
+            position += len(buffer)
+        self._largest_timestamp = largest
+        self.size = position
+
+    def is_full(self, incoming_bytes: int, end_offset: int, config: LogConfig) -> bool:
+        """Whether a batch set of that size, ending at that offset, belongs into a new segment."""
+        return self.size > 0 and (
+            self.size + incoming_bytes > config.segment_bytes
+            or (len(self._loaded_index()) + 1) * INDEX_ENTRY_BYTES > config.segment_index_bytes
+            or self.is_exhausted(incoming_bytes, end_offset)
+        )
+
+    def is_exhausted(self, incoming_bytes: int, end_offset: int) -> bool:
+        """Whether the index's 32 bits do not reach so far."""
+        return max(self.size + incoming_bytes, end_offset - self.base_offset) > SEGMENT_POSITION_MAX
+
+    def read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[memoryview, int, int, int] | None:
+        """(bytes, base offset, next offset, last epoch) of whole batches from the one that holds `offset` on, ending at
+        or below `end_offset`; the first one whatever its size. None when even that ends beyond. Every CRC is checked:
+        damaged bytes are never served (CorruptLog)."""
+        found = self.locate(offset)
+        if found is None or found[1].end_offset > end_offset:
+            return None
+        start, first = found
+        wanted = max(min(max_bytes, DISK_READ_BYTES_MAX), first.size_bytes)
+        data = self.file().read_at(start, min(wanted, self.size - start))
+        position, expected, epoch = 0, first.base_offset, first.partition_leader_epoch
+        try:
+            while position < len(data):
+                if position and len(data) - position < _claimed_bytes(data, position):
+                    break
+                header = check_batch(data, position)
+                if header.base_offset != expected:
+                    raise CorruptBatch(f"offset {header.base_offset} where {expected} belongs", position)
+                if header.end_offset > end_offset:
+                    break
+                position += header.size_bytes
+                expected, epoch = header.end_offset, header.partition_leader_epoch
+        except CorruptBatch as error:
+            if position == 0:
+                raise CorruptLog(self.log_path, start + error.position, error.reason) from None
+            # what lies in front of the damage is served; the next read meets it first
+        return memoryview(data)[:position], first.base_offset, expected, epoch
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the batch that holds `offset`, or of the first one behind it."""
+        for position, header in self.headers(offset):
+            return position, header
+        return None
+
+    def headers(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch that ends beyond `offset`. Raises CorruptLog."""
+        entry = self._loaded_index().entry_for_offset(offset - self.base_offset)
+        if entry is not None and not self._is_sound(entry):
+            self._rebuild_index("an entry does not point at its batch")
+            entry = self._loaded_index().entry_for_offset(offset - self.base_offset)
+        position = self._loaded_index().positions[entry] if entry is not None else 0
+        for found in self.headers_from(position):
+            if found[1].end_offset > offset:
+                yield found
+
+    def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            yield from walk_headers(self.file(), position, self.size)
+        except CorruptBatch as error:
+            raise CorruptLog(self.log_path, error.position, error.reason) from None
+
+    def headers_from_timestamp(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
+        """All batches that may hold a record of that time or later."""
+        for found in self.headers_from(self._loaded_index().position_for_timestamp(timestamp_ms)):
+            if found[1].max_timestamp >= timestamp_ms:
+                yield found
+
+    def read_batch(self, position: int, header: BatchHeader) -> bytes:
+        return self.file().read_at(position, header.size_bytes)
+
+    def largest_timestamp(self) -> int:
+        """Of all batches; -1 when there is none."""
+        if self._largest_timestamp is None:
+            index = self._loaded_index()
+            largest = index.last_timestamp
+            try:
+                for _, header in self.headers_from(index.last_position):
+                    largest = max(largest, header.max_timestamp)
+            except CorruptLog as error:
+                logger.error("the largest timestamp is a guess: %s", error)
+            self._largest_timestamp = largest
+        return self._largest_timestamp
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if it lies inside a batch)."""
+        found = self.locate(offset)
+        if found is None:
+            return offset
+        position, header = found
+        self.file().truncate(position)
+        self.size = position
+        self._loaded_index().truncate_to(header.base_offset - self.base_offset)
+        self._largest_timestamp = None if position else NO_TIMESTAMP
+        return min(offset, header.base_offset)
+
+    # ------------------------------------------------------------------------------------------------- file and index
+    def file(self) -> File:
+        """Its `.log`, open."""
+        if self._file is None:
+            self._file = self._storage.disk.open(self.log_path, create=self.size == 0)
+            self._storage.segments.file_opened(self)
+        else:
+            self._storage.segments.file_used(self)
+        return self._file
+
+    def close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def drop_index(self) -> bool:
+        """Write what the files lack and let the table go."""
+        try:
+            self.save_index()
+        except DiskError as error:
+            self._storage.failed(error)
+            return False
+        self._index = None
+        return True
+
+    def save_index(self) -> bool:
+        """Bring both index files up to date; False when they were. Not synced."""
+        index = self._index
+        if index is None or (index.saved == len(index) and self.size == 0):
+            return False
+        entries, times = index.encode(index.saved)
+        index_path, time_path = self.index_paths
+        disk = self._storage.disk
+        _append_behind(disk, index_path, index.saved * INDEX_ENTRY_BYTES, entries)
+        _append_behind(disk, time_path, index.saved * TIME_INDEX_ENTRY_BYTES, times)
+        index.saved = len(index)
+        return True
+
+    def close(self) -> None:
+        """Let go of everything; nothing is written."""
+        self._storage.segments.forget(self)
+        self.close_file()
+        if self.size:
+            self._index = None
+
+    def _loaded_index(self) -> SegmentIndex:
+        index = self._index
+        if index is not None:
+            return index
+        try:
+            self._index = read_index(self._storage.disk, self.path, self.size, self._interval_bytes)
+        except (CorruptIndex, FileMissing) as error:
+            self._rebuild_index(str(error))
+        assert self._index is not None
+        self._storage.segments.index_loaded(self)
+        return self._index
+
+    def _rebuild_index(self, reason: str) -> None:
+        logger.warning("rebuilding the index of %s: %s", self.log_path, reason)
+        index = SegmentIndex(self._interval_bytes)
+        largest = NO_TIMESTAMP
+        try:
+            for position, header in self.headers_from(0):
+                largest = max(largest, header.max_timestamp)
+                if index.is_due(position):
+                    index.add(header.last_offset - self.base_offset, position, largest)
+        except CorruptLog as error:
+            logger.error("the index ends early: %s", error)
+        self._index, self._largest_timestamp = index, largest
+
+    def _is_sound(self, entry: int) -> bool:
+        """Whether that entry points at a batch with its last offset: the index is only a hint, the log is the truth."""
+        index = self._loaded_index()
+        try:
+            _, header = next(walk_headers(self.file(), index.positions[entry], self.size))
+        except CorruptBatch:
+            return False
+        return header.last_offset - self.base_offset == index.last_offsets[entry]
+
+
+def read_index(disk: Disk, path: str, segment_size: int, interval_bytes: int) -> SegmentIndex:
+    """The table of a segment's index files; raises CorruptIndex or FileMissing."""
+    index, times = disk.read_file(path + INDEX_SUFFIX), disk.read_file(path + TIME_INDEX_SUFFIX)
+    return SegmentIndex.decode(index, times, segment_size, interval_bytes)
+
+
+def _append_behind(disk: Disk, path: str, start: int, data: bytes) -> None:
+    """Write `data` at `start`, the new end of the file: what a truncation left behind it is cut."""
+    file = disk.open(path, create=True)
+    try:
+        if file.size > start:
+            file.truncate(start)
+        file.append([data])
+    finally:
+        file.close()
+
+
+def _claimed_bytes(data: bytes, position: int) -> int:
+    """Size of the batch at `position` as far as its first bytes are there; more than is there otherwise."""
+    if len(data) - position < 12:
+        return 12
+    return 12 + int.from_bytes(data[position + 8 : position + 12], "big")

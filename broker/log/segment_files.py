@@ -1,0 +1,74 @@
+"""Which files of a partition directory make up its segments.
+
+Owns: listing and removing them. Refuses to know what is in them.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.protocol.checkpoints import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from minibroker.runtime.ports import Disk
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentFile(msgspec.Struct):
+    """One `.log` as it is found at a start."""
+
+    base_offset: int
+    path: str
+    """Of all its files, without their suffixes."""
+    size: int
+
+    def remove_indexes(self, disk: Disk) -> None:
+        disk.remove(self.path + INDEX_SUFFIX)
+        disk.remove(self.path + TIME_INDEX_SUFFIX)
+
+
+def list_partition(disk: Disk, directory: str) -> tuple[list[SegmentFile], list[int]]:
+    """The segments, rising, and the offsets of the producer snapshots. What deletions, interrupted writes and lost
+    segments left behind is removed."""
+    segments: list[SegmentFile] = []
+    snapshots: list[int] = []
+    others: list[tuple[int, str]] = []
+    for name in disk.list_directory(directory):
+        parsed = parse_segment_file_name(name)
+        if parsed is None:
+            if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)):
+                disk.remove(f"{directory}/{name}")
+            continue
+        base_offset, suffix = parsed
+        if suffix == LOG_SUFFIX:
+            path = f"{directory}/{segment_file_name(base_offset, '')}"
+            segments.append(SegmentFile(base_offset, path, disk.file_size(path + LOG_SUFFIX)))
+        elif suffix == SNAPSHOT_SUFFIX:
+            snapshots.append(base_offset)
+        else:
+            others.append((base_offset, name))
+    bases = {segment.base_offset for segment in segments}
+    for base_offset, name in others:
+        if base_offset not in bases:
+            disk.remove(f"{directory}/{name}")
+    return segments, snapshots
+
+
+def remove_files(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        disk.remove(path)
+
+
+def remove_segment(disk: Disk, segment: SegmentFile) -> None:
+    """The batches first: indexes without a log are swept at the next start."""
+    disk.remove(segment.path + LOG_SUFFIX)
+    segment.remove_indexes(disk)

@@ -1,0 +1,83 @@
+"""The health of one log directory and the doors its logs share.
+
+Owns: whether the directory may still be used, and which of its checkpoints are out of date. Refuses to know logs.
+
+Theory (KAFKA-10778, hardening.md 13): after an IO error nobody knows what the disk holds, so nothing is written to the
+directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
+again and refused, and the directory heals when there is room.
+"""
+
+from collections.abc import Callable
+
+from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
+from minibroker.broker.log.errors import StorageOffline
+from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.warm_segments import WarmSegments
+from minibroker.runtime.ports import Clock, Disk, DiskError, DiskFull
+
+
+class Storage:
+    """Shared by all logs of one log directory."""
+
+    def __init__(
+        self, disk: Disk, clock: Clock, path: str, tail_cache: TailCache, segments: WarmSegments | None = None
+    ) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.path = path
+        self.tail_cache = tail_cache
+        self.segments = segments if segments is not None else WarmSegments()
+        self.unwell = False
+        """Offline or full: the one flag that the hot path looks at."""
+        self.offline_reason: str | None = None
+        self.full_reason: str | None = None
+        self.recovery_points_lowered = False
+        """A truncation went below what the checkpoint may hold: it should be written soon."""
+        self.on_offline: Callable[[str], None] | None = None
+        self.on_full: Callable[[bool], None] | None = None
+
+    @property
+    def offline(self) -> bool:
+        return self.offline_reason is not None
+
+    @property
+    def full(self) -> bool:
+        return self.full_reason is not None
+
+    def require_online(self) -> None:
+        """Raise unless the directory may be read and tidied."""
+        if self.offline_reason is not None:
+            raise StorageOffline(f"log directory {self.path} is offline: {self.offline_reason}")
+
+    def require_writable(self) -> None:
+        """Raise unless records may be added."""
+        self.require_online()
+        if self.full_reason is not None:
+            raise DiskFull(f"log directory {self.path} is full: {self.full_reason}")
+
+    def failed(self, error: DiskError) -> None:
+        """Draw the consequence of an error; the caller raises it on."""
+        if isinstance(error, StorageOffline):
+            return
+        self.unwell = True
+        if isinstance(error, DiskFull):
+            if self.full_reason is None:
+                self.full_reason = str(error)
+                if self.on_full is not None:
+                    self.on_full(True)
+        elif self.offline_reason is None:
+            self.offline_reason = str(error)
+            if self.on_offline is not None:
+                self.on_offline(self.offline_reason)
+
+    def try_heal(self) -> bool:
+        """Whether records may be added (again): a full directory is asked for its free bytes."""
+        if not self.unwell:
+            return True
+        if self.offline or self.disk.free_bytes(self.path) < FREE_BYTES_TO_HEAL:
+            return False
+        self.full_reason = None
+        self.unwell = False
+        if self.on_full is not None:
+            self.on_full(False)
+        return True

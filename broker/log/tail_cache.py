@@ -1,0 +1,143 @@
+"""The newest batches of all logs, in memory: followers and consumers that keep up cost no system call.
+
+Owns: which batches are held, and their bound in bytes over all logs of a broker. Refuses to know files and segments.
+
+Theory: readers that keep up read what was written last, so the oldest bytes are the least useful wherever they are: one
+global first-in-first-out order. Each log's part is contiguous and ends at its log end, so a lookup is one bisect. What
+is held is the very buffer that was appended, never a copy; nobody may change it afterwards (its bytes may still wait in
+a socket). `truncate_to` must cut here, too: a reader would see records that no longer exist (mutant H12).
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minibroker.broker.log.config import TAIL_CACHE_BYTES
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.ports import Buffer
+
+ENTRY_OVERHEAD_BYTES = 250
+"""What one entry costs beside its bytes: entry, order, buffer object. Counted, or tiny batches would be unlimited."""
+PINNED_RATIO_MAX = 2
+"""A part of a larger buffer keeps all of it in memory; it is copied when it is less than half of it."""
+COMPACT_AFTER = 64
+
+
+class CachedBatch(NamedTuple):
+    """One batch: its end, its leader epoch and its bytes; `serial` is its place in the global order."""
+
+    end_offset: int
+    leader_epoch: int
+    buffer: Buffer
+    serial: int
+
+
+class TailCache:
+    """Shared by all logs of a broker."""
+
+    def __init__(self, bytes_max: int = TAIL_CACHE_BYTES) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self._order: deque[tuple[LogTail, int, int]] = deque()
+        self._serial = 0
+
+    def tail(self) -> "LogTail":
+        """The part of one log, empty."""
+        return LogTail(self)
+
+    def admit(self, tail: "LogTail", header: BatchHeader, buffer: Buffer) -> None:
+        self._serial += 1
+        cost = len(buffer) + ENTRY_OVERHEAD_BYTES
+        tail.push(header, buffer, self._serial)
+        self._order.append((tail, self._serial, cost))
+        self.size_bytes += cost
+        while self.size_bytes > self.bytes_max:
+            oldest, serial, freed = self._order.popleft()
+            self.size_bytes -= freed
+            oldest.drop_oldest(serial)
+
+
+class LogTail:
+    """One log's part: contiguous batches that end at the log's end. Lists with a moving head: both ends are cheap."""
+
+    __slots__ = ("_bases", "_batches", "_cache", "_head")
+
+    def __init__(self, cache: TailCache) -> None:
+        self._cache = cache
+        self._bases: list[int] = []
+        self._batches: list[CachedBatch | None] = []
+        self._head = 0
+
+    @property
+    def start_offset(self) -> int | None:
+        """First offset held; None when nothing is."""
+        return self._bases[self._head] if self._head < len(self._bases) else None
+
+    def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], size_bytes: int) -> None:
+        """Take what was just appended to the log."""
+        for header, buffer in batches:
+            if isinstance(buffer, memoryview) and _whole_bytes(buffer) > PINNED_RATIO_MAX * size_bytes:
+                buffer = bytes(buffer)
+            self._cache.admit(self, header, buffer)
+
+    def push(self, header: BatchHeader, buffer: Buffer, serial: int) -> None:
+        self._bases.append(header.base_offset)
+        self._batches.append(CachedBatch(header.last_offset + 1, header.partition_leader_epoch, buffer, serial))
+
+    def drop_oldest(self, serial: int) -> None:
+        """Forget the batch with that serial, unless it was truncated before."""
+        head = self._head
+        if head == len(self._batches):
+            return
+        oldest = self._batches[head]
+        assert oldest is not None
+        if oldest.serial != serial:
+            return
+        self._batches[head] = None
+        self._head = head + 1
+        if self._head > COMPACT_AFTER and self._head * 2 > len(self._batches):
+            del self._batches[: self._head]
+            del self._bases[: self._head]
+            self._head = 0
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Forget every batch that reaches beyond `end_offset`. Their cost stays counted until their turn comes."""
+        while len(self._batches) > self._head:
+            newest = self._batches[-1]
+            assert newest is not None
+            if newest.end_offset <= end_offset:
+                return
+            self._batches.pop()
+            self._bases.pop()
+
+    def clear(self) -> None:
+        self._bases.clear()
+        self._batches.clear()
+        self._head = 0
+
+    def read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[list[Buffer], int, int, int, int] | None:
+        """(parts, size, base offset, next offset, last epoch) from the batch that holds `offset`: whole batches that
+        end at or below `end_offset`, the first one whatever its size. None if `offset` is not held."""
+        bases, batches = self._bases, self._batches
+        start = bisect_right(bases, offset, self._head) - 1
+        if start < self._head:
+            return None
+        parts: list[Buffer] = []
+        size = 0
+        next_offset, epoch = bases[start], -1
+        for index in range(start, len(batches)):
+            batch = batches[index]
+            assert batch is not None
+            end, batch_epoch, buffer, _ = batch
+            if end > end_offset or (parts and size + len(buffer) > max_bytes):
+                break
+            parts.append(buffer)
+            size += len(buffer)
+            next_offset, epoch = end, batch_epoch
+        return parts, size, bases[start], next_offset, epoch
+
+
+def _whole_bytes(view: memoryview) -> int:
+    whole = view.obj
+    return len(whole) if isinstance(whole, bytes | bytearray) else view.nbytes

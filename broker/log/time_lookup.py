@@ -1,0 +1,41 @@
+"""The first record at or after a time (ListOffsets by timestamp).
+
+Owns: the path from segments by their largest timestamp, to batches by the time index, to one batch's records. It is the
+only place where a broker looks into a batch, and it looks into one at a time.
+"""
+
+from typing import TYPE_CHECKING
+
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.segment import Segment
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, decode_records
+
+if TYPE_CHECKING:
+    from minibroker.broker.log.partition_log import PartitionLog
+
+
+def first_record_from(log: "PartitionLog", timestamp_ms: int, end_offset: int) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record from the log's start on, at or after that time, below `end_offset`."""
+    for number, segment in enumerate(log.segments):
+        if log.segment_end(number) <= log.log_start_offset or segment.largest_timestamp() < timestamp_ms:
+            continue
+        for position, header in segment.headers_from_timestamp(timestamp_ms):
+            if header.base_offset >= end_offset:
+                return None
+            found = _in_batch(segment, position, header, timestamp_ms, log.log_start_offset)
+            if found is not None:
+                return found if found[1] < end_offset else None
+    return None
+
+
+def _in_batch(
+    segment: Segment, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
+) -> tuple[int, int] | None:
+    try:
+        records = decode_records(segment.read_batch(position, header))
+    except CorruptBatch as error:
+        raise CorruptLog(segment.log_path, position, error.reason) from None
+    for record in records:
+        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+            return record.timestamp_ms, record.offset
+    return None

@@ -1,0 +1,71 @@
+"""Walking over the batches of a segment file: by headers (cheap) or with every check (recovery). Reads only.
+
+Owns: how much is read at once. Refuses to know what is done with a batch.
+"""
+
+from collections.abc import Iterator
+
+from minibroker.broker.log.config import SCAN_BYTES
+from minibroker.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    check_batch,
+    read_header,
+)
+from minibroker.runtime.ports import File
+
+CHUNK_BYTES = 32 * 1024
+"""Many small batches come with one read; a read for one header is not much dearer than one for 61 bytes."""
+LARGE_BATCH_BYTES = 8 * 1024
+"""Batches above this are skipped over: only their headers are read."""
+
+
+def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch in [position, end). CRCs are not checked. Raises CorruptBatch, whose position is
+    that in the file, when a header makes no sense or its batch does not end at or before `end`."""
+    chunk, chunk_start = b"", position
+    length = HEADER_BYTES
+    while position < end:
+        within = position - chunk_start
+        if len(chunk) - within < HEADER_BYTES:
+            chunk, chunk_start, within = file.read_at(position, min(length, end - position)), position, 0
+        header = _header_at(chunk, within, position)
+        size = header.size_bytes
+        if position + size > end:
+            raise CorruptBatch(f"{size} bytes are claimed, {end - position} are there", position)
+        yield position, header
+        position += size
+        length = HEADER_BYTES if size > LARGE_BATCH_BYTES else CHUNK_BYTES
+
+
+def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch in [position, end), after every check of `check_batch`. Raises CorruptBatch,
+    whose position is that in the file, at the first one that is not whole and sound."""
+    while position < end:
+        chunk_start = position
+        chunk = file.read_at(position, min(SCAN_BYTES, end - position))
+        if len(chunk) >= HEADER_BYTES:
+            first_bytes = _header_at(chunk, 0, position).size_bytes
+            if len(chunk) < first_bytes <= end - position:
+                chunk = file.read_at(position, first_bytes)
+        view = memoryview(chunk)
+        chunk_end = chunk_start + len(chunk)
+        while True:
+            try:
+                header = check_batch(view, position - chunk_start)
+            except CorruptBatch as error:
+                if position > chunk_start and chunk_end < end:
+                    break  # perhaps only cut by the chunk: the next one begins with it
+                raise CorruptBatch(error.reason, position) from None
+            yield position, header
+            position += header.size_bytes
+            if position == chunk_end:
+                break
+
+
+def _header_at(buffer: bytes | memoryview, within: int, position: int) -> BatchHeader:
+    try:
+        return read_header(buffer, within)
+    except CorruptBatch as error:
+        raise CorruptBatch(error.reason, position) from None

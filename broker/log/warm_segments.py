@@ -1,0 +1,64 @@
+"""Which segments hold an open file or their index in memory: a bounded number, the least recently used ones let go.
+
+Owns: the two limits. Refuses to know what a segment keeps in them. Why: a broker holds thousands of partitions with
+many segments each, but a process may have about a thousand open files, and an idle partition should cost
+almost nothing.
+"""
+
+from collections import OrderedDict
+from typing import Protocol
+
+from minibroker.broker.log.config import INDEX_BYTES_MAX, OPEN_FILES_MAX
+
+
+class Coolable(Protocol):
+    """A segment, as far as this module cares."""
+
+    @property
+    def index_bytes(self) -> int: ...
+    def close_file(self) -> None: ...
+    def drop_index(self) -> bool:
+        """False if it has to stay for now."""
+        ...
+
+
+class WarmSegments:
+    """Shared by all logs of one log directory."""
+
+    def __init__(self, files_max: int = OPEN_FILES_MAX, index_bytes_max: int = INDEX_BYTES_MAX) -> None:
+        assert files_max >= 1
+        self.files_max = files_max
+        self.index_bytes_max = index_bytes_max
+        self._files: OrderedDict[Coolable, None] = OrderedDict()
+        self._indexes: OrderedDict[Coolable, None] = OrderedDict()
+
+    @property
+    def open_files(self) -> int:
+        return len(self._files)
+
+    def file_opened(self, segment: Coolable) -> None:
+        self._files[segment] = None
+        while len(self._files) > self.files_max:
+            self._files.popitem(last=False)[0].close_file()
+
+    def file_used(self, segment: Coolable) -> None:
+        self._files.move_to_end(segment)
+
+    def index_loaded(self, segment: Coolable) -> None:
+        self._indexes[segment] = None
+        total = sum(held.index_bytes for held in self._indexes)
+        for held in list(self._indexes):
+            if total <= self.index_bytes_max or held is segment:
+                return
+            freed = held.index_bytes
+            if held.drop_index():
+                del self._indexes[held]
+                total -= freed
+
+    def index_used(self, segment: Coolable) -> None:
+        self._indexes.move_to_end(segment)
+
+    def forget(self, segment: Coolable) -> None:
+        """The segment is gone (deleted or closed)."""
+        self._files.pop(segment, None)
+        self._indexes.pop(segment, None)
