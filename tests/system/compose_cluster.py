@@ -70,6 +70,9 @@ class ComposeCluster:
     def kill(self, broker_id: int) -> None:
         self._run(["docker", "kill", self.container(f"broker{broker_id}")], 30)
 
+    def logs(self) -> str:
+        return self.compose("logs", "--no-color", "--tail", "40")
+
     def container(self, service: str) -> str:
         return self.compose("ps", "-q", service).strip()
 

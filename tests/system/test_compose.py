@@ -36,6 +36,8 @@ def cluster() -> Iterator[ComposeCluster]:
         cluster.compose("up", "-d", within_s=300)
         cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "60", within_s=70)
         yield cluster
+    except Failed as error:
+        pytest.fail(f"{error}\n{cluster.logs()}", pytrace=False)
     finally:
         cluster.compose("--profile", "audit", "down", "-v", "--remove-orphans", within_s=180)
 
@@ -60,7 +62,7 @@ async def test_records_survive_the_leaders_container_and_the_audit_agrees(
     producer = cluster.start_producer(topic, report)
     killed = await write_and_kill_the_leader(cluster, producer, topic)
     said = await asyncio.to_thread(producer.communicate, None, 120)
-    assert producer.returncode == 0, said[0].decode(errors="replace")
+    assert producer.returncode == 0, said[0].decode(errors="replace") + cluster.logs()
 
     consumed = cluster.minibroker("consume", "-b", cluster.servers, "-t", topic, "-e", within_s=120)
     assert consumed.encode().split(b"\n")[:-1] == [line(number) for number in range(LINES)]
