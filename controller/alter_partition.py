@@ -1,0 +1,124 @@
+"""Judging a leader's wish to change its ISR (KIP-497). Pure.
+
+Owns: the checks of AlterPartition and their order, which is part of the protocol (replication.md section 6). Refuses to
+know how an accepted change is written: the version check of that write is the last judge.
+
+Why this order: a request that knows more than I do means that I am a zombie, so my verdict is worth nothing
+(KAFKA-14154). A wish that is already fulfilled is a retry whose answer was lost, so it succeeds whatever version it
+carries (KAFKA-14144). Eligibility comes last: it is the only verdict after which the leader may be sure that nothing
+was changed and that it should go back (INELIGIBLE_REPLICA).
+"""
+
+from minibroker.controller.cluster_state import ClusterState, Leadership, check_leadership
+from minibroker.controller.election import PartitionChange
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, to_wire
+from minibroker.protocol.messages import AlterPartitionData, AlterPartitionResult, BrokerState
+
+RECOVERED, RECOVERING = 0, 1
+"""leader_recovery_state on the wire."""
+
+
+def judge(
+    state: ClusterState, broker_id: BrokerId, partition: TopicPartition, wish: AlterPartitionData
+) -> PartitionChange | AlterPartitionResult:
+    """A change to be written, or the answer that needs no write.
+
+    The request as a whole has passed already: this controller is active, and the broker epoch is the registered one.
+    """
+    current = state.leaderships.get(partition)
+    if current is None or not state.assignment(partition) or state.is_being_deleted(partition.topic):
+        return refusal(wish.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if wish.leader_epoch > current.leader_epoch or wish.partition_epoch > current.partition_epoch:
+        return refusal(wish.partition_index, ErrorCode.NOT_CONTROLLER)
+    if wish.leader_epoch < current.leader_epoch:
+        return refusal(wish.partition_index, ErrorCode.FENCED_LEADER_EPOCH)
+    if _is_fulfilled(current, broker_id, wish):
+        return success(partition, current)
+    if wish.partition_epoch != current.partition_epoch:
+        return refusal(wish.partition_index, ErrorCode.INVALID_UPDATE_VERSION)
+    if not _is_legal(state, partition, current, broker_id, wish):
+        return refusal(wish.partition_index, ErrorCode.INVALID_REQUEST)
+    if not all(_is_eligible(state, partition, current, member) for member in wish.new_isr_with_epochs):
+        return refusal(wish.partition_index, ErrorCode.INELIGIBLE_REPLICA)
+    return _accept(state, partition, current, wish)
+
+
+def refusal(partition_index: int, code: ErrorCode) -> AlterPartitionResult:
+    return AlterPartitionResult(partition_index=partition_index, error_code=code)
+
+
+def success(partition: TopicPartition, leadership: Leadership) -> AlterPartitionResult:
+    """What the leader may take as committed."""
+    return AlterPartitionResult(
+        partition_index=partition.partition,
+        leader_id=to_wire(leadership.leader),
+        leader_epoch=leadership.leader_epoch,
+        isr=list(leadership.in_sync_replicas),
+        leader_recovery_state=RECOVERING if leadership.is_recovering else RECOVERED,
+        partition_epoch=leadership.partition_epoch,
+    )
+
+
+def _wished_members(wish: AlterPartitionData) -> list[BrokerId]:
+    return [member.broker_id for member in wish.new_isr_with_epochs]
+
+
+def _is_fulfilled(current: Leadership, broker_id: BrokerId, wish: AlterPartitionData) -> bool:
+    return (
+        current.leader == broker_id
+        and set(current.in_sync_replicas) == set(_wished_members(wish))
+        and current.is_recovering == (wish.leader_recovery_state == RECOVERING)
+    )
+
+
+def _is_legal(
+    state: ClusterState, partition: TopicPartition, current: Leadership, broker_id: BrokerId, wish: AlterPartitionData
+) -> bool:
+    """Only the leader asks, for a set within the assignment that holds itself; recovery only goes forward."""
+    members = _wished_members(wish)
+    is_set = len(set(members)) == len(members) and set(members) <= set(state.assignment(partition))
+    wants_recovering = wish.leader_recovery_state == RECOVERING
+    return (
+        wish.leader_recovery_state in (RECOVERED, RECOVERING)
+        and current.leader == broker_id
+        and broker_id in members
+        and is_set
+        and not (wants_recovering and len(members) > 1)
+        and not (wants_recovering and not current.is_recovering)
+    )
+
+
+def _is_eligible(state: ClusterState, partition: TopicPartition, current: Leadership, member: BrokerState) -> bool:
+    """Live, not shutting down, its log directory well, and the very registration that the leader saw catch up.
+
+    A leader may name a member without an epoch (-1) only while that member stays in the ISR with a whole log: a replica
+    that joins must be the one that fetched (KIP-903, hardening.md 1). A leader that is shutting down is still leader
+    because nobody could take over, so it alone may be in the ISR in spite of it.
+    """
+    broker_id = member.broker_id
+    if not state.is_online(partition, broker_id):
+        return False
+    if broker_id in state.shutting_down and broker_id != current.leader:
+        return False
+    if member.broker_epoch == NONE:
+        return broker_id in current.in_sync_replicas and state.has_whole_log(current, broker_id)
+    return state.is_registered_as(broker_id, member.broker_epoch)
+
+
+def _accept(
+    state: ClusterState, partition: TopicPartition, current: Leadership, wish: AlterPartitionData
+) -> PartitionChange:
+    assignment, wished = state.assignment(partition), _wished_members(wish)
+    members = tuple(each for each in assignment if each in wished)
+    after = Leadership(
+        leader=current.leader,
+        leader_epoch=current.leader_epoch,
+        in_sync_replicas=members,
+        incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),
+        controller_epoch=state.controller_epoch,
+        partition_epoch=current.partition_epoch,
+        is_recovering=wish.leader_recovery_state == RECOVERING,
+    )
+    check_leadership(after, assignment)
+    return PartitionChange(partition=partition, before=current, after=after, reason="asked for by the leader")

@@ -1,0 +1,178 @@
+"""What the controller knows of the cluster: brokers, topics, and who leads each partition.
+
+Owns: the facts and the questions asked of them (who is live, whose log is whole, who holds what). Refuses to know how
+facts are learnt (`service`), what follows from them (`election`, `steps`) and how they are told (`requests`). Pure.
+
+Theory (replication.md 9.5, hardening.md 1). Kafka keeps a state machine per partition and per replica; here both are
+derived from the facts, so that they cannot disagree with them:
+
+    partition   new: no state in ZooKeeper yet     online: has a leader     offline: has none
+    replica     online: its broker is registered and its log directory works     offline: otherwise
+                being deleted: `deletions` names its topic
+
+A replica is *usable* for an election if it is online, its broker is not in a controlled shutdown, and the broker runs
+under the incarnation that was recorded when the replica was last known to be in sync: a broker that was started again
+may have lost the tail of its log, however short its absence.
+"""
+
+from enum import Enum
+
+import msgspec
+
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicPartition
+
+
+class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """One registration under /brokers/ids."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    incarnation_id: str
+    listeners: tuple[tuple[str, str, int], ...] = ()
+    """(listener name, host, port)"""
+
+
+class Leadership(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition state in ZooKeeper, and its version there."""
+
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch
+    in_sync_replicas: tuple[BrokerId, ...]
+    """In order of the assignment; never empty."""
+    incarnations: tuple[tuple[BrokerId, str], ...]
+    """Of the in-sync replicas, when each was last known to be in sync."""
+    controller_epoch: ControllerEpoch
+    partition_epoch: PartitionEpoch
+    is_recovering: bool = False
+    """After an unclean election, until the leader says otherwise."""
+
+    def incarnation_of(self, broker_id: BrokerId) -> str | None:
+        return dict(self.incarnations).get(broker_id)
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic: /brokers/topics/<t> and /config/topics/<t>."""
+
+    topic_id: str
+    assignment: dict[int, tuple[BrokerId, ...]]
+    """Replicas by partition, in order of preference."""
+    configs: dict[str, str] = {}
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the deletion of one topic has come."""
+
+    is_started: bool = False
+    """Brokers have been told; from here on nothing elects leaders for it."""
+    is_erased: bool = False
+    """Every replica is gone; the topic's nodes may be removed."""
+    erased: frozenset[tuple[int, BrokerId]] = frozenset()
+    """(partition, broker) that answered that its replica is gone."""
+
+
+class PartitionStatus(Enum):
+    NEW = "new"
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the configuration decides."""
+
+    controller_id: BrokerId
+    unclean_leader_election: bool = False
+    leader_imbalance_percentage: int = 10
+    default_replication_factor: int = 1
+    default_partitions: int = 1
+    delete_topics: bool = True
+
+
+UNCLEAN_CONFIG = "unclean.leader.election.enable"
+
+
+class ClusterState(msgspec.Struct, kw_only=True):
+    """Everything one controller knows in one term of office. Changed only by `steps.step`."""
+
+    settings: ControllerSettings
+    controller_epoch: ControllerEpoch
+    brokers: dict[BrokerId, LiveBroker] = {}
+    shutting_down: frozenset[BrokerId] = frozenset()
+    offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
+    """Replicas in a failed or full log directory of a live broker (hardening.md 13)."""
+    topics: dict[str, Topic] = {}
+    leaderships: dict[TopicPartition, Leadership] = {}
+    """Partitions without an entry are new."""
+    deletions: dict[str, Deletion] = {}
+
+    # ------------------------------------------------------------------------------------------------- brokers
+    def live_brokers(self) -> list[LiveBroker]:
+        """Registered brokers, by id."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
+
+    def is_live(self, broker_id: BrokerId) -> bool:
+        return broker_id in self.brokers
+
+    def is_registered_as(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.broker_epoch == broker_epoch
+
+    # ------------------------------------------------------------------------------------------------ replicas
+    def is_online(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
+        """Its broker is registered and its log directory works."""
+        return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, ())
+
+    def is_eligible(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
+        """May be, or stay, in the ISR as far as its broker is concerned (KIP-841)."""
+        return self.is_online(partition, broker_id) and broker_id not in self.shutting_down
+
+    def has_whole_log(self, leadership: Leadership, broker_id: BrokerId) -> bool:
+        """It runs under the incarnation that was in sync (hardening.md 1)."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id
+
+    # ---------------------------------------------------------------------------------------------- partitions
+    def assignment(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Its replicas in order of preference; none for a partition that does not exist."""
+        topic = self.topics.get(partition.topic)
+        return () if topic is None else topic.assignment.get(partition.partition, ())
+
+    def partitions(self) -> list[TopicPartition]:
+        """All of them, sorted."""
+        return [partition for topic in sorted(self.topics) for partition in self.partitions_of(topic)]
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in sorted(self.topics[topic].assignment)]
+
+    def partitions_on(self, broker_ids: "frozenset[BrokerId] | set[BrokerId]") -> list[TopicPartition]:
+        """Partitions that have a replica on any of these brokers, sorted."""
+        return [each for each in self.partitions() if not broker_ids.isdisjoint(self.assignment(each))]
+
+    def status(self, partition: TopicPartition) -> PartitionStatus:
+        leadership = self.leaderships.get(partition)
+        if leadership is None:
+            return PartitionStatus.NEW
+        return PartitionStatus.OFFLINE if leadership.leader is None else PartitionStatus.ONLINE
+
+    def is_being_deleted(self, topic: str) -> bool:
+        """Its deletion has started: nothing may elect leaders for it any more."""
+        deletion = self.deletions.get(topic)
+        return deletion is not None and deletion.is_started
+
+    def offline_replicas_of(self, partition: TopicPartition) -> list[BrokerId]:
+        return [each for each in self.assignment(partition) if not self.is_online(partition, each)]
+
+    def allows_unclean_election(self, topic: str) -> bool:
+        configured = self.topics[topic].configs.get(UNCLEAN_CONFIG)
+        return self.settings.unclean_leader_election if configured is None else configured.lower() == "true"
+
+
+def check_leadership(leadership: Leadership, assignment: tuple[BrokerId, ...]) -> None:
+    """I1 and I9 as assertions: what this program is about to write is legal, or the program is wrong."""
+    members = leadership.in_sync_replicas
+    assert members, f"empty ISR: {leadership}"
+    assert len(set(members)) == len(members), f"a broker is twice in the ISR: {leadership}"
+    assert set(members) <= set(assignment), f"ISR {members} is not within the assignment {assignment}"
+    assert leadership.leader is None or leadership.leader in members, f"the leader is not in the ISR: {leadership}"
+    assert leadership.leader_epoch >= 0, f"negative leader epoch: {leadership}"
+    assert leadership.controller_epoch >= 1, f"no controller won epoch {leadership.controller_epoch}"
+    assert {broker_id for broker_id, _ in leadership.incarnations} <= set(members), f"stranger: {leadership}"

@@ -1,0 +1,136 @@
+"""Deleting a topic without leaving parts of it behind (replication.md 9.8, KIP-570). Pure.
+
+Owns: when a deletion may begin, which replicas have still to go, and when the topic's nodes may be removed. Refuses to
+know how a broker deletes a log.
+
+Theory. A marker in ZooKeeper is the wish; it outlives controllers. The deletion begins only while every replica is
+online, because a replica that sleeps through it would come back with the old log. From then on no leader is elected;
+brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which is above
+every check). A replica counts as erased when its broker said so. What is lost with a broker's connection is asked again
+when the broker returns: deleting what is gone already succeeds. A topic of the same name made later has another id.
+"""
+
+import msgspec
+
+from minibroker.controller.cluster_state import ClusterState, Deletion
+from minibroker.controller.events import (
+    DeletionsSeen,
+    Effect,
+    EraseTopic,
+    ReplicasErased,
+    Report,
+    Send,
+    TopicErased,
+)
+from minibroker.controller.instructions import Instruction, live_brokers, stop_replica, update_metadata
+from minibroker.protocol.ids import BrokerId, TopicPartition
+
+
+def on_deletions_seen(state: ClusterState, event: DeletionsSeen) -> list[Effect]:
+    """New markers: begin. Markers of topics that do not exist are removed, as if their deletion had just ended."""
+    effects: list[Effect] = []
+    for topic in event.topics:
+        if topic in state.deletions:
+            continue
+        if topic in state.topics:
+            state.deletions[topic] = Deletion()
+            effects += _advance(state, topic)
+        else:
+            effects.append(EraseTopic(topic=topic, partitions=()))
+    return effects
+
+
+def resume(state: ClusterState) -> list[Effect]:
+    """A broker or a replica came or went, or this controller has just taken over."""
+    return [effect for topic in sorted(state.deletions) for effect in _advance(state, topic)]
+
+
+def on_replicas_erased(state: ClusterState, event: ReplicasErased) -> list[Effect]:
+    effects: list[Effect] = []
+    for topic in sorted({partition.topic for partition in event.erased}):
+        deletion = state.deletions.get(topic)
+        if deletion is None or not deletion.is_started:
+            continue
+        answered = {(each.partition, event.broker_id) for each in event.erased if each.topic == topic}
+        state.deletions[topic] = msgspec.structs.replace(deletion, erased=deletion.erased | answered)
+        effects += _finish(state, topic)
+    for partition in event.failed:
+        text = f"broker {event.broker_id} could not delete {partition}; it is asked again when the broker returns"
+        effects.append(Report(text=text, is_warning=True))
+    return effects
+
+
+def on_topic_erased(state: ClusterState, event: TopicErased) -> list[Effect]:
+    if event.topic in state.topics:
+        for partition in state.partitions_of(event.topic):
+            state.leaderships.pop(partition, None)
+        del state.topics[event.topic]
+    gone = frozenset(each for each in _all_offline(state) if each.topic == event.topic)
+    state.offline_replicas = {each: state.offline_replicas[each] - gone for each in state.offline_replicas}
+    state.deletions.pop(event.topic, None)
+    return [Report(text=f"topic {event.topic} is deleted")]
+
+
+def missing_brokers(state: ClusterState, topic: str) -> list[BrokerId]:
+    """Brokers that the deletion of this topic waits for."""
+    deletion = state.deletions.get(topic, Deletion())
+    return sorted(
+        {
+            broker_id
+            for partition in state.partitions_of(topic)
+            for broker_id in state.assignment(partition)
+            if (partition.partition, broker_id) not in deletion.erased and not state.is_online(partition, broker_id)
+        }
+    )
+
+
+def _all_offline(state: ClusterState) -> list[TopicPartition]:
+    return sorted({each for offline in state.offline_replicas.values() for each in offline})
+
+
+def _advance(state: ClusterState, topic: str) -> list[Effect]:
+    """Begin if every replica is online, else say whom it waits for; ask again those that have not answered."""
+    deletion = state.deletions[topic]
+    if deletion.is_erased:
+        return []
+    effects: list[Effect] = []
+    if not deletion.is_started:
+        missing = missing_brokers(state, topic)
+        if missing:
+            return [Report(text=f"deletion of topic {topic} waits for brokers {missing}", is_warning=True)]
+        deletion = msgspec.structs.replace(deletion, is_started=True)
+        state.deletions[topic] = deletion
+        effects.append(Report(text=f"deleting topic {topic}"))
+        effects += _forget(state, topic)
+    return [*effects, *_stop(state, topic), *_finish(state, topic)]
+
+
+def _forget(state: ClusterState, topic: str) -> list[Effect]:
+    brokers, instructions = live_brokers(state), tuple(update_metadata(state, state.partitions_of(topic)))
+    if not instructions:
+        return []
+    return [Send(broker_id=each, live_brokers=brokers, instructions=instructions) for each in sorted(state.brokers)]
+
+
+def _stop(state: ClusterState, topic: str) -> list[Effect]:
+    """Ask every live broker for what it has not confirmed yet. Asking twice does no harm."""
+    by_broker: dict[BrokerId, list[Instruction]] = {}
+    erased = state.deletions[topic].erased
+    for instruction in stop_replica(state, state.partitions_of(topic), delete=True):
+        for broker_id in state.assignment(instruction.partition):
+            if (instruction.partition.partition, broker_id) not in erased and state.is_live(broker_id):
+                by_broker.setdefault(broker_id, []).append(instruction)
+    brokers = live_brokers(state)
+    return [
+        Send(broker_id=each, live_brokers=brokers, instructions=tuple(by_broker[each])) for each in sorted(by_broker)
+    ]
+
+
+def _finish(state: ClusterState, topic: str) -> list[Effect]:
+    deletion = state.deletions[topic]
+    assignment = state.topics[topic].assignment
+    wanted = {(number, broker_id) for number, replicas in assignment.items() for broker_id in replicas}
+    if deletion.is_erased or not wanted <= deletion.erased:
+        return []
+    state.deletions[topic] = msgspec.structs.replace(deletion, is_erased=True)
+    return [EraseTopic(topic=topic, partitions=tuple(sorted(assignment)))]

@@ -1,0 +1,169 @@
+"""Who leads a partition, and who is in sync: decisions as values. Pure.
+
+Owns: the elections (initial, offline, unclean, controlled shutdown, preferred) and the arithmetic of the ISR that goes
+with them. Refuses to know how a decision is written or announced.
+
+Theory (replication.md 9.4, 9.5; hardening.md 1). Kafka runs an election because of an event. Here one function,
+`elect`, compares a partition with the facts and says what it ought to be. The same comparison serves a broker that
+died, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over, so
+a half-done election of a dead controller is finished without knowing that it was begun. In order of preference:
+
+    1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
+    2. offline election: the first usable ISR member, in assignment order; the others leave the ISR
+    3. a leader that is shutting down stays if nobody can follow it
+    4. an ISR member that was started again (its log may be short) leads if no whole one is live; it is the ISR
+    5. unclean election, where it is allowed: the first eligible replica; it is the ISR
+    6. nobody: no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
+"""
+
+import msgspec
+
+from minibroker.controller.cluster_state import ClusterState, Leadership, check_leadership
+from minibroker.protocol.ids import BrokerId, TopicPartition
+
+
+class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision: this partition is to become `after`. Conditional on `before`, which None says does not exist."""
+
+    partition: TopicPartition
+    before: Leadership | None
+    after: Leadership
+    """Its partition epoch is that of `before`: the new one is known when it has been written."""
+    reason: str
+
+    @property
+    def starts_epoch(self) -> bool:
+        return self.before is None or self.after.leader_epoch > self.before.leader_epoch
+
+    @property
+    def is_election(self) -> bool:
+        return self.before is None or self.before.leader != self.after.leader
+
+
+def elect_all(state: ClusterState, partitions: list[TopicPartition], reason: str) -> list[PartitionChange]:
+    """What has to change so that these partitions fit the facts."""
+    changes = [elect(state, partition, reason) for partition in partitions]
+    return [change for change in changes if change is not None]
+
+
+def elect(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
+    """Compare one partition with the facts; None if it is as it ought to be, or if nobody may lead it."""
+    assignment = state.assignment(partition)
+    if not assignment or state.is_being_deleted(partition.topic):
+        return None
+    before = state.leaderships.get(partition)
+    if before is None:
+        return _initial(state, partition, assignment)
+    members = [each for each in assignment if each in before.in_sync_replicas]
+    present = [each for each in members if state.is_online(partition, each)]
+    whole = [each for each in present if state.has_whole_log(before, each)]
+    usable = [each for each in whole if each not in state.shutting_down]
+    eligible = [each for each in assignment if state.is_eligible(partition, each)]
+    restarted = [each for each in present if each not in state.shutting_down]
+
+    if usable:
+        leader = before.leader if before.leader in usable else usable[0]
+        return _change(state, partition, before, leader, usable, reason)
+    if before.leader is not None and before.leader in whole:  # it is shutting down, and nobody can follow
+        return _change(state, partition, before, before.leader, [before.leader], f"{reason}; nobody can take over")
+    if restarted and not whole:
+        why = f"{reason}; no in-sync replica has run on without a restart"
+        return _change(state, partition, before, restarted[0], restarted[:1], why)
+    if eligible and state.allows_unclean_election(partition.topic):
+        why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"
+        return _change(state, partition, before, eligible[0], eligible[:1], why, is_unclean=True)
+    if before.leader is None or not members:
+        return None
+    return _change(state, partition, before, None, members, f"{reason}; no in-sync replica is live")
+
+
+def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
+    """The head of the assignment leads, if it is usable and in sync; the ISR stays."""
+    assignment, before = state.assignment(partition), state.leaderships.get(partition)
+    if before is None or not assignment or state.is_being_deleted(partition.topic):
+        return None
+    preferred = assignment[0]
+    is_able = (
+        preferred in before.in_sync_replicas
+        and state.is_eligible(partition, preferred)
+        and state.has_whole_log(before, preferred)
+    )
+    if before.leader == preferred or not is_able:
+        return None
+    members = [each for each in assignment if each in before.in_sync_replicas]
+    return _change(state, partition, before, preferred, members, reason)
+
+
+def imbalanced_partitions(state: ClusterState) -> list[TopicPartition]:
+    """Partitions of brokers that lead too few of the partitions they are preferred for (replication.md 9.3)."""
+    preferred_of: dict[BrokerId, list[TopicPartition]] = {}
+    for partition in state.partitions():
+        assignment = state.assignment(partition)
+        if partition in state.leaderships and partition.topic not in state.deletions:
+            preferred_of.setdefault(assignment[0], []).append(partition)
+    found: list[TopicPartition] = []
+    for broker_id in sorted(preferred_of):
+        mine = preferred_of[broker_id]
+        elsewhere = [each for each in mine if state.leaderships[each].leader != broker_id]
+        if len(elsewhere) * 100 > state.settings.leader_imbalance_percentage * len(mine):
+            found += elsewhere
+    return sorted(found)
+
+
+def _initial(
+    state: ClusterState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
+) -> PartitionChange | None:
+    """First live replica leads, all live ones are in sync: nobody has any record yet."""
+    members = [each for each in assignment if state.is_eligible(partition, each)]
+    if not members:
+        return None
+    after = Leadership(
+        leader=members[0],
+        leader_epoch=0,
+        in_sync_replicas=tuple(members),
+        incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),
+        controller_epoch=state.controller_epoch,
+        partition_epoch=0,
+    )
+    check_leadership(after, assignment)
+    return PartitionChange(partition=partition, before=None, after=after, reason="new partition")
+
+
+def _change(
+    state: ClusterState,
+    partition: TopicPartition,
+    before: Leadership,
+    leader: BrokerId | None,
+    members: list[BrokerId],
+    reason: str,
+    is_unclean: bool = False,
+) -> PartitionChange | None:
+    """The decision as a value; None if everything is so already. Each change by a controller is a new epoch."""
+    incarnations = _incarnations(state, before, leader, members)
+    was = (before.leader, set(before.in_sync_replicas), set(before.incarnations))
+    if was == (leader, set(members), set(incarnations)):
+        return None
+    after = Leadership(
+        leader=leader,
+        leader_epoch=before.leader_epoch + 1,
+        in_sync_replicas=tuple(members),
+        incarnations=incarnations,
+        controller_epoch=state.controller_epoch,
+        partition_epoch=before.partition_epoch,
+        is_recovering=is_unclean or before.is_recovering,
+    )
+    check_leadership(after, state.assignment(partition))
+    return PartitionChange(partition=partition, before=before, after=after, reason=reason)
+
+
+def _incarnations(
+    state: ClusterState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
+) -> tuple[tuple[BrokerId, str], ...]:
+    """The leader's log is the truth from now on, so its present incarnation counts; the others keep their record."""
+    found: list[tuple[BrokerId, str]] = []
+    for broker_id in members:
+        recorded = before.incarnation_of(broker_id)
+        incarnation = state.brokers[broker_id].incarnation_id if broker_id == leader else recorded
+        if incarnation is not None:
+            found.append((broker_id, incarnation))
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""What happens to a controller, and what it wants done: the vocabulary of `steps.step`. Pure values.
+
+Owns: the list of events and effects. An effect that has to be awaited (a write to ZooKeeper) comes back as an event, so
+that between a decision and its consequence nothing is assumed. The shell performs effects in order, and whatever an
+effect brings about is finished before the next effect: `Then` uses this to say what comes after a write.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
+from minibroker.controller.election import PartitionChange
+from minibroker.controller.instructions import Instruction
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from minibroker.protocol.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResult,
+    ControlledShutdownRequest,
+    Response,
+)
+from minibroker.protocol.messages import LiveBroker as BrokerOnWire
+
+RequestId: TypeAlias = int
+"""Names a waiting request, so that its answer finds it."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened."""
+
+
+class TookOver(Event, frozen=True, kw_only=True):
+    """This broker won the controller election, and the state holds what ZooKeeper says."""
+
+
+class BrokersSeen(Event, frozen=True, kw_only=True):
+    """All registrations as they stand now."""
+
+    brokers: dict[BrokerId, LiveBroker]
+
+
+class TopicsSeen(Event, frozen=True, kw_only=True):
+    """Topics that were not there before, or no longer are."""
+
+    added: dict[str, Topic] = {}
+    leaderships: dict[TopicPartition, Leadership] = {}
+    """States that exist already for them."""
+    removed: tuple[str, ...] = ()
+
+
+class LeadershipsWritten(Event, frozen=True, kw_only=True):
+    """What became of a WriteLeaderships."""
+
+    written: tuple[PartitionChange, ...] = ()
+    """Their `after` now carries the new partition epoch."""
+    lost: dict[TopicPartition, Leadership | None] = {}
+    """Somebody else had written: what stands there instead."""
+
+
+class AlterPartitionAsked(Event, frozen=True, kw_only=True):
+    """A leader wants to change ISRs."""
+
+    request_id: RequestId
+    request: AlterPartitionRequest
+
+
+class AlterPartitionSettled(Event, frozen=True, kw_only=True):
+    """All its writes have ended, well or not."""
+
+    request_id: RequestId
+    judged: tuple[tuple[TopicPartition, AlterPartitionResult | PartitionChange], ...]
+
+
+class ControlledShutdownAsked(Event, frozen=True, kw_only=True):
+    """A broker wants to stop, or has log directories that fail (or work again)."""
+
+    request_id: RequestId
+    request: ControlledShutdownRequest
+
+
+class LeadersMoved(Event, frozen=True, kw_only=True):
+    """Whatever could be moved away from a broker has been."""
+
+    request_id: RequestId
+    broker_id: BrokerId
+    partitions: tuple[TopicPartition, ...]
+    """The ones it asked about."""
+    followed: tuple[TopicPartition, ...] = ()
+    """Of these, those it followed when it asked to stop."""
+
+
+class ReplicasFailed(Event, frozen=True, kw_only=True):
+    """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    partitions: tuple[TopicPartition, ...]
+
+
+class RebalanceDue(Event, frozen=True, kw_only=True):
+    """Time to look for leaders that are not the preferred ones."""
+
+
+class DeletionsSeen(Event, frozen=True, kw_only=True):
+    """All markers under /admin/delete_topics."""
+
+    topics: tuple[str, ...]
+
+
+class ReplicasErased(Event, frozen=True, kw_only=True):
+    """A broker answered StopReplica with deletion."""
+
+    broker_id: BrokerId
+    erased: tuple[TopicPartition, ...]
+    failed: tuple[TopicPartition, ...] = ()
+
+
+class TopicErased(Event, frozen=True, kw_only=True):
+    """All nodes of a deleted topic are gone."""
+
+    topic: str
+
+
+class TopicConfigsSeen(Event, frozen=True, kw_only=True):
+    """A topic's own settings are these now."""
+
+    topic: str
+    configs: dict[str, str]
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be done."""
+
+
+class WriteLeaderships(Effect, frozen=True, kw_only=True):
+    """Write these states, each conditional on the version it is based on; answer with LeadershipsWritten."""
+
+    changes: tuple[PartitionChange, ...]
+
+
+class OpenChannel(Effect, frozen=True, kw_only=True):
+    """Begin to talk to a broker; whatever was queued for an earlier registration of it is dropped."""
+
+    broker: LiveBroker
+
+
+class CloseChannel(Effect, frozen=True, kw_only=True):
+    """Its registration is gone."""
+
+    broker_id: BrokerId
+
+
+class Send(Effect, frozen=True, kw_only=True):
+    """Queue instructions, all of one kind, for one broker. Without any: UpdateMetadata with the live brokers."""
+
+    broker_id: BrokerId
+    live_brokers: tuple[BrokerOnWire, ...]
+    instructions: tuple[Instruction, ...] = ()
+
+
+class Answer(Effect, frozen=True, kw_only=True):
+    """Answer a waiting request."""
+
+    request_id: RequestId
+    response: Response
+
+
+class EraseTopic(Effect, frozen=True, kw_only=True):
+    """Remove all nodes of a topic whose replicas are gone; answer with TopicErased."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class Then(Effect, frozen=True, kw_only=True):
+    """Go on with this event when the effects before it are done."""
+
+    event: Event
+
+
+class Report(Effect, frozen=True, kw_only=True):
+    """Tell the operator."""
+
+    text: str
+    is_warning: bool = False
