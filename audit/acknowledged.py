@@ -1,0 +1,246 @@
+"""Acknowledged records against the logs (promise P1, invariant I21). PURE; acked_file.py reads the list.
+
+Owns: what an acknowledgement demands of the replicas. The record is at its offset, with the checksum of its value, on
+every replica whose log reaches beyond it, on at least two (on all, if there are fewer), and on every member of the last
+known ISR. What lies below a replica's log start was trimmed by retention: that replica counts as having held it.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import msgspec
+
+from minibroker.audit.comparison import Content
+from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.protocol.ids import TopicPartition
+
+REPLICAS_WANTED = 2
+"""min.insync.replicas of the promise: an acknowledged record is on at least so many."""
+
+
+class Acked(msgspec.Struct):
+    """Acknowledged records of one partition by offset, each offset once."""
+
+    offsets: "array[int]"
+    crcs: "array[int]"
+    """CRC-32C of each value; replica.NO_VALUE for a record without one."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class AckedResult(msgspec.Struct, frozen=True):
+    """What became of the acknowledged records of one partition."""
+
+    findings: list[Finding]
+    in_place: int
+
+
+class State(IntEnum):
+    """What one replica says about one acknowledged record."""
+
+    HELD = 0
+    TRIMMED = 1
+    CHANGED = 2
+    LACKING = 3
+    """Its log reaches beyond the offset and does not hold it."""
+    BEHIND = 4
+
+
+Run: TypeAlias = tuple[int, int, State]
+"""Acknowledged records number `first` up to `end` share a state."""
+
+
+def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[Acked, list[int]]:
+    """By offset, without repeats; beside it the offsets that were acknowledged with two different values."""
+    if all(map(int.__lt__, offsets, offsets[1:])):
+        return Acked(offsets, crcs), []
+    pairs = sorted(set(zip(offsets, crcs, strict=True)))
+    twice = sorted({earlier[0] for earlier, later in pairwise(pairs) if earlier[0] == later[0]})
+    unique = dict(pairs)
+    return Acked(array("q", unique.keys()), array("q", unique.values())), twice
+
+
+def check_acked(
+    partition: TopicPartition, acked: Acked, contents: list[Content], in_sync: tuple[int, ...]
+) -> AckedResult:
+    """Look up every acknowledged record on every replica; stretches that share a fate are one finding."""
+    runs = [_replica_runs(acked, content) for content in contents]
+    wanted = min(REPLICAS_WANTED, len(contents))
+    findings = []
+    for content, of_replica in zip(contents, runs, strict=True):
+        findings += [_replica_finding(acked, content, run) for run in of_replica if _is_wrong(content, run, in_sync)]
+    in_place = 0
+    for first, end, states in _common_runs(runs, len(acked)):
+        wrong = any(
+            _is_wrong(content, (first, end, state), in_sync) for content, state in zip(contents, states, strict=True)
+        )
+        held, trimmed = states.count(State.HELD), states.count(State.TRIMMED)
+        if held + trimmed < wanted or not contents:
+            if not wrong:
+                message = f"on {held} of {len(contents)} replicas, {wanted or 1} are needed"
+                findings.append(_stretch(partition, acked, first, end, Kind.ACKED_MISSING, message))
+        elif not held and not wrong:
+            message = "below every replica's log start: trimmed by retention, no longer provable"
+            findings.append(_stretch(partition, acked, first, end, Kind.ACKED_TRIMMED, message))
+        elif not wrong:
+            in_place += end - first
+    return AckedResult(findings, in_place)
+
+
+def acked_twice(partition: TopicPartition, offset: int) -> Finding:
+    """Two values were acknowledged at one offset: at most one of them can be there."""
+    return finding(
+        Kind.ACKED_TWICE,
+        f"two different values were acknowledged at offset {offset}",
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+        end_offset=offset + 1,
+    )
+
+
+def _is_wrong(content: Content, run: Run, in_sync: tuple[int, ...]) -> bool:
+    state = run[2]
+    return state in (State.CHANGED, State.LACKING) or (state is State.BEHIND and content.replica.broker in in_sync)
+
+
+# one replica
+
+
+def _replica_runs(acked: Acked, content: Content) -> list[Run]:
+    """The state of every acknowledged record on this replica, as runs in order."""
+    runs: list[Run] = []
+    trimmed = bisect_left(acked.offsets, content.replica.log_start_offset)
+    if trimmed:
+        runs.append((0, trimmed, State.TRIMMED))
+    position = trimmed
+    for start, crcs in _value_stretches(content):
+        first = max(bisect_left(acked.offsets, start), trimmed)
+        end = bisect_left(acked.offsets, start + len(crcs))
+        if first > position:
+            runs.append((position, first, State.LACKING))
+        runs += _compare_stretch(acked, first, end, start, crcs)
+        position = max(position, end)
+    reached = max(bisect_left(acked.offsets, content.replica.log_end_offset), position)
+    if reached > position:
+        runs.append((position, reached, State.LACKING))
+    if len(acked) > reached:
+        runs.append((reached, len(acked), State.BEHIND))
+    return runs
+
+
+def _value_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:
+    """(first offset, checksum of each value from there on) of every stretch of offsets without a hole."""
+    columns = content.replica.columns
+    starts = list(accumulate(map(int.__sub__, columns.ends, columns.base_offsets), initial=0))
+    assert len(columns.value_crcs) == starts[-1], "the scan was made without values"
+    index, count = 0, len(content.cells)
+    while index < count:
+        first = index
+        while index + 1 < count and content.cells[index + 1][0] == content.cells[index][1]:
+            index += 1
+        index += 1
+        rows = content.rows[first:index]
+        if rows[-1] - rows[0] == len(rows) - 1 and rows == sorted(rows):
+            yield content.cells[first][0], columns.value_crcs[starts[rows[0]] : starts[rows[-1] + 1]]
+        else:
+            crcs = array("q")
+            for row in rows:
+                crcs.extend(columns.value_crcs[starts[row] : starts[row + 1]])
+            yield content.cells[first][0], crcs
+
+
+def _compare_stretch(acked: Acked, first: int, end: int, start: int, crcs: "array[int]") -> list[Run]:
+    if first >= end:
+        return []
+    offsets, wanted = acked.offsets[first:end], acked.crcs[first:end]
+    if offsets[-1] - offsets[0] == end - first - 1:
+        there = crcs[offsets[0] - start : offsets[-1] - start + 1]
+    else:
+        there = array("q", [crcs[offset - start] for offset in offsets])
+    if there == wanted:
+        return [(first, end, State.HELD)]
+    runs: list[Run] = []
+    for index, (found, asked) in enumerate(zip(there, wanted, strict=True), first):
+        state = State.HELD if found == asked else State.CHANGED
+        if runs and runs[-1][2] is state:
+            runs[-1] = (runs[-1][0], index + 1, state)
+        else:
+            runs.append((index, index + 1, state))
+    return runs
+
+
+# all replicas
+
+
+def _common_runs(runs: list[list[Run]], count: int) -> Iterator[tuple[int, int, list[State]]]:
+    """Cut the acknowledged records where any replica's state changes."""
+    cuts = sorted({0, count, *(first for of_replica in runs for first, _, _ in of_replica)})
+    cursors = [0] * len(runs)
+    for first, end in pairwise(cuts):
+        states = []
+        for number, of_replica in enumerate(runs):
+            while of_replica[cursors[number]][1] <= first:
+                cursors[number] += 1
+            states.append(of_replica[cursors[number]][2])
+        yield first, end, states
+
+
+_SAYS = {
+    State.CHANGED: "has another value there",
+    State.LACKING: "does not hold it, though its log reaches beyond",
+    State.BEHIND: "ends in front of it, though it was a member of the last known ISR",
+}
+
+
+def _replica_finding(acked: Acked, content: Content, run: Run) -> Finding:
+    first, end, state = run
+    facts = content.replica.facts
+    kind = Kind.ACKED_CHANGED if state is State.CHANGED else Kind.ACKED_MISSING
+    place = _place(content, acked.offsets[first])
+    partition = TopicPartition(facts.topic, facts.partition)
+    message = f"broker {facts.broker} {_SAYS[state]}"
+    return _stretch(partition, acked, first, end, kind, message, broker=facts.broker, file=place[0], position=place[1])
+
+
+def _place(content: Content, offset: int) -> tuple[str | None, int | None]:
+    """File and position of the batch that holds the offset, or stands in front of it."""
+    index = bisect_left(content.bases, offset + 1) - 1
+    if index < 0:
+        segments = content.replica.segments
+        return (segments[0].file, 0) if segments else (content.replica.facts.directory, None)
+    row = content.rows[index]
+    return content.replica.segment_of_row(row).file, content.replica.columns.positions[row]
+
+
+def _stretch(
+    partition: TopicPartition,
+    acked: Acked,
+    first: int,
+    end: int,
+    kind: Kind,
+    message: str,
+    *,
+    broker: int | None = None,
+    file: str | None = None,
+    position: int | None = None,
+) -> Finding:
+    low, high = acked.offsets[first], acked.offsets[end - 1]
+    what = f"the record acknowledged at offset {low}" if low == high else f"{end - first} records acknowledged"
+    where = "" if low == high else f" at offsets {low} to {high}"
+    return finding(
+        kind,
+        f"{what}{where}: {message}",
+        broker=broker,
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=low,
+        end_offset=high + 1,
+        file=file,
+        position=position,
+    )

@@ -1,0 +1,222 @@
+"""What the audit can find, how bad it is, and the words for it. Pure.
+
+Owns: the kinds of findings with their severity and the check each belongs to, the verdicts, and the results of one
+partition and of the whole audit as plain data. Refuses to know how anything is found, run or printed.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+
+class Severity(StrEnum):
+    """An error breaks a promise; a note is allowed and worth knowing."""
+
+    ERROR = "error"
+    NOTE = "note"
+
+
+class Kind(StrEnum):
+    """Everything that is ever found. The name is what reports and scripts see."""
+
+    CORRUPT_BATCH = "corrupt-batch"
+    UNDECODABLE_RECORDS = "undecodable-records"
+    TORN_TAIL = "torn-tail"
+    MISSING_RANGE = "missing-range"
+    OFFSET_OVERLAP = "offset-overlap"
+    OUT_OF_ORDER = "out-of-order"
+    EPOCH_DECREASES = "epoch-decreases"
+    EPOCH_CHECKPOINT = "epoch-checkpoint"
+    EPOCH_CHECKPOINT_BEHIND = "epoch-checkpoint-behind"
+    INDEX_DAMAGE = "index-damage"
+    INDEX_MISSING = "index-missing"
+    CHECKPOINT_DAMAGE = "checkpoint-damage"
+    DIVERGED_BELOW_HIGH_WATERMARK = "diverged-below-high-watermark"
+    CONFLICTING_EPOCH = "conflicting-epoch"
+    LOG_MATCHING = "log-matching"
+    DIVERGED_ABOVE_HIGH_WATERMARK = "diverged-above-high-watermark"
+    LAGGING_TAIL = "lagging-tail"
+    LOG_START_DIFFERS = "log-start-differs"
+    TOPIC_ID_DIFFERS = "topic-id-differs"
+    CHANGED_WHILE_READ = "changed-while-read"
+    UNPROVEN = "unproven"
+    ACKED_MISSING = "acked-missing"
+    ACKED_CHANGED = "acked-changed"
+    ACKED_TWICE = "acked-twice"
+    ACKED_TRIMMED = "acked-trimmed"
+    STALE_CLUSTER_STATE = "stale-cluster-state"
+
+
+NOTES = frozenset(
+    {
+        Kind.EPOCH_CHECKPOINT_BEHIND,
+        Kind.INDEX_MISSING,
+        Kind.DIVERGED_ABOVE_HIGH_WATERMARK,
+        Kind.LAGGING_TAIL,
+        Kind.LOG_START_DIFFERS,
+        Kind.TOPIC_ID_DIFFERS,
+        Kind.CHANGED_WHILE_READ,
+        Kind.ACKED_TRIMMED,
+        Kind.STALE_CLUSTER_STATE,
+    }
+)
+"""Kinds that are notes wherever they appear. TORN_TAIL is a note where a crash explains it."""
+
+CHECKS: dict[str, tuple[Kind, ...]] = {
+    "every batch passes its CRC": (Kind.CORRUPT_BATCH, Kind.UNDECODABLE_RECORDS, Kind.TORN_TAIL),
+    "offsets are dense": (Kind.MISSING_RANGE, Kind.OFFSET_OVERLAP, Kind.OUT_OF_ORDER),
+    "leader epochs never fall": (Kind.EPOCH_DECREASES,),
+    "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
+    "indexes point at batches": (Kind.INDEX_DAMAGE, Kind.INDEX_MISSING),
+    "checkpoints are readable and true": (Kind.CHECKPOINT_DAMAGE, Kind.STALE_CLUSTER_STATE, Kind.CHANGED_WHILE_READ),
+    "replicas agree below the high watermark": (
+        Kind.DIVERGED_BELOW_HIGH_WATERMARK,
+        Kind.CONFLICTING_EPOCH,
+        Kind.UNPROVEN,
+        Kind.LAGGING_TAIL,
+        Kind.LOG_START_DIFFERS,
+        Kind.TOPIC_ID_DIFFERS,
+    ),
+    "one offset and epoch, one content": (Kind.LOG_MATCHING, Kind.DIVERGED_ABOVE_HIGH_WATERMARK),
+    "acknowledged records are in place": (
+        Kind.ACKED_MISSING,
+        Kind.ACKED_CHANGED,
+        Kind.ACKED_TWICE,
+        Kind.ACKED_TRIMMED,
+    ),
+}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing found, with every name that helps to go and look."""
+
+    kind: Kind
+    severity: Severity
+    message: str
+    broker: int | None = None
+    """Whose replica it is found in; None: it belongs to no single one."""
+    others: tuple[int, ...] = ()
+    """The brokers it was compared with."""
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    end_offset: int | None = None
+    """Exclusive."""
+    file: str | None = None
+    position: int | None = None
+    """Byte position in the file."""
+
+
+def finding(
+    kind: Kind,
+    message: str,
+    *,
+    note: bool = False,
+    broker: int | None = None,
+    others: tuple[int, ...] = (),
+    topic: str | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
+    end_offset: int | None = None,
+    file: str | None = None,
+    position: int | None = None,
+) -> Finding:
+    """A finding with the severity of its kind; `note` lowers it where the caller knows an innocent cause."""
+    return Finding(
+        kind=kind,
+        severity=Severity.NOTE if note or kind in NOTES else Severity.ERROR,
+        message=message,
+        broker=broker,
+        others=others,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        end_offset=end_offset,
+        file=file,
+        position=position,
+    )
+
+
+class Verdict(StrEnum):
+    """What is said of one partition, worst first."""
+
+    INCONSISTENT = "inconsistent"
+    UNPROVEN = "unproven"
+    DIVERGED_ABOVE = "diverged above the high watermark"
+    LAGGING = "identical, one lags"
+    IDENTICAL = "identical"
+    SINGLE = "one replica"
+    EMPTY = "empty"
+
+
+class ReplicaSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica in the report."""
+
+    broker: int
+    directory: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int | None
+    last_epoch: int | None
+    batches: int
+    bytes: int
+    cleanly_stopped: bool
+
+
+class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition in the report."""
+
+    topic: str
+    partition: int
+    verdict: Verdict
+    judged_offsets: int
+    """Offsets at which at least two replicas were compared below both their high watermarks."""
+    total_offsets: int
+    """Offsets that at least one replica holds."""
+    acked_records: int
+    acked_in_place: int
+    replicas: tuple[ReplicaSummary, ...]
+    findings: tuple[Finding, ...]
+
+
+SortKey: TypeAlias = tuple[bool, str, int, int, str, int, str, int, str]
+
+
+def sort_key(item: Finding) -> SortKey:
+    """Errors first, then by place: a report reads the same whichever engine wrote it."""
+    return (
+        item.severity is not Severity.ERROR,
+        item.topic or "",
+        -1 if item.partition is None else item.partition,
+        -1 if item.offset is None else item.offset,
+        item.kind,
+        -1 if item.broker is None else item.broker,
+        item.file or "",
+        -1 if item.position is None else item.position,
+        item.message,
+    )
+
+
+FINDINGS_PER_KIND_MAX = 20
+"""Of one kind in one replica. A replica that is all wrong says so with twenty examples and a count."""
+
+
+def limited(findings: Iterable[Finding]) -> list[Finding]:
+    """Sorted, without repeats, and cut per kind and replica with a last finding that counts the rest."""
+    groups: dict[tuple[Kind, Severity, int | None, str | None, int | None], list[Finding]] = {}
+    for item in sorted(set(findings), key=sort_key):
+        groups.setdefault((item.kind, item.severity, item.broker, item.topic, item.partition), []).append(item)
+    kept: list[Finding] = []
+    for group in groups.values():
+        kept += group[:FINDINGS_PER_KIND_MAX]
+        more = len(group) - FINDINGS_PER_KIND_MAX
+        if more > 0:
+            rest = group[FINDINGS_PER_KIND_MAX]
+            kept.append(msgspec.structs.replace(rest, message=f"and {more} more of this kind, from here on"))
+    return sorted(kept, key=sort_key)
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    return any(item.severity is Severity.ERROR for item in findings)

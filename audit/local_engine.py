@@ -1,0 +1,43 @@
+"""The audit in this process: no Spark, no JVM, same findings. Partition by partition, so memory stays small."""
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from minibroker.audit.acked_file import AckedChunk, plan_acked, read_acked
+from minibroker.audit.discovery import Inventory
+from minibroker.audit.findings import PartitionResult
+from minibroker.audit.judge import judge_partition
+from minibroker.audit.replica import Replica, ReplicaFacts, assemble
+from minibroker.audit.segment_reader import plan_ranges, scan_range
+from minibroker.protocol.ids import TopicPartition
+
+WHOLE_FILE_BYTES = 1 << 62
+
+
+def judge_locally(
+    inventory: Inventory, acked: str | None, *, with_values: bool, progress: Callable[[str], None] = lambda _: None
+) -> list[PartitionResult]:
+    """Results in order of topic and partition."""
+    by_partition: dict[TopicPartition, list[AckedChunk]] = {}
+    for task in plan_acked(acked) if acked is not None else ():
+        for chunk in read_acked(task):
+            by_partition.setdefault(TopicPartition(chunk.topic, chunk.partition), []).append(chunk)
+    facts = dict(_by_partition(inventory))
+    results = []
+    for partition in sorted({*facts, *by_partition}):
+        progress(f"judging {partition}")
+        replicas = [_read_replica(each, with_values) for each in facts.get(partition, [])]
+        state = inventory.states.get(str(partition))
+        results.append(judge_partition(partition, replicas, by_partition.pop(partition, ()), state))
+    return results
+
+
+def _by_partition(inventory: Inventory) -> Iterator[tuple[TopicPartition, list[ReplicaFacts]]]:
+    ordered = sorted(inventory.replicas, key=lambda facts: (facts.topic, facts.partition, facts.broker))
+    for (topic, partition), members in groupby(ordered, key=lambda facts: (facts.topic, facts.partition)):
+        yield TopicPartition(topic, partition), list(members)
+
+
+def _read_replica(facts: ReplicaFacts, with_values: bool) -> Replica:
+    tasks = plan_ranges(facts.directory, facts.segments, WHOLE_FILE_BYTES)
+    return assemble(facts, [scan_range(task, with_values=with_values) for task in tasks])

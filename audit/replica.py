@@ -1,0 +1,179 @@
+"""One replica as the audit sees it: what its files hold, in columns. Pure data, no I/O.
+
+Owns: the shapes that travel from the readers (which run anywhere: in this process or in a Spark executor) to the rules.
+A scan of one range of a segment carries its batches as packed columns, so that a million batches cost as much to move
+as a file copy, and two equal stretches of log compare with one memcmp.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+import msgspec
+
+from minibroker.protocol.checkpoints import segment_file_name
+
+NO_VALUE = -1
+"""Stands for the checksum of a value that is absent."""
+UNDECODED = -2
+"""Stands for the checksum of a value that could not be read: equal to no acknowledged one."""
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Bytes of a segment that are no batch, up to the next batch that passes every check."""
+
+    position: int
+    end: int
+    reason: str
+    torn: bool
+    """The file ends inside this batch, as a crash leaves it."""
+    reaches_end: bool
+    """No good batch follows in the file."""
+
+
+class Columns:
+    """Good batches in file order, one column a field."""
+
+    __slots__ = ("base_offsets", "crcs", "ends", "epochs", "max_timestamps", "positions", "sizes", "value_crcs")
+
+    def __init__(self) -> None:
+        self.positions = array("q")
+        self.base_offsets = array("q")
+        self.ends = array("q")
+        """Offset behind the batch (exclusive)."""
+        self.epochs = array("i")
+        self.crcs = array("I")
+        self.sizes = array("i")
+        self.max_timestamps = array("q")
+        self.value_crcs = array("q")
+        """One entry per record, when values were asked for."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def pack(self) -> tuple[bytes, ...]:
+        return tuple(getattr(self, name).tobytes() for name in self.__slots__)
+
+    def extend(self, packed: Iterable[bytes]) -> None:
+        for name, content in zip(self.__slots__, packed, strict=True):
+            getattr(self, name).frombytes(content)
+
+
+class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of one byte range of one segment."""
+
+    directory: str
+    """The replica's partition directory."""
+    segment: int
+    """Base offset in the segment's name."""
+    planned_start: int
+    start: int
+    """Where the first batch of this range begins (or the gap, for the first range of a file)."""
+    end: int
+    """Where the batch behind this range begins."""
+    size: int
+    """Bytes of the file that this audit looks at: its size when the audit began, or what is left of it."""
+    columns: tuple[bytes, ...]
+    gaps: tuple[Gap, ...] = ()
+    undecodable: tuple[tuple[int, int, str], ...] = ()
+    """(position, base offset, reason) of batches whose CRC is good and whose records are not."""
+    index: bytes | None = None
+    time_index: bytes | None = None
+    vanished: bool = False
+
+
+class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands beside a replica's log; read before the log, so that a live high watermark is a lower bound."""
+
+    broker: int
+    topic: str
+    partition: int
+    directory: str
+    high_watermark: int | None
+    log_start_offset: int | None
+    recovery_point: int | None
+    cleanly_stopped: bool
+    epoch_entries: tuple[tuple[int, int], ...] | None
+    topic_id: str | None
+    segments: tuple[tuple[int, int], ...]
+    """(base offset, size in bytes) of each, in order."""
+    damage: tuple[tuple[str, str], ...] = ()
+    """(file, what is wrong) of small files that did not read."""
+
+
+class Segment(msgspec.Struct, kw_only=True):
+    """One segment of an assembled replica; rows and gaps index into the replica's."""
+
+    base_offset: int
+    file: str
+    size: int
+    first_row: int
+    end_row: int
+    gaps: tuple[Gap, ...]
+    undecodable: tuple[tuple[int, int, str], ...]
+    index: bytes | None
+    time_index: bytes | None
+    vanished: bool
+
+
+class Replica(msgspec.Struct, kw_only=True):
+    """All that one broker's files say about one partition."""
+
+    facts: ReplicaFacts
+    segments: list[Segment]
+    columns: Columns
+
+    @property
+    def broker(self) -> int:
+        return self.facts.broker
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that readers of this replica may ask for."""
+        present = [segment.base_offset for segment in self.segments if not segment.vanished]
+        first = present[0] if present else max((segment.base_offset for segment in self.segments), default=0)
+        return max(first, self.facts.log_start_offset or 0)
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last good batch; an empty segment ends where its name says."""
+        present = [segment.base_offset for segment in self.segments if not segment.vanished]
+        end = present[-1] if present else self.log_start_offset
+        return max(end, max(self.columns.ends, default=0))
+
+    def segment_of_row(self, row: int) -> Segment:
+        for segment in self.segments:
+            if segment.first_row <= row < segment.end_row:
+                return segment
+        raise AssertionError(f"row {row} is in no segment")
+
+
+def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan]) -> Replica:
+    """Put the ranges of one replica together. They fit: `segment_reader.stitch` has seen to it."""
+    columns = Columns()
+    segments: dict[int, Segment] = {}
+    for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):
+        first_row = len(columns)
+        columns.extend(scan.columns)
+        segment = segments.get(scan.segment)
+        if segment is None:
+            segments[scan.segment] = Segment(
+                base_offset=scan.segment,
+                file=segment_file(facts.directory, scan.segment),
+                size=scan.size,
+                first_row=first_row,
+                end_row=len(columns),
+                gaps=scan.gaps,
+                undecodable=scan.undecodable,
+                index=scan.index,
+                time_index=scan.time_index,
+                vanished=scan.vanished,
+            )
+        else:
+            segment.end_row = len(columns)
+            segment.gaps += scan.gaps
+            segment.undecodable += scan.undecodable
+    return Replica(facts=facts, segments=list(segments.values()), columns=columns)
+
+
+def segment_file(directory: str, base_offset: int, suffix: str = ".log") -> str:
+    return f"{directory}/{segment_file_name(base_offset, suffix)}"

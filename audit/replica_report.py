@@ -1,0 +1,39 @@
+"""Where the rules put what they find in one replica. Pure."""
+
+from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.audit.replica import Replica
+
+
+class ReplicaReport:
+    """Collects the findings of one replica and fills in the names they share."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.findings: list[Finding] = []
+
+    def add(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        note: bool = False,
+        offset: int | None = None,
+        end_offset: int | None = None,
+        file: str | None = None,
+        position: int | None = None,
+    ) -> None:
+        facts = self.replica.facts
+        self.findings.append(
+            finding(
+                kind,
+                message,
+                note=note,
+                broker=facts.broker,
+                topic=facts.topic,
+                partition=facts.partition,
+                offset=offset,
+                end_offset=end_offset,
+                file=file,
+                position=position,
+            )
+        )

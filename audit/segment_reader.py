@@ -1,0 +1,271 @@
+"""Reading segment files, whole or in byte ranges, also while a broker writes them.
+
+Owns: which bytes are batches. Reads only, with `pread` (a mapped file that a broker truncates would kill the reader),
+never past the size that the file had when the audit began. Refuses to judge: it reports batches and gaps.
+
+Theory: what follows a position depends on the bytes from there on and on nothing else. At a position stands either a
+batch that passes every check, or a gap. A gap ends where its header claims, if a good batch or the end of the file is
+there; else at the next position at which a good batch begins (magic, plausible header, CRC). So ranges of a file can be
+read apart: a range that does not begin at a batch looks for the next one, and the gap or batch it began in belongs to
+the range in front. That fails only where a value contains a whole batch (somebody stores segments in a log) or where
+the file changes: then one range's end is not the next one's start, `stitch` sees it and reads the file from its start.
+"""
+
+import os
+from array import array
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import msgspec
+
+from minibroker.audit.replica import NO_VALUE, UNDECODED, Columns, Gap, RangeScan, segment_file
+from minibroker.protocol.checkpoints import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptBatch,
+    check_batch,
+    decode_values,
+    read_header,
+)
+
+CHUNK_BYTES = 2 * 1024 * 1024
+"""Read at once: large enough for few system calls, small enough to stay in a processor's cache until checked."""
+INDEX_BYTES_MAX = 64 * 1024 * 1024
+"""An index beyond this cannot belong to a segment; it is not read but reported."""
+MAGIC_BYTE = bytes([MAGIC])
+MAGIC_AT = 16
+LENGTH_AT = 8
+
+
+class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One range of one segment, for whoever reads it."""
+
+    directory: str
+    segment: int
+    size: int
+    start: int
+    end: int
+
+
+def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
+    """Read the batches whose first byte lies in the range. The first range also brings the segment's indexes."""
+    indexes: tuple[bytes | None, bytes | None] = (None, None)
+    if task.start == 0:
+        indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
+    try:
+        descriptor = os.open(segment_file(task.directory, task.segment), os.O_RDONLY)
+    except FileNotFoundError:
+        return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
+    try:
+        reader = _Reader(descriptor, task.size)
+        start, columns, gaps, undecodable, end = _walk(reader, task, with_values)
+        return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable)
+    except OSError as error:
+        unread = Gap(task.start, task.end, f"cannot be read: {error.strerror}", torn=False, reaches_end=True)
+        return _scan(task, task.start, task.end, task.size, Columns(), indexes, gaps=[unread])
+    finally:
+        os.close(descriptor)
+
+
+def _walk(
+    reader: "_Reader", task: RangeTask, with_values: bool
+) -> tuple[int, Columns, list[Gap], list[tuple[int, int, str]], int]:
+    start = reader.next_batch(task.start) if task.start else 0
+    columns = Columns()
+    gaps: list[Gap] = []
+    undecodable: list[tuple[int, int, str]] = []
+    rows = []
+    position = start
+    range_end, check = task.end, reader.check
+    while position < min(range_end, reader.size):
+        try:
+            header = check(position)
+        except CorruptBatch as error:
+            gap = _gap(reader, position, error)
+            gaps.append(gap)
+            position = gap.end
+            continue
+        rows.append((position, header))
+        if with_values:
+            problem = _append_value_crcs(columns.value_crcs, reader, position, header)
+            if problem is not None:
+                undecodable.append((position, header.base_offset, problem))
+        position += header.size_bytes
+    _fill(columns, rows)
+    return start, columns, gaps, undecodable, position
+
+
+def _fill(columns: Columns, rows: list[tuple[int, BatchHeader]]) -> None:
+    headers = [header for _, header in rows]
+    columns.positions = array("q", [position for position, _ in rows])
+    columns.base_offsets = array("q", [header.base_offset for header in headers])
+    columns.ends = array("q", [header.base_offset + header.record_count for header in headers])
+    columns.epochs = array("i", [header.partition_leader_epoch for header in headers])
+    columns.crcs = array("I", [header.crc for header in headers])
+    columns.sizes = array("i", [header.batch_length + 12 for header in headers])
+    columns.max_timestamps = array("q", [header.max_timestamp for header in headers])
+
+
+def _append_value_crcs(value_crcs: "array[int]", reader: "_Reader", position: int, header: BatchHeader) -> str | None:
+    try:
+        values = decode_values(reader.buffer, position - reader.base, header)
+    except CorruptBatch as error:
+        value_crcs.extend([UNDECODED] * header.record_count)
+        return error.reason
+    value_crcs.extend([NO_VALUE if value is None else crc32c(value) for value in values])
+    return None
+
+
+def _gap(reader: "_Reader", position: int, error: CorruptBatch) -> Gap:
+    claimed_end = reader.claimed_end(position)
+    if claimed_end is not None and (claimed_end == reader.size or reader.is_batch(claimed_end)):
+        return Gap(position, claimed_end, error.reason, torn=False, reaches_end=claimed_end == reader.size)
+    end = reader.next_batch(position + 1)
+    cut_header = reader.size - position < HEADER_BYTES
+    torn = end == reader.size and (cut_header or (claimed_end is not None and claimed_end > reader.size))
+    return Gap(position, end, error.reason, torn=torn, reaches_end=end == reader.size)
+
+
+def _scan(
+    task: RangeTask,
+    start: int,
+    end: int,
+    size: int,
+    columns: Columns,
+    indexes: tuple[bytes | None, bytes | None],
+    *,
+    gaps: Iterable[Gap] = (),
+    undecodable: Iterable[tuple[int, int, str]] = (),
+    vanished: bool = False,
+) -> RangeScan:
+    return RangeScan(
+        directory=task.directory,
+        segment=task.segment,
+        planned_start=task.start,
+        start=start,
+        end=end,
+        size=size,
+        columns=columns.pack(),
+        gaps=tuple(gaps),
+        undecodable=tuple(undecodable),
+        index=indexes[0],
+        time_index=indexes[1],
+        vanished=vanished,
+    )
+
+
+class _Reader:
+    """A window on one file. `buffer` begins at file position `base`."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._descriptor = descriptor
+        self.size = size
+        """Never read past; falls when the file turns out to be shorter now."""
+        self.buffer = b""
+        self.base = 0
+
+    def check(self, position: int) -> BatchHeader:
+        """The batch at `position` after every check, or CorruptBatch."""
+        if not self._holds(position, HEADER_BYTES):
+            self._load(position, CHUNK_BYTES)
+        try:
+            return check_batch(self.buffer, position - self.base)
+        except CorruptBatch:
+            claimed_end = self.claimed_end(position)
+            in_window = claimed_end is None or self._holds(position, claimed_end - position)
+            if claimed_end is None or in_window or claimed_end > self.size:
+                raise
+        self._load(position, max(claimed_end - position, CHUNK_BYTES))
+        return check_batch(self.buffer, 0)
+
+    def is_batch(self, position: int) -> bool:
+        try:
+            self.check(position)
+        except CorruptBatch:
+            return False
+        return True
+
+    def claimed_end(self, position: int) -> int | None:
+        """Where the batch at `position` says that it ends; None when its header makes no sense."""
+        if not self._holds(position, HEADER_BYTES):
+            self._load(position, CHUNK_BYTES)
+        try:
+            return position + read_header(self.buffer, position - self.base).size_bytes
+        except CorruptBatch:
+            return None
+
+    def next_batch(self, position: int) -> int:
+        """The first position from `position` on at which a good batch begins; the file's size if there is none."""
+        while True:
+            if not self._holds(position, HEADER_BYTES):
+                self._load(position, CHUNK_BYTES)
+                if not self._holds(position, HEADER_BYTES):
+                    return self.size
+            at = self.buffer.find(MAGIC_BYTE, position - self.base + MAGIC_AT)
+            if at < 0:
+                position = self.base + len(self.buffer) - MAGIC_AT
+                continue
+            position = self.base + at - MAGIC_AT
+            # Lengths are below 16 MiB, so their first byte is zero: a cheap refusal of nearly every wrong candidate.
+            if self.buffer[at - MAGIC_AT + LENGTH_AT] == 0:
+                if not self._holds(position, HEADER_BYTES):
+                    continue
+                if self.claimed_end(position) is not None and self.is_batch(position):
+                    return position
+            position += 1
+
+    def _holds(self, position: int, count: int) -> bool:
+        return self.base <= position and position + count <= self.base + len(self.buffer)
+
+    def _load(self, position: int, count: int) -> None:
+        self.base = position
+        self.buffer = b""
+        wanted = min(count, self.size - position)
+        if wanted > 0:
+            self.buffer = os.pread(self._descriptor, wanted, position)
+            if len(self.buffer) < wanted:
+                self.size = position + len(self.buffer)
+
+
+def _read_small(task: RangeTask, suffix: str) -> bytes | None:
+    try:
+        with open(segment_file(task.directory, task.segment, suffix), "rb") as file:
+            return file.read(INDEX_BYTES_MAX)
+    except OSError:
+        return None
+
+
+def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes: int) -> list[RangeTask]:
+    """Cut segments (base offset, size) into ranges. An empty segment has one empty range, for its indexes."""
+    tasks = []
+    for segment, size in segments:
+        for start in range(0, max(size, 1), range_bytes):
+            end = min(start + range_bytes, size)
+            tasks.append(RangeTask(directory=directory, segment=segment, size=size, start=start, end=end))
+    return tasks
+
+
+def stitch(scans: Iterable[RangeScan], reread: Callable[[RangeTask], RangeScan]) -> list[RangeScan]:
+    """The scans of one replica, with every segment whose ranges do not join read again from its start."""
+    by_segment: dict[int, list[RangeScan]] = {}
+    for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):
+        by_segment.setdefault(scan.segment, []).append(scan)
+    stitched = []
+    for segment, parts in by_segment.items():
+        if _parts_join(parts):
+            stitched += parts
+            continue
+        size = max(part.size for part in parts)
+        task = RangeTask(directory=parts[0].directory, segment=segment, size=size, start=0, end=size)
+        stitched.append(reread(task))
+    return stitched
+
+
+def _parts_join(parts: list[RangeScan]) -> bool:
+    if any(part.vanished or part.size != parts[0].size for part in parts):
+        return len(parts) == 1
+    joined = all(earlier.end == later.start for earlier, later in pairwise(parts))
+    return joined and parts[0].planned_start == 0

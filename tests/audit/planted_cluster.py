@@ -1,0 +1,178 @@
+"""A cluster's data directory, written straight from the formats, and ways to damage it."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from minibroker.audit.replica import NO_VALUE
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import MetaProperties
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch, read_header, stamp
+
+INDEX_INTERVAL_BYTES = 100
+SEGMENT_BYTES = 1000
+START_MS = 1_700_000_000_000
+
+Batch = tuple[int, Sequence[bytes | None]]
+"""A leader epoch and the values of a batch."""
+
+
+def some_batches(count: int = 12, epoch: Callable[[int], int] = lambda index: index // 5) -> list[Batch]:
+    """A history of `count` batches of one to three records, with a new epoch every fifth."""
+    return [(epoch(index), [b"%d.%d" % (index, n) + b"x" * 40 for n in range(index % 3 + 1)]) for index in range(count)]
+
+
+def encode(batches: Sequence[Batch], base_offset: int = 0) -> list[bytes]:
+    encoded = []
+    offset = base_offset
+    for epoch, values in batches:
+        records = [(b"k", value, START_MS + offset + n, (("h", b"1"),)) for n, value in enumerate(values)]
+        encoded.append(bytes(build_batch(records, base_offset=offset, leader_epoch=epoch)))
+        offset += len(values)
+    return encoded
+
+
+class PlantedReplica:
+    """One replica's directory."""
+
+    def __init__(self, log_directory: Path, partition: TopicPartition) -> None:
+        self.log_directory = log_directory
+        self.partition = partition
+        self.directory = log_directory / str(partition)
+
+    def write(self, batches: list[bytes], base_offset: int = 0) -> None:
+        """Write segments, indexes and the epoch history that these batches need."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        segment: list[bytes] = []
+        segment_base = offset = base_offset
+        epochs: list[tuple[int, int]] = []
+        for batch in batches:
+            header = read_header(batch)
+            if sum(map(len, segment)) + len(batch) > SEGMENT_BYTES and segment:
+                self.write_segment(segment_base, segment)
+                segment, segment_base = [], offset
+            segment.append(batch)
+            if not epochs or header.partition_leader_epoch > epochs[-1][0]:
+                epochs.append((header.partition_leader_epoch, header.base_offset))
+            offset = header.end_offset
+        self.write_segment(segment_base, segment)
+        self.write_epochs(epochs)
+        metadata = checkpoints.format_partition_metadata("topic-id")
+        (self.directory / checkpoints.PARTITION_METADATA).write_bytes(metadata)
+
+    def write_segment(self, base_offset: int, batches: list[bytes]) -> None:
+        index, time_index = bytearray(), bytearray()
+        position = last_indexed = 0
+        timestamp = -1
+        for batch in batches:
+            header = read_header(batch)
+            timestamp = max(timestamp, header.max_timestamp)
+            if position - last_indexed > INDEX_INTERVAL_BYTES:
+                relative = header.last_offset - base_offset
+                index += checkpoints.encode_index_entry(relative, position)
+                time_index += checkpoints.encode_time_index_entry(timestamp, relative)
+                last_indexed = position
+            position += len(batch)
+        self.file(base_offset).write_bytes(b"".join(batches))
+        self.file(base_offset, ".index").write_bytes(index)
+        self.file(base_offset, ".timeindex").write_bytes(time_index)
+
+    def write_epochs(self, entries: Sequence[tuple[int, int]]) -> None:
+        (self.directory / checkpoints.EPOCH_CHECKPOINT).write_bytes(checkpoints.format_epoch_checkpoint(entries))
+
+    def file(self, base_offset: int, suffix: str = ".log") -> Path:
+        return self.directory / checkpoints.segment_file_name(base_offset, suffix)
+
+    @property
+    def segments(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.directory.glob("*.log"))
+
+    def rewrite(self, change: Callable[[list[bytes]], list[bytes]], segment: int | None = None) -> Path:
+        """Change the batches of a segment (the last one by default); the indexes stay as they are."""
+        file = self.file(self.segments[-1] if segment is None else segment)
+        content = file.read_bytes()
+        batches = []
+        while content:
+            size = read_header(content).size_bytes
+            batches.append(content[:size])
+            content = content[size:]
+        file.write_bytes(b"".join(change(batches)))
+        return file
+
+    def patch(self, segment: int, position: int, content: bytes) -> None:
+        with self.file(segment).open("r+b") as file:
+            file.seek(position)
+            file.write(content)
+
+
+class PlantedCluster:
+    """Brokers' log directories below one data directory."""
+
+    def __init__(self, root: Path, brokers: Sequence[int] = (1, 2, 3), clean: bool = True) -> None:
+        self.root = root
+        self.brokers = brokers
+        self.high_watermarks: dict[int, dict[TopicPartition, int]] = {broker: {} for broker in brokers}
+        for broker in brokers:
+            directory = self.log_directory(broker)
+            directory.mkdir(parents=True, exist_ok=True)
+            meta = MetaProperties(broker_id=broker, cluster_id="c", directory_id=f"d{broker}", boot_id="b")
+            (directory / checkpoints.META_PROPERTIES).write_bytes(checkpoints.format_meta_properties(meta))
+            if clean:
+                (directory / checkpoints.CLEAN_SHUTDOWN).write_bytes(checkpoints.format_clean_shutdown(7))
+
+    def log_directory(self, broker: int) -> Path:
+        return self.root / f"broker-{broker}"
+
+    def replica(self, broker: int, partition: TopicPartition) -> PlantedReplica:
+        return PlantedReplica(self.log_directory(broker), partition)
+
+    def write(
+        self,
+        partition: TopicPartition,
+        batches: list[bytes],
+        brokers: Sequence[int] | None = None,
+        high_watermark: int | None = None,
+        base_offset: int = 0,
+    ) -> None:
+        """The same log on these brokers (all by default), committed to its end."""
+        end = read_header(batches[-1]).end_offset if batches else base_offset
+        for broker in self.brokers if brokers is None else brokers:
+            self.replica(broker, partition).write(batches, base_offset)
+            self.set_high_watermark(broker, partition, end if high_watermark is None else high_watermark)
+
+    def set_high_watermark(self, broker: int, partition: TopicPartition, offset: int | None) -> None:
+        marks = self.high_watermarks[broker]
+        marks.pop(partition, None)
+        if offset is not None:
+            marks[partition] = offset
+        file = self.log_directory(broker) / checkpoints.HIGH_WATERMARK_CHECKPOINT
+        file.write_bytes(checkpoints.format_offset_checkpoint(marks))
+
+    def write_state(self, partition: TopicPartition, leader: int, leader_epoch: int, isr: Sequence[int]) -> None:
+        state = {str(partition): {"leader": leader, "leader_epoch": leader_epoch, "isr": list(isr)}}
+        (self.root / "cluster-state.json").write_text(json.dumps({"partitions": state}))
+
+    def write_acked(self, partition: TopicPartition, batches: Sequence[Batch], base_offset: int = 0) -> Path:
+        """Add every record of these batches to the list of acknowledged ones."""
+        file = self.root / "acked.tsv"
+        offset = base_offset
+        with file.open("a") as lines:
+            for _, values in batches:
+                for value in values:
+                    lines.write(acked_line(partition, offset, value))
+                    offset += 1
+        return file
+
+
+def acked_line(partition: TopicPartition, offset: int, value: bytes | None) -> str:
+    crc = NO_VALUE if value is None else crc32c(value)
+    shown = "-" if crc == NO_VALUE else f"{crc:08x}"
+    return f"{partition.topic}\t{partition.partition}\t{offset}\t{shown}\n"
+
+
+def restamped(batch: bytes, base_offset: int, epoch: int) -> bytes:
+    copy = bytearray(batch)
+    stamp(copy, base_offset, epoch)
+    return bytes(copy)
