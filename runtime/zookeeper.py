@@ -211,9 +211,10 @@ class ZooKeeperCoordination:
             self._open_client()
 
     def _tell(self, kind: str) -> None:
+        assert self._loop is not None
         event = SessionEvent(kind=kind, session_id=self._session_id)
         for listener in list(self._listeners):
-            listener(event)
+            self._loop.call_soon(listener, event)  # on its own: a failing one stops nobody else
 
     async def _beat(self) -> None:
         """Ask ZooKeeper anything often enough that the deadline moves while it answers."""
@@ -235,9 +236,10 @@ class ZooKeeperCoordination:
             shot.fire()
 
     def _fire_held_watches(self) -> None:
+        assert self._loop is not None
         held, self._held_watches = self._held_watches, []
         for shot in held:
-            shot.fire()
+            self._loop.call_soon(shot.fire)
 
     # --------------------------------------------------------------------------------------------------- calls
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:

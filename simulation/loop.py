@@ -1,0 +1,373 @@
+"""A virtual-time event loop: asyncio without an operating system.
+
+Theory: nothing here waits. When no callback is ready, time jumps to the next timer, and if there is none the run is
+stuck and says so. One seed yields one run because nothing outside it is consulted: ready callbacks run first in, first
+out, timers by time and then by age, and tasks and futures, which asyncio itself keeps in sets, hash by a counter of
+their loop instead of by their address. Variety comes from the doors' seeded delays, never from shuffling callbacks.
+
+Callbacks carry the process they belong to (`node.PROCESS`): a paused or busy process keeps them for later, a dead one
+drops them. Leans on BaseEventLoop's `_ready`, `_stopping` and `_run_once`; `tests/simulation` runs them on each
+supported Python.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import threading
+import time
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Executor
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
+
+from minibroker.simulation.node import PROCESS, Process, ProcessDead
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START_TIME = 1_000.0
+"""Loop time at the start: not 0, which hides bugs that take 'never' for 'at the beginning'."""
+
+SECONDS_MAX = 30 * 86_400.0
+"""A run that lasts longer waits for something that never comes, while heartbeats go on."""
+
+CALLBACKS_PER_INSTANT_MAX = 1_000_000
+"""More callbacks than this without time passing mean two tasks that wake each other for ever."""
+
+CANCELLED_TIMERS_KEPT = 1_000
+"""Deadlines are mostly cancelled: when so many have gathered, and they are the majority, the heap is cleaned."""
+
+WORLD = contextvars.Context()
+"""The context of callbacks that belong to no process: the network's and the disks' own."""
+
+
+class Stuck(AssertionError):
+    """Nothing is ready and no timer runs: what is awaited can never come."""
+
+
+class Livelock(AssertionError):
+    """Callbacks follow each other without end while time stands still."""
+
+
+class RealWaiting(AssertionError):
+    """Simulated code asked for real time, a thread, or a socket."""
+
+
+class NodeHandle(events.Handle):
+    """A ready callback and the process it belongs to."""
+
+    __slots__ = ("_process", "_virtual_loop")
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: "VirtualLoop",
+        context: contextvars.Context | None,
+    ) -> None:
+        super().__init__(callback, args, loop, context)
+        self._virtual_loop = loop
+        self._process = PROCESS.get() if context is None else context.get(PROCESS)
+
+    def _run(self) -> None:
+        process = self._process
+        if process is None:
+            super()._run()
+        elif process.runs:
+            self._virtual_loop.run_for(process, super()._run)
+        elif process.alive:
+            process.backlog.append(self)
+
+
+class NodeTimerHandle(events.TimerHandle):
+    """A timer and the process it belongs to."""
+
+    __slots__ = ("_process", "_virtual_loop")
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: "VirtualLoop",
+        context: contextvars.Context | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._virtual_loop = loop
+        self._process = PROCESS.get() if context is None else context.get(PROCESS)
+
+    def _run(self) -> None:
+        process = self._process
+        if process is None:
+            super()._run()
+        elif process.runs:
+            self._virtual_loop.run_for(process, super()._run)
+        elif process.alive:
+            process.backlog.append(cast(NodeHandle, self))
+
+
+class VirtualFuture(asyncio.Future[T]):
+    """A future with a hash that is the same in every run."""
+
+    def __init__(self, *, loop: "VirtualLoop") -> None:
+        self._serial = loop.next_serial()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class VirtualTask(asyncio.Task[T]):
+    """A task with a hash and a name that are the same in every run, and the process it belongs to."""
+
+    def __init__(
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        loop: "VirtualLoop",
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._serial = loop.next_serial()
+        self.process = PROCESS.get() if context is None else context.get(PROCESS)
+        super().__init__(coro, loop=loop, name=name or f"task-{self._serial}", context=context)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+    @property
+    def serial(self) -> int:
+        return self._serial
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Run coroutines in virtual time: `VirtualLoop().run(main())`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._serial = 0
+        self.start_time = START_TIME
+        self._now = START_TIME
+        self._end_of_time = START_TIME + SECONDS_MAX
+        self._timers: list[tuple[float, int, NodeTimerHandle]] = []
+        self._cancelled_timers = 0
+        self._current: Process | None = None
+        self._callbacks_this_instant = 0
+        self.callbacks_run = 0
+        self.unhandled: list[str] = []
+        """What nobody handled: exceptions of callbacks and of tasks that were never awaited."""
+        self.set_exception_handler(self._record_unhandled)
+
+    # ------------------------------------------------------------------------------------------------- running
+    def run(self, main: Coroutine[Any, Any, T], seconds_max: float = SECONDS_MAX) -> T:
+        """Run to the end, once; cancel what is left over, and raise if anything went wrong unnoticed."""
+        self._end_of_time = START_TIME + seconds_max
+        with forbid_real_waiting():
+            try:
+                result = self.run_until_complete(main)
+                self._cancel_what_is_left()
+            finally:
+                self.discard_tasks(lambda task: True)
+                self.close()
+        self.raise_unhandled()
+        return result
+
+    def raise_unhandled(self) -> None:
+        if self.unhandled:
+            raise AssertionError("unhandled in the virtual loop:\n" + "\n".join(self.unhandled))
+
+    def _cancel_what_is_left(self) -> None:
+        left = [task for task in self.tasks() if task.process is None]
+        for task in left:
+            task.cancel()
+        if left:
+            self.run_until_complete(asyncio.wait(left))
+
+    def tasks(self) -> list[VirtualTask[Any]]:
+        """All unfinished tasks of this loop, oldest first."""
+        found = [task for task in asyncio.all_tasks(self) if isinstance(task, VirtualTask)]
+        return sorted(found, key=lambda task: task.serial)
+
+    def discard_tasks(self, belongs: Callable[[VirtualTask[Any]], bool]) -> None:
+        """Forget tasks of the dead. Their coroutines are closed; what their `finally` blocks ask of a door is refused
+        there, and what they await never comes."""
+        for task in self.tasks():
+            if belongs(task):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = cast(Coroutine[Any, Any, Any], task.get_coro())
+                if getattr(coroutine, "cr_running", False):
+                    continue  # it is the one that calls us: it unwinds by ProcessDead
+                context = task.process.context if task.process is not None else WORLD
+                context.copy().run(close_coroutine, coroutine)
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def time(self) -> float:
+        """Virtual seconds; ahead of the others for a process that is in a slow synchronous call."""
+        current = self._current
+        return self._now if current is None or current.busy_until <= self._now else current.busy_until
+
+    @property
+    def elapsed(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now - START_TIME
+
+    def charge(self, seconds: float) -> None:
+        """The running process is in a synchronous call that takes this long; nothing else of it runs meanwhile."""
+        if self._current is not None and seconds > 0:
+            self._current.busy_until = self.time() + seconds
+
+    def run_for(self, process: Process, run: Callable[[], None]) -> None:
+        """Run a callback of a process, then hold the process for as long as it was charged."""
+        self._current = process
+        try:
+            run()
+        finally:
+            self._current = None
+        if process.busy_until > self._now and process.alive:
+            process.runs = False
+            self.call_at(process.busy_until, lambda: process.wake(self._now), context=WORLD)
+
+    def run_again(self, handles: "deque[NodeHandle]") -> None:
+        self._ready_queue.extend(handles)
+
+    @property
+    def _ready_queue(self) -> "deque[events.Handle]":
+        return cast("deque[events.Handle]", self._ready)  # type: ignore[attr-defined]
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready_queue, self._timers
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+                self._cancelled_timers -= 1
+            if not timers:
+                raise Stuck(f"nothing is left to happen at {self.elapsed:.3f} s; waiting: {self.tasks()}")
+            if timers[0][0] > self._now:
+                self._now = timers[0][0]
+                if self._now > self._end_of_time:
+                    raise Stuck(f"not done after {self.elapsed:.0f} s; waiting: {self.tasks()}")
+                self._callbacks_this_instant = 0
+        while timers and timers[0][0] <= self._now:
+            ready.append(heapq.heappop(timers)[2])
+        count = len(ready)
+        self.callbacks_run += count
+        self._callbacks_this_instant += count
+        if self._callbacks_this_instant > CALLBACKS_PER_INSTANT_MAX:
+            raise Livelock(f"time stands still at {self.elapsed:.3f} s; running: {self.tasks()}")
+        for _ in range(count):
+            handle = ready.popleft()
+            if handle._cancelled:
+                if isinstance(handle, NodeTimerHandle):
+                    self._cancelled_timers -= 1
+                continue
+            handle._run()
+
+    # ---------------------------------------------------------------------------------------------- scheduling
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> NodeHandle:
+        handle = NodeHandle(callback, args, self, context)
+        self._ready_queue.append(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> NodeTimerHandle:
+        handle = NodeTimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, self.next_serial(), handle))
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> NodeTimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        self._cancelled_timers += 1
+        if self._cancelled_timers > max(CANCELLED_TIMERS_KEPT, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if not entry[2]._cancelled]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
+
+    def create_future(self) -> VirtualFuture[Any]:
+        return VirtualFuture(loop=self)
+
+    def create_task(
+        self, coro: Any, *, name: object = None, context: contextvars.Context | None = None
+    ) -> VirtualTask[Any]:
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is not None and not process.alive:
+            coro.close()
+        task = VirtualTask(coro, loop=self, name=None if name is None else str(name), context=context)
+        if process is not None and not process.alive:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        return task
+
+    # ---------------------------------------------------------------------------------------- not in this world
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> NodeHandle:
+        if threading.get_ident() != self._thread_id:  # type: ignore[attr-defined]
+            refuse("a thread")
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
+        refuse("a thread (use the disk door's in_background)")
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse("name resolution")
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse("a socket (use the network door)")
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse("a socket (use the network door)")
+
+    def _record_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, ProcessDead):
+            self.unhandled.append(f"{context['message']}: {error!r} {describe_origin(error)}")
+
+
+def describe_origin(error: BaseException | None) -> str:
+    """File and line of the innermost frame: enough to find it, the same in every run."""
+    trace = error.__traceback__ if error is not None else None
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+def close_coroutine(coroutine: "Coroutine[Any, Any, Any] | Generator[Any, Any, Any]") -> None:
+    """Close it even if its cleanup awaits again and again."""
+    for _ in range(100):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError:  # 'coroutine ignored GeneratorExit': it is at another await now
+            continue
+        except BaseException:
+            return
+
+
+def refuse(what: str) -> NoReturn:
+    raise RealWaiting(f"simulated code asked for {what}")
+
+
+@contextlib.contextmanager
+def forbid_real_waiting() -> Iterator[None]:
+    """While a virtual loop runs, nothing may sleep or start a thread: it would do so in real time."""
+    sleep, start = time.sleep, threading.Thread.start
+    time.sleep = lambda seconds: refuse(f"a real sleep of {seconds} s")
+    threading.Thread.start = lambda self: refuse(f"a thread ({self.name})")  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        time.sleep = sleep
+        threading.Thread.start = start  # type: ignore[method-assign]

@@ -1,0 +1,571 @@
+"""The virtual network: machines by name, TCP connections between them, and their faults.
+
+Theory: each direction of a connection is a first-in-first-out pipe of segments with arrival times. A writer's bytes
+leave for the pipe while fewer than WINDOW_BYTES wait there unread; the rest stays in the transport's buffer, which
+makes back-pressure. What was written is kept by reference and read on arrival, as uvloop may do: whoever changes it
+after `write` is found out. A cut link holds the pipe and nothing is lost, as TCP would resend; a connection attempt
+over it is never answered. A killed process resets its connections, for its kernel lives on; a machine without power
+says nothing at all, and its peers learn of it from a reset when they have sent something and it is up again.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from minibroker.runtime.ports import AddressInUse, Buffer, ConnectionRefused, NetworkError, Transport
+from minibroker.simulation.loop import WORLD, VirtualLoop
+from minibroker.simulation.node import Process
+from minibroker.simulation.trace import Trace, checksum
+
+WINDOW_BYTES = 256 * 1024
+"""Bytes that the two kernels hold for a reader: the order of Linux's defaults for a young connection."""
+
+HIGH_WATER_BYTES = 64 * 1024
+"""asyncio's default for pause_writing; a quarter of it for resume_writing."""
+
+EPHEMERAL_PORT = 40_000
+
+RESET_AFTER_BOOT_SECONDS = (0.2, 1.0)
+"""When a peer's resent segment reaches a machine that is up again and knows nothing of the connection."""
+
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+ANY_NAMES = frozenset({"", "0.0.0.0", "::"})
+
+ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+
+
+class Latency(msgspec.Struct):
+    """One-way delays in seconds: at least `minimum`, `extra_mean` more on average (exponential)."""
+
+    minimum: float = 0.000_2
+    extra_mean: float = 0.000_3
+    loopback: float = 0.000_05
+    split_probability: float = 0.02
+    """How often an arrival is read in two pieces, cut anywhere."""
+
+
+class Segment:
+    """Bytes under way, not copied; or the end of the stream (`parts` None)."""
+
+    __slots__ = ("arrives_at", "length", "parts")
+
+    def __init__(self, arrives_at: float, parts: list[Buffer] | None, length: int) -> None:
+        self.arrives_at = arrives_at
+        self.parts = parts
+        self.length = length
+
+
+class Fabric:
+    """All links of a world. Faults are calls on it."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
+        self.loop = loop
+        self.random = rng
+        self.trace = trace
+        self.latency = Latency()
+        self.slow_links: dict[tuple[str, str], float] = {}
+        """Extra seconds from one machine to another."""
+        self._known: set[str] = set()
+        self._powered_off: set[str] = set()
+        self._cut: set[tuple[str, str]] = set()
+        self._listeners: dict[tuple[str, int], SimulatedListener] = {}
+        self._ends: dict[int, SimulatedTransport] = {}
+        self._serial = 0
+        self._next_port: dict[str, int] = {}
+
+    def network_for(self, process: Process) -> "SimulatedNetwork":
+        """The door of one process."""
+        self._known.add(process.name)
+        return SimulatedNetwork(self, process)
+
+    # -------------------------------------------------------------------------------------------------- faults
+    def cut(self, source: str, target: str) -> None:
+        """Nothing gets from source to target any more (one way)."""
+        self._cut.add((source, target))
+
+    def heal(self, source: str, target: str) -> None:
+        self._cut.discard((source, target))
+        for end in list(self._ends.values()):
+            if end.host == target:
+                end.pump_soon(self.delay(source, target))
+
+    def partition(self, one: str, other: str) -> None:
+        """Both ways."""
+        self.cut(one, other)
+        self.cut(other, one)
+
+    def isolate(self, host: str) -> None:
+        """From everybody else, both ways."""
+        for other in sorted(self._known - {host}):
+            self.partition(host, other)
+
+    def heal_all(self) -> None:
+        for source, target in sorted(self._cut):
+            self.heal(source, target)
+
+    def reset_connections(self, one: str, other: str) -> int:
+        """Break every connection between two machines, in the middle of a frame if one is under way."""
+        broken = 0
+        for end in list(self._ends.values()):
+            if end.host == one and end.peer.host == other and not end.is_gone:
+                end.pump_some()
+                for side in (end, end.peer):
+                    side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
+                broken += 1
+        return broken
+
+    def process_killed(self, process: Process) -> None:
+        """Its kernel closes what it had open."""
+        self._forget(process, tells_peers=True)
+
+    def power_lost(self, host: str, process: Process | None) -> None:
+        self._powered_off.add(host)
+        if process is not None:
+            self._forget(process, tells_peers=False)
+
+    def power_on(self, host: str) -> None:
+        self._powered_off.discard(host)
+        for end in list(self._ends.values()):
+            if end.peer.host == host and end.peer.is_gone and end.unread_by_peer:
+                end.lose_soon(
+                    ConnectionResetError("connection reset: the machine was restarted"),
+                    self.random.uniform(*RESET_AFTER_BOOT_SECONDS),
+                )
+
+    def _forget(self, process: Process, tells_peers: bool) -> None:
+        for address, listener in list(self._listeners.items()):
+            if listener.process is process:
+                del self._listeners[address]
+        for end in list(self._ends.values()):
+            if end.process is process:
+                end.vanish()
+                if tells_peers:
+                    end.peer.lose_soon(
+                        ConnectionResetError("connection reset by peer"), self.delay(end.host, end.peer.host)
+                    )
+
+    # ----------------------------------------------------------------------------------------------- machinery
+    def is_open(self, source: str, target: str) -> bool:
+        return (source, target) not in self._cut
+
+    def is_up(self, host: str) -> bool:
+        return host not in self._powered_off
+
+    def knows(self, host: str) -> bool:
+        return host in self._known
+
+    def delay(self, source: str, target: str) -> float:
+        """One-way delay of the next segment."""
+        if source == target:
+            return self.latency.loopback
+        extra = self.random.expovariate(1 / self.latency.extra_mean) if self.latency.extra_mean else 0.0
+        return self.latency.minimum + extra + self.slow_links.get((source, target), 0.0)
+
+    def new_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def new_port(self, host: str) -> int:
+        port = self._next_port.get(host, EPHEMERAL_PORT)
+        while (host, port) in self._listeners:
+            port += 1
+        self._next_port[host] = port + 1
+        return port
+
+    def bind(self, listener: "SimulatedListener") -> None:
+        address = (listener.host, listener.port)
+        if address in self._listeners:
+            raise AddressInUse(f"{listener.host}:{listener.port} is in use by another process")
+        self._listeners[address] = listener
+
+    def unbind(self, listener: "SimulatedListener") -> None:
+        if self._listeners.get((listener.host, listener.port)) is listener:
+            del self._listeners[(listener.host, listener.port)]
+
+    def listener_at(self, host: str, port: int) -> "SimulatedListener | None":
+        return self._listeners.get((host, port))
+
+    def add(self, end: "SimulatedTransport") -> None:
+        self._ends[end.serial] = end
+
+    def remove(self, end: "SimulatedTransport") -> None:
+        if end.is_gone and end.peer.is_gone:
+            self._ends.pop(end.serial, None)
+            self._ends.pop(end.peer.serial, None)
+
+
+class SimulatedListener:
+    """Implements `ports.Listener`."""
+
+    def __init__(self, fabric: Fabric, process: Process, factory: ProtocolFactory, host: str, port: int) -> None:
+        self._fabric = fabric
+        self.process = process
+        self.factory = factory
+        self.host = host
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def close(self) -> None:
+        self._fabric.unbind(self)
+        await asyncio.sleep(0)
+
+
+class SimulatedNetwork:
+    """Implements `ports.Network` for one process."""
+
+    def __init__(self, fabric: Fabric, process: Process) -> None:
+        self._fabric = fabric
+        self._process = process
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> SimulatedListener:
+        self._process.check_alive()
+        name = self._process.name
+        if host not in ANY_NAMES and host not in LOOPBACK_NAMES and host != name:
+            raise NetworkError(f"cannot listen on {host}:{port}: not an address of {name}")
+        listener = SimulatedListener(
+            self._fabric, self._process, factory, name, port if port else self._fabric.new_port(name)
+        )
+        self._fabric.bind(listener)
+        return listener
+
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, timeout_ms: int
+    ) -> tuple[Transport, asyncio.BufferedProtocol]:
+        self._process.check_alive()
+        fabric, source = self._fabric, self._process.name
+        target = source if host in LOOPBACK_NAMES else host
+        if not fabric.knows(target):
+            raise NetworkError(f"cannot resolve {host}:{port}: unknown host")
+        attempt = Attempt(fabric, self._process, factory, target, port)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                end = await attempt.established
+                attempt.is_taken = True
+        except TimeoutError:
+            raise NetworkError(f"cannot connect to {host}:{port}: no answer in {timeout_ms} ms") from None
+        except ConnectionRefusedError:
+            raise ConnectionRefused(f"cannot connect to {host}:{port}: connection refused") from None
+        finally:
+            attempt.abandon()
+        return end, end.protocol
+
+
+class Attempt:
+    """One connection being opened: SYN there, answer back. Lost ones are sent again every second."""
+
+    RESEND_SECONDS = 1.0
+
+    def __init__(self, fabric: Fabric, process: Process, factory: ProtocolFactory, target: str, port: int) -> None:
+        self._fabric = fabric
+        self._process = process
+        self._factory = factory
+        self._target = target
+        self._port = port
+        self._own_port = fabric.new_port(process.name)
+        self._abandoned = False
+        self.is_taken = False
+        self.established: asyncio.Future[SimulatedTransport] = fabric.loop.create_future()
+        self._send()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more; what was established in the same instant is closed again."""
+        self._abandoned = True
+        done = self.established.done() and not self.established.cancelled()
+        if done and self.established.exception() is None and not self.is_taken:
+            self.established.result().abort()
+
+    def _send(self) -> None:
+        there = self._fabric.delay(self._process.name, self._target)
+        self._later(there, self._arrive, WORLD)
+
+    def _later(self, seconds: float, call: Callable[..., None], context: contextvars.Context, *args: Any) -> None:
+        self._fabric.loop.call_at(self._fabric.loop.time() + seconds, call, *args, context=context)
+
+    def _arrive(self) -> None:
+        fabric, source = self._fabric, self._process.name
+        if self._abandoned or self.established.done():
+            return
+        passes = fabric.is_open(source, self._target) and fabric.is_open(self._target, source)
+        if not passes or not fabric.is_up(self._target):
+            self._later(self.RESEND_SECONDS, self._send, WORLD)
+            return
+        back = fabric.delay(self._target, source)
+        listener = fabric.listener_at(self._target, self._port)
+        if listener is None:
+            fabric.trace.record("refused", source, f"{self._target}:{self._port}")
+            self._later(back, self._refuse, self._process.context)
+            return
+        fabric.trace.record("connected", source, f"{self._target}:{self._port}")
+        client = SimulatedTransport(fabric, self._process, source, self._own_port)
+        server = SimulatedTransport(fabric, listener.process, listener.host, listener.port)
+        client.peer, server.peer = server, client
+        fabric.add(client)
+        fabric.add(server)
+        fabric.loop.call_soon(server.open, listener.factory, context=listener.process.context)
+        self._later(back, self._establish, self._process.context, client)
+
+    def _refuse(self) -> None:
+        if not self.established.done():
+            self.established.set_exception(ConnectionRefusedError())
+
+    def _establish(self, client: "SimulatedTransport") -> None:
+        if self._abandoned or self.established.done():
+            client.abort()
+            return
+        client.open(self._factory)
+        self.established.set_result(client)
+
+
+class SimulatedTransport:
+    """One end of a connection. Implements `ports.Transport`; the pipe it owns is the one that it reads from."""
+
+    peer: "SimulatedTransport"
+    protocol: asyncio.BufferedProtocol
+
+    def __init__(self, fabric: Fabric, process: Process, host: str, port: int) -> None:
+        self._fabric = fabric
+        self._loop = fabric.loop
+        self.serial = fabric.new_serial()
+        self.process = process
+        self.host = host
+        self.port = port
+        self.is_gone = False
+        """No longer in its kernel: closed, reset, killed, or without power."""
+        self._opened = False
+        self._lost = False
+        self._closing = False
+        self._fin_sent = False
+        self._reading = True
+        self._pipe: deque[Segment] = deque()
+        self._unread = bytearray()
+        self._ended = False
+        self._buffer: deque[Buffer] = deque()
+        self._buffer_bytes = 0
+        self._high = HIGH_WATER_BYTES
+        self._low = HIGH_WATER_BYTES // 4
+        self._writer_paused = False
+        self.unread_by_peer = 0
+
+    def open(self, factory: ProtocolFactory) -> None:
+        """The connection is made, on this side."""
+        if self.is_gone:
+            return  # reset before it was accepted
+        self.protocol = factory()
+        self._opened = True
+        self.protocol.connection_made(self)  # type: ignore[arg-type]
+        self.pump()
+
+    # ------------------------------------------------------------------------------------------------- writing
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Sequence[Buffer]) -> None:
+        if not self.process.alive:
+            return
+        if self._lost:
+            raise RuntimeError("the transport is closed")  # as uvloop does
+        if self.is_gone or self._fin_sent:
+            return
+        for data in list_of_data:
+            if len(data):
+                self._buffer.append(data)
+                self._buffer_bytes += len(data)
+        self._send_buffer()
+        if self._buffer_bytes > self._high and not self._writer_paused:
+            self._writer_paused = True
+            self.protocol.pause_writing()
+
+    def _send_buffer(self) -> None:
+        """Move what the window allows from the buffer into the peer's pipe."""
+        parts: list[Buffer] = []
+        length = 0
+        room = WINDOW_BYTES - self.unread_by_peer
+        while self._buffer and room > 0:
+            part = self._buffer.popleft()
+            if len(part) > room:
+                view = memoryview(part)
+                self._buffer.appendleft(view[room:])
+                part = view[:room]
+            parts.append(part)
+            length += len(part)
+            room -= len(part)
+        if parts:
+            self._buffer_bytes -= length
+            self.unread_by_peer += length
+            self._send_segment(parts, length)
+
+    def _send_segment(self, parts: list[Buffer] | None, length: int) -> None:
+        peer, fabric = self.peer, self._fabric
+        if peer.is_gone:
+            if fabric.is_up(peer.host):
+                round_trip = fabric.delay(self.host, peer.host) + fabric.delay(peer.host, self.host)
+                self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
+            return
+        now = self._loop.time()
+        arrives_at = now + fabric.delay(self.host, peer.host)
+        last = peer._pipe[-1].arrives_at if peer._pipe else 0.0
+        peer._pipe.append(Segment(max(arrives_at, last), parts, length))
+        peer.pump_soon(max(arrives_at, last) - now)
+
+    def _peer_has_read(self, length: int) -> None:
+        """The window opens again."""
+        self.unread_by_peer -= length
+        if self._buffer and not self.is_gone:
+            self._send_buffer()
+        if self._writer_paused and self._buffer_bytes <= self._low and not self.is_gone:
+            self._writer_paused = False
+            self.protocol.resume_writing()
+        if self._closing and not self._buffer:
+            self._finish_closing()
+
+    # ------------------------------------------------------------------------------------------------- reading
+    def pump_soon(self, seconds: float) -> None:
+        when = self._loop.time() + max(0.0, seconds)
+        self._loop.call_at(when, self.pump, context=self.process.context)
+
+    def pump(self) -> None:
+        """Take what has arrived and hand it to the protocol."""
+        now = self._loop.time()
+        while self._pipe and self._pipe[0].arrives_at <= now and not self.is_gone and self._opened:
+            if not self._fabric.is_open(self.peer.host, self.host):
+                return  # heal() pumps again
+            segment = self._pipe.popleft()
+            if segment.parts is None:
+                self._ended = True
+            else:
+                data = b"".join(segment.parts)
+                self._fabric.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
+                self._unread += data
+        self._read()
+
+    def pump_some(self) -> None:
+        """Before a reset: a part of what is under way arrives, cut anywhere."""
+        if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone:
+            data = b"".join(self._pipe[0].parts)
+            self._unread += data[: self._fabric.random.randrange(len(data) + 1)]
+            self._pipe.clear()
+            self._loop.call_soon(self._read, context=self.process.context)
+
+    def _read(self) -> None:
+        while self._unread and self._reading and not self._closing and not self.is_gone:
+            wanted = len(self._unread)
+            if wanted > 1 and self._fabric.random.random() < self._fabric.latency.split_probability:
+                wanted = self._fabric.random.randrange(1, wanted)
+            target = memoryview(self.protocol.get_buffer(wanted)).cast("B")
+            count = min(len(target), wanted)
+            assert count > 0, "get_buffer returned an empty buffer"
+            target[:count] = self._unread[:count]
+            target.release()
+            del self._unread[:count]
+            self._tell_peer_of_reading(count)
+            try:
+                self.protocol.buffer_updated(count)
+            except Exception as error:  # as asyncio does
+                message = "Fatal error: protocol.buffer_updated() call failed."
+                self._loop.call_exception_handler({"message": message, "exception": error})
+                self.abort()
+        if self._ended and not self._unread and self._reading and not self._closing and not self.is_gone:
+            self._ended = False
+            if not self.protocol.eof_received():
+                self.close()
+
+    def _tell_peer_of_reading(self, count: int) -> None:
+        peer = self.peer
+        if not peer.is_gone:
+            self._loop.call_soon(peer._peer_has_read, count, context=peer.process.context)
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.call_soon(self._read, context=self.process.context)
+
+    # ------------------------------------------------------------------------------------------------- closing
+    def close(self) -> None:
+        if self._closing or not self.process.alive:
+            return
+        self._closing = True
+        if not self._buffer:
+            self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        if self._fin_sent or self.is_gone:
+            return
+        self._fin_sent = True
+        self._send_segment(None, 0)
+        self._loop.call_soon(self._lose, None, context=self.process.context)
+
+    def abort(self) -> None:
+        if not self.process.alive or self.is_gone:
+            return
+        self._closing = True
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        delay = self._fabric.delay(self.host, self.peer.host)
+        self.peer.lose_soon(ConnectionResetError("connection reset by peer"), delay)
+        self.is_gone = True
+        self._loop.call_soon(self._lose, None, context=self.process.context)
+
+    def lose_soon(self, error: Exception | None, seconds: float) -> None:
+        """The kernel of this end learns that the connection is broken; it waits behind a cut link."""
+        if not self.is_gone:
+            when = self._loop.time() + max(0.0, seconds)
+            self._loop.call_at(when, self._lose_when_told, error, context=self.process.context)
+
+    def _lose_when_told(self, error: Exception | None) -> None:
+        if not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host:
+            self.lose_soon(error, Attempt.RESEND_SECONDS)
+        else:
+            self._lose(error)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self.vanish()
+        self._closing = True
+        self._lost = True
+        if self._opened:
+            self.protocol.connection_lost(error)
+
+    def vanish(self) -> None:
+        """Without a word: this end exists no more."""
+        self.is_gone = True
+        self._pipe.clear()
+        self._unread.clear()
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        self._fabric.remove(self)
+
+    # --------------------------------------------------------------------------------------------------- facts
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        assert high >= low >= 0
+        self._high, self._low = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return self._buffer_bytes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        match name:
+            case "peername":
+                return (self.peer.host, self.peer.port)
+            case "sockname":
+                return (self.host, self.port)
+            case _:
+                return default

@@ -1,0 +1,189 @@
+"""ZooKeeper's data: nodes, versions, transaction ids, and what each operation does to them. No time, no sessions' life.
+
+Owns: the rules of create, set, delete, check and multi as ZooKeeper 3.9 has them, in the order in which it checks them.
+A transaction tells which watches it triggers; who watches is the server's business.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from minibroker.runtime.ports import (
+    BadVersion,
+    CheckOp,
+    CoordinationError,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SetOp,
+    Stat,
+)
+
+PERSISTENT = 0
+
+
+class ZNode(msgspec.Struct):
+    """One node."""
+
+    data: bytes
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int = PERSISTENT
+    version: int = 0
+    children: set[str] = msgspec.field(default_factory=set)
+    children_created: int = 0
+    """Gives sequence nodes their numbers; never falls."""
+
+    def stat(self) -> Stat:
+        return Stat(version=self.version, czxid=self.czxid, mzxid=self.mzxid, ephemeral_owner=self.ephemeral_owner)
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A watch to trigger: of the node's data or existence, or of its list of children."""
+
+    path: str
+    children: bool
+
+
+class Tree:
+    """All nodes, by path."""
+
+    def __init__(self) -> None:
+        self.zxid = 0
+        self.nodes: dict[str, ZNode] = {
+            "/": ZNode(b"", 0, 0, children={"zookeeper"}),
+            "/zookeeper": ZNode(b"", 0, 0),
+        }
+
+    def find(self, path: str) -> ZNode:
+        node = self.nodes.get(path)
+        if node is None:
+            raise NoNode(path)
+        return node
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self.find(path).children)
+
+    def next_zxid(self) -> int:
+        self.zxid += 1
+        return self.zxid
+
+    def transact(
+        self, operations: Sequence[Operation], session_id: int
+    ) -> tuple[list[str | Stat | None], list[Changed]]:
+        """All or nothing, under one transaction id. A failed one changes nothing and carries the index."""
+        zxid = self.next_zxid()
+        undo: list[Callable[[], None]] = []
+        changed: list[Changed] = []
+        results: list[str | Stat | None] = []
+        for index, operation in enumerate(operations):
+            try:
+                results.append(self._apply(operation, session_id, zxid, undo, changed))
+            except CoordinationError as error:
+                for step in reversed(undo):
+                    step()
+                error.index = index
+                raise
+        return results, changed
+
+    def delete_ephemerals(self, session_id: int) -> tuple[list[str], list[Changed]]:
+        """What the end of a session takes with it, in one transaction."""
+        zxid = self.next_zxid()
+        owned = sorted(path for path, node in self.nodes.items() if node.ephemeral_owner == session_id)
+        changed: list[Changed] = []
+        for path in owned:
+            self._apply(DeleteOp(path=path), session_id, zxid, [], changed)
+        return owned, changed
+
+    def _apply(
+        self,
+        operation: Operation,
+        session_id: int,
+        zxid: int,
+        undo: list[Callable[[], None]],
+        changed: list[Changed],
+    ) -> str | Stat | None:
+        match operation:
+            case CreateOp():
+                return self._create(operation, session_id, zxid, undo, changed)
+            case SetOp():
+                return self._set(operation, zxid, undo, changed)
+            case DeleteOp():
+                self._delete(operation, undo, changed)
+                return None
+            case CheckOp():
+                check_version(self.find(operation.path), operation.path, operation.version)
+                return None
+
+    def _create(
+        self, operation: CreateOp, session_id: int, zxid: int, undo: list[Callable[[], None]], changed: list[Changed]
+    ) -> str:
+        parent_path = parent_of(operation.path)
+        parent = self.find(parent_path)
+        path = f"{operation.path}{parent.children_created:010d}" if operation.sequence else operation.path
+        if path in self.nodes:
+            raise NodeExists(path)
+        if parent.ephemeral_owner != PERSISTENT:
+            raise CoordinationError(f"{path}: ephemeral nodes have no children")
+        name = path.rpartition("/")[2]
+        self.nodes[path] = ZNode(operation.data, zxid, zxid, session_id if operation.ephemeral else PERSISTENT)
+        parent.children.add(name)
+        parent.children_created += 1
+
+        def take_back() -> None:
+            del self.nodes[path]
+            parent.children.discard(name)
+            parent.children_created -= 1
+
+        undo.append(take_back)
+        changed += [Changed(path, children=False), Changed(parent_path, children=True)]
+        return path
+
+    def _set(self, operation: SetOp, zxid: int, undo: list[Callable[[], None]], changed: list[Changed]) -> Stat:
+        node = self.find(operation.path)
+        check_version(node, operation.path, operation.version)
+        before = (node.data, node.version, node.mzxid)
+        node.data, node.version, node.mzxid = operation.data, node.version + 1, zxid
+
+        def take_back() -> None:
+            node.data, node.version, node.mzxid = before
+
+        undo.append(take_back)
+        changed.append(Changed(operation.path, children=False))
+        return node.stat()
+
+    def _delete(self, operation: DeleteOp, undo: list[Callable[[], None]], changed: list[Changed]) -> None:
+        path = operation.path
+        node = self.find(path)
+        check_version(node, path, operation.version)
+        if node.children:
+            raise NotEmpty(path)
+        parent_path, name = parent_of(path), path.rpartition("/")[2]
+        parent = self.nodes[parent_path]
+        del self.nodes[path]
+        parent.children.discard(name)
+
+        def take_back() -> None:
+            self.nodes[path] = node
+            parent.children.add(name)
+
+        undo.append(take_back)
+        changed += [
+            Changed(path, children=False),
+            Changed(path, children=True),
+            Changed(parent_path, children=True),
+        ]
+
+
+def parent_of(path: str) -> str:
+    assert path.startswith("/"), f"{path!r} is not absolute"
+    assert len(path) > 1, "the root cannot be created or deleted"
+    return path.rpartition("/")[0] or "/"
+
+
+def check_version(node: ZNode, path: str, version: int) -> None:
+    if version not in (-1, node.version):
+        raise BadVersion(f"{path}: version {version} asked, {node.version} found")

@@ -1,0 +1,333 @@
+"""The virtual ZooKeeper: one server for a world, and a coordination door for each process.
+
+Theory: a session lives at the server and is kept by what the server hears of it; a link is one connection of it. Both
+directions of a link are first in, first out, so a watch event arrives before the answer that could show the new data.
+Others see a session's end before its owner does. Requests under way when a link is cut are lost, or reach the server
+when it is healed: the owner has been told 'outcome unknown' by then.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from minibroker.runtime.ports import CoordinationError, Operation
+from minibroker.simulation.loop import WORLD, VirtualLoop
+from minibroker.simulation.node import Process
+from minibroker.simulation.trace import Trace
+from minibroker.simulation.znode_tree import Changed, Tree
+
+FIRST_SESSION_ID = 0x1000_0000_0000_0000
+LATE_REQUEST_PROBABILITY = 0.5
+"""Of requests under way into a cut: how many arrive after it is healed."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a client asks: to read something, or to change something."""
+
+    kind: str
+    """'get', 'exists', 'children', 'write', 'close'."""
+    path: str = ""
+    operations: tuple[Operation, ...] = ()
+    watch: int | None = None
+    """The client's number for the watch to leave."""
+
+
+Answer = Callable[[Any, CoordinationError | None], None]
+
+
+class Session(msgspec.Struct):
+    """What the server knows of a client."""
+
+    session_id: int
+    timeout_ms: int
+    last_heard: float
+    link: "Link | None" = None
+
+
+class ServerOptions(msgspec.Struct):
+    """Settings of the simulated server."""
+
+    tick_ms: int = 500
+    latency_minimum: float = 0.000_3
+    latency_extra_mean: float = 0.000_5
+    extra_delay: float = 0.0
+    """Seconds added each way: a slow ZooKeeper."""
+
+
+class Link:
+    """One connection between a client and the server. `owner` is told of answers, watches and its end."""
+
+    def __init__(self, server: "SimulatedZooKeeper", process: Process, owner: "LinkOwner") -> None:
+        self._server = server
+        self.process = process
+        self._owner = owner
+        self.session_id = 0
+        self.is_open = True
+        self._next_arrival = 0.0
+        self._next_answer = 0.0
+
+    def send(self, request: Request, answer: Answer) -> None:
+        """To the server; `answer` is called in the client's process, or never."""
+        loop = self._server.loop
+        self._next_arrival = max(self._next_arrival, loop.time() + self._server.delay())
+        loop.call_at(self._next_arrival, self._server.receive, self, request, answer, context=WORLD)
+
+    def deliver(self, call: Callable[..., None], *arguments: Any) -> None:
+        """To the client, unless the way there is cut."""
+        loop = self._server.loop
+        self._next_answer = max(self._next_answer, loop.time() + self._server.delay())
+        loop.call_at(self._next_answer, self._hand_over, call, arguments, context=self.process.context)
+
+    def _hand_over(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if self.is_open and self._server.is_reachable(self.process.name):
+            call(*arguments)
+
+    def fire_watch(self, number: int) -> None:
+        self.deliver(self._owner.on_watch, self, number)
+
+    def break_from_server(self) -> None:
+        """The server closes it; the client is told if it can be."""
+        self._server.forget_watches(self)
+        self.deliver(self._owner.on_broken, self)
+
+    def break_from_client(self) -> None:
+        """The client has given it up; the server sees that, or hears nothing more."""
+        self.is_open = False
+        self._server.forget_watches(self)
+
+
+class LinkOwner:
+    """What a link needs of its client."""
+
+    def on_watch(self, link: Link, number: int) -> None: ...
+
+    def on_broken(self, link: Link) -> None: ...
+
+
+class SimulatedZooKeeper:
+    """The server, shared by a world. Faults are calls on it."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
+        self.loop = loop
+        self.random = rng
+        self.trace = trace
+        self.options = ServerOptions()
+        self.tree = Tree()
+        self.sessions: dict[int, Session] = {}
+        self._next_session_id = FIRST_SESSION_ID
+        self._watches: dict[Changed, list[tuple[Link, int]]] = {}
+        self._unreachable: set[str] = set()
+        self._everybody_cut = False
+        self._stopped = False
+        self._late: list[tuple[Link, Request, Answer]] = []
+        self._lost_replies: dict[str, int] = {}
+
+    # -------------------------------------------------------------------------------------------------- faults
+    def cut(self, host: str | None = None) -> None:
+        """Unreachable for one machine, or for all."""
+        if host is None:
+            self._everybody_cut = True
+        else:
+            self._unreachable.add(host)
+
+    def heal(self, host: str | None = None) -> None:
+        if host is None:
+            self._everybody_cut = False
+            self._unreachable.clear()
+        else:
+            self._unreachable.discard(host)
+        late, self._late = self._late, []
+        for link, request, answer in late:
+            self.loop.call_at(self.loop.time() + self.delay(), self.receive, link, request, answer, context=WORLD)
+
+    def lose_next_reply(self, host: str, times: int = 1) -> None:
+        """The next write of this machine happens, but its connection breaks before the answer."""
+        self._lost_replies[host] = self._lost_replies.get(host, 0) + times
+
+    def drop_connection(self, host: str) -> None:
+        """A reset connection; the session lives."""
+        for session in list(self.sessions.values()):
+            if session.link is not None and session.link.process.name == host:
+                session.link.break_from_server()
+                session.link = None
+
+    def expire_session(self, session_id: int) -> None:
+        """As if nothing had been heard of it: others see its ephemerals vanish first."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            self._end_session(session)
+
+    def sessions_of(self, host: str) -> list[int]:
+        return [
+            session.session_id
+            for session in self.sessions.values()
+            if session.link is not None and session.link.process.name == host
+        ]
+
+    def stop(self) -> None:
+        """The server process ends; its data and sessions stay on its disk."""
+        self._stopped = True
+        for session in self.sessions.values():
+            if session.link is not None:
+                session.link.break_from_server()
+                session.link = None
+
+    def start(self) -> None:
+        """Up again: as ZooKeeper does, every session gets its full time anew."""
+        self._stopped = False
+        for session in list(self.sessions.values()):
+            self._touch(session)
+            self._watch_expiry(session)
+
+    def is_reachable(self, host: str) -> bool:
+        return not self._everybody_cut and host not in self._unreachable
+
+    @property
+    def is_running(self) -> bool:
+        return not self._stopped
+
+    # ------------------------------------------------------------------------------------------------ sessions
+    def connect(self, link: Link, session_id: int, timeout_ms: int, answer: Callable[[int, int], None]) -> None:
+        """Take a link into a session; answers (session id, granted timeout), the latter 0 if the session is over."""
+        if session_id == 0:
+            session = self._new_session(timeout_ms)
+        else:
+            found = self.sessions.get(session_id)
+            if found is None:
+                self.trace.record("zk-refused-session", link.process.name, session_id)
+                link.deliver(answer, session_id, 0)
+                return
+            session = found
+        if session.link is not None and session.link is not link:
+            session.link.break_from_client()
+        session.link = link
+        link.session_id = session.session_id
+        self._touch(session)
+        self.trace.record("zk-connect", link.process.name, session.session_id)
+        link.deliver(answer, session.session_id, session.timeout_ms)
+
+    def _new_session(self, timeout_ms: int) -> Session:
+        tick = self.options.tick_ms
+        granted = min(max(timeout_ms, 2 * tick), 20 * tick)
+        session = Session(self._next_session_id, granted, self.loop.time())
+        self._next_session_id += 1
+        self.tree.next_zxid()
+        self.sessions[session.session_id] = session
+        self._watch_expiry(session)
+        return session
+
+    def _touch(self, session: Session) -> None:
+        session.last_heard = self.loop.time()
+
+    def _expires_at(self, session: Session) -> float:
+        """Sessions end at the tick after their timeout."""
+        tick = self.options.tick_ms / 1000
+        due = session.last_heard + session.timeout_ms / 1000
+        return (math.floor(due / tick) + 1) * tick
+
+    def _watch_expiry(self, session: Session) -> None:
+        self.loop.call_at(self._expires_at(session), self._check_expiry, session, context=WORLD)
+
+    def _check_expiry(self, session: Session) -> None:
+        if self.sessions.get(session.session_id) is not session or self._stopped:
+            return
+        if self._expires_at(session) > self.loop.time():
+            self._watch_expiry(session)
+        else:
+            self._end_session(session)
+
+    def _end_session(self, session: Session) -> None:
+        del self.sessions[session.session_id]
+        gone, changed = self.tree.delete_ephemerals(session.session_id)
+        self.trace.record("zk-session-end", session.session_id, *gone)
+        self._fire(changed)
+        if session.link is not None:
+            session.link.break_from_server()
+            session.link = None
+
+    # ------------------------------------------------------------------------------------------------ requests
+    def delay(self) -> float:
+        """One way, to or from a client."""
+        options = self.options
+        extra = self.random.expovariate(1 / options.latency_extra_mean) if options.latency_extra_mean else 0.0
+        return options.latency_minimum + extra + options.extra_delay
+
+    def receive(self, link: Link, request: Request, answer: Answer) -> None:
+        if not self.is_reachable(link.process.name):
+            if self.random.random() < LATE_REQUEST_PROBABILITY:
+                self._late.append((link, request, answer))
+            return
+        session = self.sessions.get(link.session_id)
+        if self._stopped or session is None or session.link is not link:
+            return  # the link is broken, and its client told so
+        self._touch(session)
+        if request.kind == "close":
+            session.link = None
+            self._end_session(session)
+            link.deliver(answer, None, None)
+            return
+        try:
+            result, error = self._perform(link, request, session.session_id), None
+        except CoordinationError as failure:
+            result, error = None, failure
+        host = link.process.name
+        if request.kind == "write":
+            self.trace.record("zk-write", host, self.tree.zxid, describe(request.operations), type(error).__name__)
+            if self._lost_replies.get(host, 0) > 0:
+                self._lost_replies[host] -= 1
+                session.link = None
+                link.break_from_server()
+                return
+        link.deliver(answer, result, error)
+
+    def _perform(self, link: Link, request: Request, session_id: int) -> Any:
+        match request.kind:
+            case "get":
+                node = self.tree.find(request.path)
+                self._leave_watch(link, request, children=False)
+                return node.data, node.stat()
+            case "exists":
+                self._leave_watch(link, request, children=False)
+                found = self.tree.nodes.get(request.path)
+                return None if found is None else found.stat()
+            case "children":
+                names = self.tree.children(request.path)
+                self._leave_watch(link, request, children=True)
+                return names
+            case "write":
+                results, changed = self.tree.transact(request.operations, session_id)
+                self._fire(changed)
+                created = [path for path in results if isinstance(path, str) and path in self.tree.nodes]
+                return results, {path: self.tree.nodes[path].stat() for path in created}
+            case _:
+                raise AssertionError(request.kind)
+
+    # ------------------------------------------------------------------------------------------------- watches
+    def _leave_watch(self, link: Link, request: Request, children: bool) -> None:
+        if request.watch is not None:
+            self._watches.setdefault(Changed(request.path, children), []).append((link, request.watch))
+
+    def _fire(self, changed: Sequence[Changed]) -> None:
+        for change in changed:
+            for link, number in self._watches.pop(change, []):
+                link.fire_watch(number)
+
+    def forget_watches(self, link: Link) -> None:
+        for change, watchers in list(self._watches.items()):
+            kept = [entry for entry in watchers if entry[0] is not link]
+            if kept:
+                self._watches[change] = kept
+            else:
+                del self._watches[change]
+
+    async def settle(self) -> None:
+        """For tests: long enough that everything under way has arrived."""
+        await asyncio.sleep(0.1 + 2 * self.options.extra_delay)
+
+
+def describe(operations: Sequence[Operation]) -> str:
+    return ",".join(f"{type(operation).__name__[:-2].lower()}:{operation.path}" for operation in operations)
