@@ -2,7 +2,7 @@
 
 import click
 
-from minibroker.command_line import LazyGroup, run_command_line
+from minibroker.command_line import LazyGroup, exit_with, run_command_line
 
 COMMANDS = {
     "cluster": ("minibroker.commands.cluster:cluster", "Start, watch, break and stop a cluster on this machine."),
@@ -34,6 +34,9 @@ def minibroker() -> None:
 
     Begin with `minibroker cluster up`. Exit codes: 0 fine, 1 could not, 2 usage, 10 asked and found something wrong.
     """
+
+
+minibroker.result_callback()(exit_with)
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ class Asker:
         return await asyncio.gather(*(one(server) for server in servers))
 
     async def close(self) -> None:
-        for connection in self._connections.values():
+        for connection in tuple(self._connections.values()):
             await connection.close()
         self._connections.clear()
 

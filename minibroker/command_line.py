@@ -88,6 +88,7 @@ def _unknown_command(name: str, known: Sequence[str]) -> str:
 
 def run_command_line(command: click.Command) -> NoReturn:
     """Run `command` with this process's arguments and leave with its exit code; no traceback for what users cause."""
+    stdout = sys.stdout
     try:
         code = command.main(prog_name="minibroker", standalone_mode=False)
         sys.stdout.flush()
@@ -98,9 +99,19 @@ def run_command_line(command: click.Command) -> NoReturn:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_FINE  # the reader (head, less) has what it wanted
+    except SystemExit:
+        if sys.stdout is stdout:  # click replaces it when the pipe is broken
+            raise
+        code = EXIT_FINE
     if isinstance(code, bool) or not isinstance(code, int):
         code = EXIT_FINE
     _leave(code)
+
+
+def exit_with(code: object, **parameters: object) -> None:
+    """Result callback of the outermost group: what a command returns is the exit code."""
+    if isinstance(code, int) and not isinstance(code, bool):
+        click.get_current_context().exit(code)
 
 
 def _leave(code: int) -> NoReturn:
@@ -167,7 +178,12 @@ def print_json(value: Any) -> None:
     """One JSON object on one line of stdout."""
     import json
 
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8, decoded with surrogate escapes
+        text = json.dumps(value)
+    click.echo(text)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -249,8 +265,13 @@ def human_bytes(count: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- running
-def run_async(work: Coroutine[Any, Any, T], timeout_s: float | None = None, doing: str = "the command") -> T:
-    """Run `work` on a fresh event loop within the time limit; its cancellation by Ctrl-C is a KeyboardInterrupt."""
+def run_async(
+    work: Coroutine[Any, Any, T], timeout_s: float | None = None, doing: str = "the command", *, fast_loop: bool = False
+) -> T:
+    """Run `work` on a fresh event loop within the time limit; its cancellation by Ctrl-C is a KeyboardInterrupt.
+
+    `fast_loop` takes uvloop, which costs some milliseconds to import: for commands that move records.
+    """
     import asyncio
 
     async def bounded() -> T:
@@ -267,4 +288,10 @@ def run_async(work: Coroutine[Any, Any, T], timeout_s: float | None = None, doin
                 f"{doing} did not end within {timeout_s:g} s; look at `minibroker doctor`, or give a longer --timeout"
             ) from None
 
-    return asyncio.run(bounded())
+    factory = None
+    if fast_loop:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(bounded())

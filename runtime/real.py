@@ -6,13 +6,14 @@ from minibroker.runtime.clock import RealClock
 from minibroker.runtime.disk import RealDisk
 from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.ports import Coordination, Runtime
-from minibroker.runtime.zookeeper import ZooKeeperCoordination
 
 
 def real_runtime() -> Runtime:
     """Fresh doors to this machine; nothing is opened yet."""
 
     def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
+        from minibroker.runtime.zookeeper import ZooKeeperCoordination  # clients never pay for importing kazoo
+
         return ZooKeeperCoordination(servers, session_timeout_ms)
 
     return Runtime(

@@ -1,0 +1,208 @@
+"""What this machine must have for a cluster and for the audit, and what is wrong with it: the doctor's checks.
+
+Owns: each check, its verdict and its one cure. Refuses to print and to change anything. `doctor` runs all of them;
+`cluster up`, `audit` and the demo run those they need before they start.
+"""
+
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from minibroker import zookeeper_process
+from minibroker.asking import Asker, NoAnswer
+from minibroker.cluster_file import ClusterMissing, read_cluster_file
+from minibroker.protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataBroker
+
+PYTHON_MIN = (3, 11)
+OPEN_FILES_MIN = 1_024
+"""A broker holds about three files a partition and one a connection."""
+DISK_FREE_BYTES_MIN = 1_000_000_000
+"""The demo writes 64 MB three times; a broker out of space refuses writes."""
+BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "rich", "prometheus_client")
+AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
+INSTALL_CURE = "run `make setup`, or pip install 'minibroker[audit]'"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The answer of one check."""
+
+    check: str
+    well: bool
+    what: str
+    cure: str | None = None
+
+
+# ------------------------------------------------------------------------------------------------------ this machine
+def check_python() -> Finding:
+    number = ".".join(map(str, sys.version_info[:3]))
+    what = f"{number} at {sys.executable}"
+    if sys.version_info[:2] < PYTHON_MIN:
+        return Finding("python", False, what, "use Python 3.11 or newer: PYTHON=/path/to/python3 make setup")
+    if not __debug__:
+        return Finding("python", False, f"{what}, with -O", "run without -O and PYTHONOPTIMIZE: invariants are asserts")
+    return Finding("python", True, what)
+
+
+def check_packages() -> Finding:
+    missing = [name for name in BROKER_PACKAGES if find_spec(name) is None]
+    if missing:
+        return Finding("packages", False, f"missing: {', '.join(missing)}", INSTALL_CURE)
+    return Finding("packages", True, f"all {len(BROKER_PACKAGES)} are there")
+
+
+def check_java() -> Finding:
+    try:
+        java = zookeeper_process.find_java()
+    except zookeeper_process.MissingJava as error:
+        what, _, cure = str(error).rpartition(": ")
+        return Finding("java", False, what, cure)
+    where = "JAVA_HOME" if os.environ.get("JAVA_HOME") else "PATH"
+    return Finding("java", True, f"{java.version} at {java.path} (from {where}, as Spark finds it)")
+
+
+def check_zookeeper_jars() -> Finding:
+    try:
+        jars = zookeeper_process.zookeeper_jars()
+    except zookeeper_process.MissingZooKeeper as error:
+        return Finding("zookeeper jars", False, str(error).partition(": ")[0], INSTALL_CURE)
+    return Finding("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
+
+
+def check_audit_packages() -> Finding:
+    found = []
+    for name, least in AUDIT_PACKAGES.items():
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            return Finding("spark", False, f"{name} is not installed", INSTALL_CURE)
+        if _number(installed) < _number(least):
+            return Finding("spark", False, f"{name} is {installed}, {least} or newer is needed", INSTALL_CURE)
+        found.append(f"{name} {installed}")
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        other = os.environ.get(variable)
+        if other and shutil.which(other) is None:
+            return Finding("spark", False, f"{variable} is {other}, which does not exist", f"unset {variable}")
+    return Finding("spark", True, ", ".join(found))
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+
+def check_open_files() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES_MIN:
+        return Finding("open files", False, f"at most {soft} a process", f"ulimit -n {4 * OPEN_FILES_MIN}")
+    return Finding("open files", True, "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft} a process")
+
+
+def check_disk(directory: Path) -> Finding:
+    place = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    what = f"{free / 1e9:.1f} GB free at {place}"
+    if not os.access(place, os.W_OK):
+        return Finding("disk", False, f"{place} cannot be written", "choose another --data-dir, or chown it")
+    if free < DISK_FREE_BYTES_MIN:
+        return Finding("disk", False, what, "make room (1 GB at least), or choose another --data-dir")
+    return Finding("disk", True, what)
+
+
+def check_ports(ports: Sequence[int], ours: Iterable[int] = ()) -> list[Finding]:
+    """One finding a port. Ports of `ours` are held by the cluster of this data directory: fine."""
+    findings = []
+    for port in ports:
+        try:
+            zookeeper_process.refuse_taken_port(port)
+            findings.append(Finding(f"port {port}", True, "free"))
+        except zookeeper_process.PortTaken as error:
+            owner = zookeeper_process.find_port_owner(port)
+            by = str(error) if owner is None else f"held by pid {owner.pid} ({owner.command})"
+            if port in ours:
+                findings.append(Finding(f"port {port}", True, f"{by}: the cluster of this data directory"))
+                continue
+            end = f"kill {owner.pid}" if owner is not None and owner.pid is not None else "end that process"
+            findings.append(Finding(f"port {port}", False, by, f"{end}, or choose others with --port"))
+    return findings
+
+
+def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[Finding]:
+    """What `cluster up` needs."""
+    here = [check_python(), check_packages(), check_java(), check_zookeeper_jars(), check_open_files()]
+    return [*here, check_disk(directory), *check_ports(ports)]
+
+
+def checks_for_audit(engine: str) -> list[Finding]:
+    """What `audit` needs."""
+    if engine != "spark":
+        return [check_python(), check_packages()]
+    return [check_python(), check_packages(), check_java(), check_audit_packages()]
+
+
+def complaint(findings: Iterable[Finding]) -> str | None:
+    """All that is wrong in one sentence, each with its cure; None if all is well."""
+    wrong = [f"{finding.check}: {finding.what} ({finding.cure})" for finding in findings if not finding.well]
+    return "; ".join(wrong) or None
+
+
+# -------------------------------------------------------------------------------------------------------- a cluster
+def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
+    """Ports of the live processes of a data directory, and its ZooKeeper's address; ([], None) if there is none."""
+    try:
+        record = read_cluster_file(directory)
+    except ClusterMissing:
+        return [], None
+    held = [broker.port for broker in record.brokers.values() if broker.process and broker.process.is_alive()]
+    if record.zookeeper.process is not None and record.zookeeper.process.is_alive() and record.zookeeper.port:
+        held.append(record.zookeeper.port)
+    return held, record.zookeeper.connect
+
+
+async def check_zookeeper(connect: str) -> Finding:
+    """Whether one of the servers answers that it serves."""
+    for server in connect.split("/")[0].split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not port.isdigit():
+            return Finding("zookeeper", False, f"'{server}' is not HOST:PORT", "give --zookeeper HOST:PORT")
+        answer = await zookeeper_process.ask_zookeeper(int(port), "srvr", host or "127.0.0.1")
+        mode = next((line for line in answer.splitlines() if line.startswith("Mode:")), None)
+        if mode is not None:
+            return Finding("zookeeper", True, f"{server} answers ({mode})")
+        if answer:
+            first = answer.strip().splitlines()[0]
+            if "not executed because it is not in the whitelist" in first:
+                return Finding("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
+            return Finding("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
+    return Finding("zookeeper", False, f"{connect} does not answer", "start it, or give another --zookeeper HOST:PORT")
+
+
+async def check_listeners(servers: str) -> list[Finding]:
+    """Whether every advertised address is reached from here and leads to the broker it is said to."""
+    async with Asker("minibroker-doctor") as asker:
+        try:
+            metadata = await asker.metadata(servers, [])
+        except NoAnswer:
+            return [Finding("brokers", True, f"nobody answers at {servers}: no cluster to check")]
+        return [await _check_listener(asker, broker) for broker in metadata.brokers]
+
+
+async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
+    name, server = f"broker {broker.node_id}", f"{broker.host}:{broker.port}"
+    states = await asker.replica_states([server], [])
+    state = states[0]
+    if isinstance(state, NoAnswer):
+        cure = "start that broker, or set its advertised.listeners to an address that is reached from here"
+        return Finding(name, False, f"advertises {server}, which is not reached from here: {state}", cure)
+    if state.broker_id != broker.node_id:
+        cure = f"set the advertised.listeners of broker {broker.node_id} to its own address"
+        return Finding(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
+    if state.fenced:
+        return Finding(name, False, f"{server} is fenced: it has lost ZooKeeper", "see whether ZooKeeper runs")
+    await asker.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
+    return Finding(name, True, f"advertises {server}, reached from here")

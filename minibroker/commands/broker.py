@@ -1,0 +1,47 @@
+"""`minibroker broker`: one broker in the foreground. The only command that is a broker instead of talking to one."""
+
+import os
+from pathlib import Path
+
+import click
+
+from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_option, print_json
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_file",
+    envvar="MINIBROKER_CONFIG",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of key=value lines, with Kafka's dotted names. [default: $MINIBROKER_CONFIG]",
+)
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Overrides file and environment.")
+@click.option("--print-config", is_flag=True, help="Print every setting, its value and its source; do not start.")
+@json_option
+def broker(config_file: Path | None, settings: tuple[str, ...], print_config: bool, as_json: bool) -> int:
+    """Run one broker in the foreground.
+
+    Settings come from --set, then the environment (MINIBROKER_BROKER_ID=1 for broker.id), then --config. SIGTERM or
+    Ctrl-C hands leadership over and stops cleanly.
+    """
+    from minibroker.broker.config import ConfigError, describe, load_config
+
+    try:
+        text = config_file.read_text() if config_file is not None else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{config_file} cannot be read ({error}): give --config FILE") from None
+    try:
+        config = load_config(text, settings, os.environ, str(config_file))
+    except ConfigError as error:
+        raise WrongUsage(str(error)) from None
+    if not print_config:
+        from minibroker.broker.__main__ import run_broker
+
+        return run_broker(config)
+    for setting in describe(config):
+        if as_json:
+            print_json({"name": setting.name, "value": setting.value, "source": setting.source, "doc": setting.doc})
+        else:
+            click.echo(f"{setting.name}={setting.value}  # {setting.source}")
+    return EXIT_FINE

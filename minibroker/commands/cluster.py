@@ -1,0 +1,272 @@
+"""`minibroker cluster ..`: start, watch, break and stop a cluster on this machine."""
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    CommandFailed,
+    LazyGroup,
+    ProgressLine,
+    bootstrap_option,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    run_async,
+    timeout_option,
+    with_port,
+)
+
+if TYPE_CHECKING:
+    from minibroker.cluster_view import ClusterView
+    from minibroker.local_cluster import LocalCluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMMANDS = {
+    "up": ("minibroker.commands.cluster:up", "Start a ZooKeeper and brokers in the background."),
+    "status": ("minibroker.commands.cluster:status", "Print who runs, who leads, and what is wrong."),
+    "wait": ("minibroker.commands.cluster:wait", "Wait until a cluster, any cluster, is healthy."),
+    "kill": ("minibroker.commands.cluster_broker:kill", "SIGKILL a broker; --power-loss cuts its unsynced tail."),
+    "pause": ("minibroker.commands.cluster_broker:pause", "SIGSTOP a broker: it hangs."),
+    "resume": ("minibroker.commands.cluster_broker:resume", "SIGCONT a paused broker."),
+    "stop": ("minibroker.commands.cluster_broker:stop", "Stop a broker cleanly: it hands leadership over."),
+    "start": ("minibroker.commands.cluster_broker:start", "Start a broker that is down."),
+    "down": ("minibroker.commands.cluster:down", "Stop everything; --wipe removes the data."),
+}
+
+
+def data_dir_option(function: F) -> F:
+    return click.option(
+        "--data-dir",
+        "data_dir",
+        envvar="MINIBROKER_DATA_DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        default="./minibroker-data",
+        show_default=True,
+        help="Holds everything of this cluster.",
+    )(function)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def cluster() -> None:
+    """Start, watch, break and stop a cluster on this machine.
+
+    A broker is named by its number, or as controller or leader:TOPIC-PARTITION.
+    """
+
+
+def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
+    """Run it; every failure of the launcher becomes one sentence."""
+    from minibroker.asking import NoAnswer
+    from minibroker.cluster_file import ClusterMissing
+    from minibroker.local_cluster import ClusterFailed
+    from minibroker.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
+
+    expected = (ClusterFailed, ClusterMissing, NoAnswer, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed)
+    try:
+        return run_async(work, timeout_s, doing)
+    except expected as error:
+        raise CommandFailed(str(error)) from None
+
+
+# ------------------------------------------------------------------------------------------------- the whole cluster
+@click.command()
+@click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
+@data_dir_option
+@click.option("--port", type=click.IntRange(1, 65000), default=9092, show_default=True, help="Of the first broker.")
+@click.option("--zookeeper-port", type=click.IntRange(1, 65535), default=2181, show_default=True)
+@click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of every broker.")
+@timeout_option(60)
+@json_option
+def up(
+    brokers: int,
+    data_dir: Path,
+    port: int,
+    zookeeper_port: int,
+    zookeeper: str | None,
+    settings: tuple[str, ...],
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Start a ZooKeeper and brokers in the background.
+
+    They go on when this command ends; `minibroker cluster down` stops them. Replication factor is 3 (or the number of
+    brokers, if fewer), min.insync.replicas 2. Data that is there is used again.
+    """
+    from minibroker import checkup
+    from minibroker.local_cluster import LocalCluster
+
+    ports = list(range(port, port + brokers)) + ([] if zookeeper else [zookeeper_port])
+    held, _ = checkup.ports_of_cluster_in(data_dir)
+    complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
+    if complaint:
+        raise CommandFailed(complaint)
+    local = LocalCluster(
+        data_dir,
+        brokers,
+        port=port,
+        zookeeper_port=zookeeper_port,
+        zookeeper=with_port(zookeeper, 2181) if zookeeper else None,
+        settings=_parse_settings(settings),
+    )
+
+    async def start() -> "ClusterView":
+        try:
+            return await local.up(timeout_s)
+        finally:
+            await local.close()
+
+    view = run_on_cluster(start(), timeout_s + 15, "cluster up")
+    if as_json:
+        print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
+        return EXIT_FINE
+    _print_brokers(local, view)
+    if port != 9092:
+        note(f"for the commands to come: export MINIBROKER_BOOTSTRAP_SERVERS={local.bootstrap_servers}")
+    return EXIT_FINE
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    for setting in settings:
+        if "=" not in setting:
+            raise click.BadParameter(f"'{setting}' is not KEY=VALUE", param_hint="--set")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def _print_brokers(local: "LocalCluster", view: "ClusterView | None") -> None:
+    rows = []
+    for broker_id in local.broker_ids:
+        process = local.record.brokers[broker_id].process
+        led = sum(1 for p in view.partitions.values() if p.leader_id == broker_id) if view else None
+        role = "controller" if view is not None and view.controller_id == broker_id else ""
+        pid = process.pid if process else None
+        rows.append((broker_id, local.process_state(broker_id), local.server(broker_id), pid, led, role))
+    print_table(("BROKER", "STATE", "ADDRESS", "PID", "LEADS", ""), rows)
+    zookeeper = local.record.zookeeper
+    state = "running" if local.zookeeper_is_running() else ("down" if zookeeper.port else "not ours")
+    click.echo(f"zookeeper {state} at {zookeeper.connect}; data in {local.data_directory}")
+
+
+@click.command()
+@data_dir_option
+@timeout_option(15)
+@json_option
+def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
+    """Print who runs, who leads, and what is wrong.
+
+    Exit code 10 unless the cluster is healthy.
+    """
+    from minibroker.asking import NoAnswer
+    from minibroker.cluster_view import what_is_wrong
+    from minibroker.local_cluster import ClusterFailed, LocalCluster
+
+    async def look() -> tuple[LocalCluster, "ClusterView | None", list[str]]:
+        local = LocalCluster.open(data_dir)
+        try:
+            view = await local.look()
+            return local, view, what_is_wrong(view, len(local.record.brokers))
+        except (NoAnswer, ClusterFailed) as error:
+            return local, None, [str(error)]
+        finally:
+            await local.close()
+
+    local, view, reasons = run_on_cluster(look(), timeout_s, "cluster status")
+    if as_json:
+        print_json(
+            {
+                "healthy": not reasons,
+                "reasons": reasons,
+                "bootstrap_servers": local.bootstrap_servers,
+                "controller": view.controller_id if view else None,
+                "brokers": {broker_id: local.process_state(broker_id) for broker_id in local.broker_ids},
+                "partitions": len(view.partitions) if view else None,
+            }
+        )
+    else:
+        _print_brokers(local, view)
+        _print_health(reasons)
+    return EXIT_FOUND_WRONG if reasons else EXIT_FINE
+
+
+def _print_health(reasons: list[str]) -> None:
+    if not reasons:
+        click.secho("healthy", fg="green")
+    for reason in reasons:
+        click.echo(f"{click.style('unhealthy', fg='red')}: {reason}")
+
+
+@click.command()
+@bootstrap_option
+@click.option("--brokers", type=click.IntRange(1, 1000), default=1, show_default=True, help="At least so many.")
+@timeout_option(60)
+@json_option
+def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) -> int:
+    """Wait until a cluster, any cluster, is healthy.
+
+    Healthy: so many brokers are registered and answer, a controller is elected, every partition has a leader and all
+    its replicas in sync. Exit code 1 if that does not happen in time.
+    """
+    import asyncio
+    import time
+
+    from minibroker.asking import Asker, NoAnswer
+    from minibroker.cluster_view import look_at_cluster, what_is_wrong
+
+    async def until_healthy() -> "tuple[ClusterView, float]":
+        started = time.monotonic()
+        progress = ProgressLine()
+        reasons: list[str] = []
+        async with Asker("minibroker-wait") as asker:
+            while time.monotonic() - started < timeout_s:
+                try:
+                    view = await look_at_cluster(asker, bootstrap_servers, timeout_s=min(2.0, timeout_s))
+                    reasons = what_is_wrong(view, brokers)
+                    if not reasons:
+                        progress.clear()
+                        return view, time.monotonic() - started
+                except NoAnswer as error:
+                    reasons = [str(error)]
+                progress.show(f"waiting: {reasons[0]}")
+                await asyncio.sleep(0.1)
+        progress.clear()
+        raise CommandFailed(f"not healthy after {timeout_s:g} s: {'; '.join(reasons[:5])}")
+
+    view, seconds = run_async(until_healthy(), timeout_s + 10, "cluster wait")
+    ids = [broker.broker_id for broker in view.brokers]
+    if as_json:
+        print_json({"healthy": True, "brokers": ids, "controller": view.controller_id, "seconds": round(seconds, 3)})
+    else:
+        click.echo(f"healthy: brokers {ids}, controller {view.controller_id}, {len(view.partitions)} partitions")
+    return EXIT_FINE
+
+
+@click.command()
+@data_dir_option
+@click.option("--wipe", is_flag=True, help="Remove the data directory, too.")
+@timeout_option(30, "Kill what has not stopped cleanly after this many seconds.")
+@json_option
+def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
+    """Stop everything; --wipe removes the data.
+
+    Leaves a snapshot of leaders, epochs and in-sync replicas for `minibroker audit DIR`.
+    """
+    from minibroker.local_cluster import LocalCluster
+
+    async def end() -> list[str]:
+        return await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
+
+    problems = run_on_cluster(end(), timeout_s + 30, "cluster down")
+    if as_json:
+        print_json({"down": True, "wiped": wipe, "problems": problems})
+    else:
+        for problem in problems:
+            note(problem)
+        click.echo("down" + (f"; {data_dir} is removed" if wipe else f"; the data stays in {data_dir}"))
+    return EXIT_FINE

@@ -1,0 +1,90 @@
+"""`minibroker cluster kill|pause|resume|stop|start`: what is done to one broker of a cluster on this machine."""
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minibroker.command_line import EXIT_FINE, human_bytes, json_option, print_json, timeout_option
+from minibroker.commands.cluster import data_dir_option, run_on_cluster
+
+if TYPE_CHECKING:
+    from minibroker.local_cluster import LocalCluster
+
+BROKER = click.argument("name", metavar="ID|controller|leader:TOPIC-PARTITION")
+
+
+def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[str, Any]]]], Callable[..., int]]:
+    """Turn `async (cluster, id, ..) -> facts` into a command on one broker of the data directory."""
+
+    def decorate(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]]) -> Callable[..., int]:
+        @wraps(work)
+        def command(name: str, data_dir: Path, timeout_s: float, as_json: bool, **options: Any) -> int:
+            async def act() -> dict[str, Any]:
+                from minibroker.local_cluster import LocalCluster
+
+                local = LocalCluster.open(data_dir)
+                try:
+                    broker_id = await local.resolve(name)
+                    return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
+                finally:
+                    await local.close()
+
+            facts = run_on_cluster(act(), timeout_s + 5, f"cluster {doing}")
+            if as_json:
+                print_json(facts)
+            else:
+                rest = "".join(f", {key}: {value}" for key, value in facts.items() if key not in ("broker", "action"))
+                click.echo(f"broker {facts['broker']}: {doing}{rest}")
+            return EXIT_FINE
+
+        return data_dir_option(timeout_option(40)(json_option(BROKER(command))))
+
+    return decorate
+
+
+@click.command()
+@click.option("--power-loss", is_flag=True, help="Then cut its logs above their recovery points: unsynced bytes go.")
+@_on_broker("killed")
+async def kill(local: "LocalCluster", broker_id: int, timeout_s: float, power_loss: bool) -> dict[str, Any]:
+    """SIGKILL a broker; --power-loss cuts its unsynced tail."""
+    if not power_loss:
+        await local.kill(broker_id)
+        return {}
+    cuts = await local.lose_power(broker_id)
+    lost = sum(cut.bytes_lost for cut in cuts)
+    return {"lost to the power cut": human_bytes(lost), "logs cut": sum(1 for cut in cuts if cut.bytes_lost)}
+
+
+@click.command()
+@_on_broker("paused")
+async def pause(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
+    """SIGSTOP a broker: it hangs."""
+    local.pause(broker_id)
+    return {}
+
+
+@click.command()
+@_on_broker("resumed")
+async def resume(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
+    """SIGCONT a paused broker."""
+    local.resume(broker_id)
+    return {}
+
+
+@click.command()
+@_on_broker("stopped")
+async def stop(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
+    """Stop a broker cleanly: it hands leadership over."""
+    await local.stop(broker_id, timeout_s)
+    return {}
+
+
+@click.command()
+@_on_broker("started")
+async def start(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
+    """Start a broker that is down."""
+    await local.start(broker_id, timeout_s)
+    return {"address": local.server(broker_id)}

@@ -1,0 +1,71 @@
+"""`minibroker doctor`: every check, one line each, with one cure."""
+
+from pathlib import Path
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    bootstrap_option,
+    json_option,
+    print_json,
+    run_async,
+    timeout_option,
+)
+
+
+@click.command()
+@bootstrap_option
+@click.option("--data-dir", envvar="MINIBROKER_DATA_DIR", default="./minibroker-data", show_default=True)
+@click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Of the first broker.")
+@click.option("--zookeeper-port", type=click.IntRange(1, 65535), default=2181, show_default=True)
+@click.option("--zookeeper", metavar="HOST:PORT", help="Check this ZooKeeper, too.")
+@timeout_option(30)
+@json_option
+def doctor(
+    bootstrap_servers: str,
+    data_dir: str,
+    brokers: int,
+    port: int,
+    zookeeper_port: int,
+    zookeeper: str | None,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Check what minibroker needs here; one cure a line.
+
+    Exit code 10 if anything is wrong. It changes nothing.
+    """
+    from minibroker import checkup
+
+    directory = Path(data_dir)
+    ours, known_zookeeper = checkup.ports_of_cluster_in(directory)
+
+    async def examine() -> list[checkup.Finding]:
+        findings = [
+            checkup.check_python(),
+            checkup.check_packages(),
+            checkup.check_java(),
+            checkup.check_zookeeper_jars(),
+            checkup.check_audit_packages(),
+            checkup.check_open_files(),
+            checkup.check_disk(directory),
+            *checkup.check_ports(sorted(ours) or [zookeeper_port, *range(port, port + brokers)], ours),
+        ]
+        if zookeeper or ours:
+            findings.append(
+                await checkup.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
+            )
+        return findings + await checkup.check_listeners(bootstrap_servers)
+
+    findings = run_async(examine(), timeout_s, "the examination")
+    for finding in findings:
+        if as_json:
+            print_json({"check": finding.check, "well": finding.well, "what": finding.what, "cure": finding.cure})
+        else:
+            mark = click.style("fine ", fg="green") if finding.well else click.style("WRONG", fg="red", bold=True)
+            cure = "" if finding.well else f". Cure: {finding.cure}"
+            click.echo(f"{mark}  {finding.check}: {finding.what}{cure}")
+    return EXIT_FINE if all(finding.well for finding in findings) else EXIT_FOUND_WRONG

@@ -1,0 +1,150 @@
+"""`minibroker log dump` and `log verify`: segment files, offline."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    CommandFailed,
+    LazyGroup,
+    ProgressLine,
+    json_option,
+    print_json,
+)
+
+COMMANDS = {
+    "dump": ("minibroker.commands.log:dump", "Print batches, and with --records their records."),
+    "verify": ("minibroker.commands.log:verify", "Check CRCs, offsets, epochs and indexes."),
+}
+PATH = click.argument("path", type=click.Path(exists=True, path_type=Path))
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def log() -> None:
+    """Look into segment files, offline.
+
+    PATH is a segment file, a partition's directory, a broker's log.dir or a cluster's data directory.
+    """
+
+
+def _segments(path: Path) -> list[Path]:
+    from minibroker.segment_files import find_segments
+
+    segments = find_segments(path)
+    if not segments:
+        raise CommandFailed(f"{path} holds no segment files (*.log of a partition): give a log.dir or a file in it")
+    return segments
+
+
+@click.command()
+@PATH
+@click.option("--records", "with_records", is_flag=True, help="Print each record, too.")
+@json_option
+def dump(path: Path, with_records: bool, as_json: bool) -> int:
+    """Print batches, and with --records their records.
+
+    Exit code 10 if a batch is damaged.
+    """
+    from minibroker.segment_files import Problem, open_segment, walk
+
+    damaged = False
+    for segment in _segments(path):
+        if not as_json:
+            click.secho(str(segment), bold=True)
+        content = open_segment(segment)
+        for item in walk(content):
+            if isinstance(item, Problem):
+                damaged = True
+                _print_problem(segment, item.position, item.what, as_json)
+                continue
+            damaged |= item.problem is not None
+            if as_json:
+                print_json({"file": str(segment), "position": item.position, **_fields(item.header, item.problem)})
+            else:
+                words = (f"{name}: {value}" for name, value in _fields(item.header, item.problem).items())
+                click.echo(f"position: {item.position} {' '.join(words)}")
+            if with_records and item.problem is None:
+                _print_records(content[item.position : item.position + item.header.size_bytes], as_json)
+    return EXIT_FOUND_WRONG if damaged else EXIT_FINE
+
+
+def _print_problem(segment: Path, position: int, what: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": str(segment), "position": position, "problem": what})
+    else:
+        click.echo(f"{segment}: position {position}: {what}")
+
+
+def _fields(header: Any, problem: str | None) -> dict[str, Any]:
+    """Kafka's words for a batch, as kafka-dump-log prints them."""
+    return {
+        "baseOffset": header.base_offset,
+        "lastOffset": header.last_offset,
+        "count": header.record_count,
+        "partitionLeaderEpoch": header.partition_leader_epoch,
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "baseSequence": header.base_sequence,
+        "lastSequence": header.last_sequence,
+        "CreateTime": header.max_timestamp,
+        "size": header.size_bytes,
+        "magic": header.magic,
+        "crc": header.crc,
+        "isvalid": problem is None,
+    } | ({} if problem is None else {"problem": problem})
+
+
+def _print_records(batch: bytes, as_json: bool) -> None:
+    from minibroker.protocol.record_batch import CorruptBatch, decode_records
+    from minibroker.record_format import record_as_json
+
+    try:
+        records = decode_records(batch)
+    except CorruptBatch as error:
+        click.echo(f"| {error.reason}")
+        return
+    for record in records:
+        if as_json:
+            print_json(record_as_json(record))
+        else:
+            headers = f" headers: {list(record.headers)}" if record.headers else ""
+            click.echo(
+                f"| offset: {record.offset} CreateTime: {record.timestamp_ms}"
+                f" key: {_text(record.key)} payload: {_text(record.value)}{headers}"
+            )
+
+
+def _text(value: bytes | None) -> str:
+    return "null" if value is None else repr(value)[1:]
+
+
+@click.command()
+@PATH
+@json_option
+def verify(path: Path, as_json: bool) -> int:
+    """Check CRCs, offsets, epochs and indexes.
+
+    Exit code 10 if anything is wrong. To compare replicas with each other, use `minibroker audit`.
+    """
+    from minibroker.segment_files import verify_segment
+
+    batches = records = wrong = 0
+    segments = _segments(path)
+    progress = ProgressLine()
+    for number, segment in enumerate(segments, start=1):
+        progress.show(f"{number} of {len(segments)} files, {records} records")
+        more_batches, more_records, problems = verify_segment(segment)
+        batches, records, wrong = batches + more_batches, records + more_records, wrong + len(problems)
+        progress.clear() if problems else None
+        for problem in problems:
+            _print_problem(Path(problem.file), problem.position, problem.what, as_json)
+    progress.clear()
+    if as_json:
+        print_json({"files": len(segments), "batches": batches, "records": records, "problems": wrong})
+    else:
+        verdict = click.style("fine", fg="green") if not wrong else click.style(f"{wrong} problems", fg="red")
+        click.echo(f"{verdict}: {len(segments)} files, {batches} batches, {records} records")
+    return EXIT_FOUND_WRONG if wrong else EXIT_FINE

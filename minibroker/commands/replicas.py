@@ -1,0 +1,64 @@
+"""`minibroker replicas`: what each broker says of each of its replicas."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    CommandFailed,
+    bootstrap_option,
+    json_option,
+    print_json,
+    print_table,
+    run_async,
+    timeout_option,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from minibroker.cluster_view import ClusterView
+
+
+@click.command()
+@bootstrap_option
+@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics.")
+@click.option("--check", is_flag=True, help="Exit code 10 unless the cluster is healthy.")
+@timeout_option(15)
+@json_option
+def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeout_s: float, as_json: bool) -> int:
+    """Print each replica's role, epoch, LEO, HW, lag and ISR.
+
+    LEO: log end offset. HW: high watermark, below which records are committed. Both exclusive.
+    """
+    import msgspec
+
+    from minibroker.cluster_view import what_is_wrong
+    from minibroker.replica_table import HEADER, replica_rows
+
+    view = run_async(_look(bootstrap_servers, list(topics) or None), timeout_s, "replicas")
+    missing = sorted(set(topics) - {partition.topic for partition in view.partitions})
+    if missing:
+        raise CommandFailed(f"there is no topic {', '.join(missing)}: `minibroker topic list` prints what there is")
+    rows = replica_rows(view)
+    if as_json:
+        for row in rows:
+            print_json(msgspec.to_builtins(row))
+    else:
+        print_table(HEADER, [row.cells() for row in rows])
+    reasons = what_is_wrong(view)
+    for reason in reasons:
+        warn(reason)
+    return EXIT_FOUND_WRONG if check and reasons else EXIT_FINE
+
+
+async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
+    from minibroker.asking import Asker, NoAnswer
+    from minibroker.cluster_view import look_at_cluster
+
+    async with Asker() as asker:
+        try:
+            return await look_at_cluster(asker, servers, topics)
+        except NoAnswer as error:
+            raise CommandFailed(str(error)) from None

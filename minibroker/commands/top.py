@@ -1,0 +1,161 @@
+"""`minibroker top`: the table of replicas, live, with a line for each election, truncation and change of an ISR."""
+
+import sys
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_INTERRUPTED,
+    CommandFailed,
+    bootstrap_option,
+    json_option,
+    print_json,
+    run_async,
+    timeout_option,
+)
+
+if TYPE_CHECKING:
+    from minibroker.cluster_view import ClusterView
+    from minibroker.replica_changes import Change
+
+EVENTS_SHOWN = 12
+
+
+@click.command()
+@bootstrap_option
+@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics.")
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(0.05), default=0.5, show_default=True, metavar="SECONDS"
+)
+@click.option("-n", "--looks", type=click.IntRange(1), help="End after so many looks.  [default: at Ctrl-C]")
+@timeout_option(10, "Give up when no broker has answered for so many seconds.")
+@json_option
+def top(
+    bootstrap_servers: str,
+    topics: tuple[str, ...],
+    interval_s: float,
+    looks: int | None,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Watch the replicas live, with each election and truncation.
+
+    Without a terminal, or with --json, only the events are printed, one a line.
+    """
+    screen: Screen | Lines = Lines(as_json) if as_json or not sys.stdout.isatty() else Screen()
+    try:
+        with screen:
+            run_async(_watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED if looks else EXIT_FINE  # Ctrl-C is how top is meant to end
+    return EXIT_FINE
+
+
+async def _watch(
+    servers: str,
+    topics: list[str] | None,
+    interval_s: float,
+    looks: int | None,
+    timeout_s: float,
+    screen: "Screen | Lines",
+) -> None:
+    import asyncio
+
+    from minibroker.asking import Asker, NoAnswer
+    from minibroker.cluster_view import look_at_cluster
+    from minibroker.replica_changes import changes_between
+
+    loop = asyncio.get_running_loop()
+    before: ClusterView | None = None
+    answered = loop.time()
+    done = 0
+    async with Asker("minibroker-top") as asker:
+        while looks is None or done < looks:
+            try:
+                view = await look_at_cluster(asker, servers, topics, timeout_s=min(2.0, timeout_s))
+            except NoAnswer as error:
+                if loop.time() - answered > timeout_s:
+                    raise CommandFailed(str(error)) from None
+                await asyncio.sleep(interval_s)
+                continue
+            answered = loop.time()
+            servers = _with_all_brokers(servers, view)
+            screen.show(view, changes_between(before, view) if before is not None else [])
+            before = view
+            done += 1
+            if looks is None or done < looks:
+                await asyncio.sleep(interval_s)
+
+
+def _with_all_brokers(servers: str, view: "ClusterView") -> str:
+    """Whoever answers names the others: the broker we were told of may die while we watch."""
+    known = servers.split(",")
+    return ",".join([*known, *(broker.server for broker in view.brokers if broker.server not in known)])
+
+
+class Lines:
+    """Events only, one a line."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        sys.stdout.flush()
+
+    def show(self, view: "ClusterView", changes: "list[Change]") -> None:
+        import msgspec
+
+        for change in changes:
+            moment = datetime.fromtimestamp(view.taken_at).astimezone()
+            if self._as_json:
+                print_json({"time": moment.isoformat(timespec="milliseconds"), **msgspec.to_builtins(change)})
+            else:
+                click.echo(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {change.what}")
+
+
+class Screen:
+    """A live table, with the newest events below it."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
+        self._live = Live(auto_refresh=False, screen=True)
+
+    def __enter__(self) -> "Screen":
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._live.__exit__(None, None, None)
+        for event in self._events:  # the alternate screen is gone: leave what happened on the real one
+            click.echo(event)
+
+    def show(self, view: "ClusterView", changes: "list[Change]") -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        moment = datetime.fromtimestamp(view.taken_at)
+        self._events.extend(f"{moment:%H:%M:%S}  {change.what}" for change in changes)
+        brokers = ", ".join(f"{b.broker_id}{'' if b.says else ' (no answer)'}" for b in view.brokers)
+        title = Text(f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}", style="bold")
+        self._live.update(Group(title, _rich_table(view), Text("\n".join(self._events))), refresh=True)
+
+
+def _rich_table(view: "ClusterView") -> Any:
+    from rich.table import Table
+
+    from minibroker.replica_table import HEADER, replica_rows
+
+    table = Table(*HEADER, box=None, pad_edge=False)
+    for row in replica_rows(view):
+        style = "green" if row.role == "leader" else "red" if not row.in_sync else None
+        table.add_row(*("-" if cell is None else str(cell) for cell in row.cells()), style=style)
+    return table

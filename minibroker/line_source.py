@@ -1,0 +1,82 @@
+"""Records out of a file or a stream: a record is the bytes between b'\\n'.
+
+Owns: splitting bytes into records (empty lines and CR are kept; a last line without its newline is a record, an empty
+rest is none) and reading a stream without ever blocking the event loop. Refuses to know what becomes of the records.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+
+CHUNK_BYTES = 64 * 1024
+"""Small enough that sending its records takes the event loop a few milliseconds, then others get their turn."""
+
+
+class LineSplitter:
+    """Feed it chunks; it gives whole records and keeps the beginning of the next one."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The records that this chunk completes."""
+        lines = chunk.split(b"\n")
+        if len(lines) == 1:
+            self._rest.append(chunk)
+            return []
+        if self._rest:
+            lines[0] = b"".join(self._rest) + lines[0]
+        last = lines.pop()
+        self._rest = [last] if last else []
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """What is left when the input ends."""
+        rest, self._rest = b"".join(self._rest), []
+        return [rest] if rest else []
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """The records of an open file, pipe or terminal, some at a time, until it ends."""
+    splitter = LineSplitter()
+    wait = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+    while True:
+        if wait:
+            await _readable(descriptor)
+        else:
+            await asyncio.sleep(0)
+        chunk = os.read(descriptor, CHUNK_BYTES)
+        if not chunk:
+            break
+        lines = splitter.feed(chunk)
+        if lines:
+            yield lines
+    rest = splitter.finish()
+    if rest:
+        yield rest
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until a read returns at once, without a thread: Ctrl-C must not wait for one that hangs in read."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(descriptor, _wake, ready)
+    except (PermissionError, OSError):
+        return  # /dev/null and the like: always ready
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _wake(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def split_key(line: bytes, delimiter: bytes) -> tuple[bytes | None, bytes]:
+    """Key and value around the first delimiter; a line without it has no key."""
+    key, found, value = line.partition(delimiter)
+    return (key, value) if found else (None, line)

@@ -1,0 +1,153 @@
+"""The conventions that every command keeps."""
+
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.command_line import (
+    EXIT_COULD_NOT,
+    EXIT_FINE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    CommandFailed,
+    LazyGroup,
+    human_bytes,
+    print_json,
+    print_table,
+    run_async,
+    run_command_line,
+)
+
+
+def groups() -> list[LazyGroup]:
+    context = click.Context(minibroker)
+    commands = [minibroker.get_command(context, name) for name in minibroker.list_commands(context)]
+    return [minibroker, *(command for command in commands if isinstance(command, LazyGroup))]  # type: ignore[list-item]
+
+
+def all_commands() -> list[tuple[str, click.Command]]:
+    found = []
+    for group in groups():
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if not isinstance(command, click.Group):
+                found.append((f"{group.name} {name}", command))
+    return found
+
+
+def test_listed_help_is_the_commands_own() -> None:
+    for group in groups():
+        for name, (target, text) in group.lazy.items():
+            module, _, attribute = target.partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+            assert command.name == name, target
+            assert (command.help or "").split("\n\n")[0].replace("\n", " ") == text or group is minibroker, target
+
+
+def test_every_command_takes_json() -> None:
+    without = [name for name, command in all_commands() if "as_json" not in {param.name for param in command.params}]
+    assert without == []
+
+
+def test_unknown_command_is_usage_error_with_suggestion() -> None:
+    result = CliRunner().invoke(minibroker, ["prodce"])
+    assert result.exit_code == EXIT_USAGE
+    assert "did you mean 'produce'?" in result.output
+
+
+def test_bootstrap_servers_come_from_the_environment() -> None:
+    result = CliRunner().invoke(
+        minibroker, ["replicas", "--timeout", "5"], env={"MINIBROKER_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    )
+    assert result.exit_code == EXIT_COULD_NOT
+    assert "127.0.0.1:1" in result.output
+
+
+@pytest.mark.parametrize("servers", ["a:b", ":9092", "host:0", "host:70000", ","])
+def test_malformed_servers_are_usage_errors(servers: str) -> None:
+    assert CliRunner().invoke(minibroker, ["replicas", "-b", servers]).exit_code == EXIT_USAGE
+
+
+def leave(callback: object) -> int:
+    command = click.Command("try", callback=callback)  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as left:
+        run_command_line(command)
+    code = left.value.code
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture(autouse=True)
+def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["minibroker"])
+
+
+def test_failure_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise CommandFailed("it is broken: mend it")
+
+    assert leave(fail) == EXIT_COULD_NOT
+    assert capsys.readouterr() == ("", "error: it is broken: mend it\n")
+
+
+def test_interrupt_leaves_with_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert leave(interrupted) == EXIT_INTERRUPTED
+    assert capsys.readouterr() == ("", "\n")  # the terminal has printed ^C
+
+
+def test_callback_decides_the_exit_code() -> None:
+    assert leave(lambda: 10) == 10
+    assert leave(lambda: None) == EXIT_FINE
+
+
+def test_reader_that_went_away_is_no_failure() -> None:
+    script = """if True:
+        import click
+        from minibroker.command_line import run_command_line
+
+        def shout():
+            for _ in range(100000):
+                click.echo("x" * 100)
+
+        run_command_line(click.Command("shout", callback=shout))
+    """
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(10) == EXIT_FINE
+
+
+def test_work_ends_at_its_time_limit() -> None:
+    import asyncio
+
+    with pytest.raises(CommandFailed, match=r"waiting did not end within 0\.01 s"):
+        run_async(asyncio.Event().wait(), 0.01, "waiting")
+
+
+def test_table_aligns_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "COUNT"), [("a", 1), ("bcd", 1000), ("e", None)])
+    assert capsys.readouterr().out == "NAME  COUNT\na         1\nbcd    1000\ne         -\n"
+
+
+def test_json_keeps_bytes_that_are_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": "ü", "b": b"\xff".decode(errors="surrogateescape")})
+    print_json({"a": "ü"})
+    assert capsys.readouterr().out == '{"a": "\\u00fc", "b": "\\udcff"}\n{"a": "ü"}\n'
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (64e6, "64.0 MB"), (2.5e12, "2.5 TB")])
+def test_bytes_for_people(count: float, text: str) -> None:
+    assert human_bytes(count) == text

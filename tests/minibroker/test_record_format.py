@@ -1,0 +1,61 @@
+"""kcat's format tokens, escapes and JSON."""
+
+import msgspec
+import pytest
+
+from minibroker.record_format import BadFormat, compile_format, consumed_as_json, parse_delimiter
+
+
+class Read(msgspec.Struct):
+    topic: str = "lines"
+    partition: int = 2
+    offset: int = 42
+    leader_epoch: int | None = 7
+    timestamp_ms: int = 1_700_000_000_123
+    key: bytes | None = b"k\xff"
+    value: bytes | None = b"value"
+    headers: tuple[tuple[str, bytes | None], ...] = (("a", b"1"), ("b", None))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%t-%p@%o %e\\n", b"lines-2@42 7\n"),
+        ("%k:%s", b"k\xff:value"),
+        ("%K %S", b"2 5"),
+        ("%T|%h|%%", b"1700000000123|a=1,b|%"),
+        ("%R", b"\0\0\0\5"),
+        ("\\t\\x41\\\\", b"\tA\\"),
+        ("\u00fc", "ü".encode()),
+    ],
+)
+def test_tokens_print_what_kcat_prints(text: str, expected: bytes) -> None:
+    assert compile_format(text)(Read()) == expected
+
+
+def test_null_has_length_minus_one_and_prints_nothing() -> None:
+    assert compile_format("%k|%K|%s|%S|%e")(Read(key=None, value=None, leader_epoch=None)) == b"|-1||-1|-1"
+
+
+@pytest.mark.parametrize("text", ["%x", "%", "\\q", "\\xZZ"])
+def test_unknown_token_is_refused_with_the_known_ones(text: str) -> None:
+    with pytest.raises(BadFormat):
+        compile_format(text)
+
+
+def test_delimiter_takes_escapes() -> None:
+    assert parse_delimiter("\\t:") == b"\t:"
+
+
+def test_json_has_kcats_fields() -> None:
+    assert consumed_as_json(Read()) == {
+        "topic": "lines",
+        "partition": 2,
+        "leader_epoch": 7,
+        "offset": 42,
+        "tstype": "create",
+        "ts": 1_700_000_000_123,
+        "headers": ["a", "1", "b", None],
+        "key": "k\udcff",
+        "payload": "value",
+    }

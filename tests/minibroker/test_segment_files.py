@@ -1,0 +1,103 @@
+"""Segment files are read and checked offline."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.protocol import checkpoints
+from minibroker.protocol.record_batch import build_batch
+from minibroker.segment_files import find_segments, verify_segment
+
+SEGMENT = checkpoints.segment_file_name(0)
+
+
+def batch(base_offset: int, epoch: int = 0) -> bytes:
+    records = [(b"key", b"value %d" % (base_offset + number), 1000, ()) for number in range(3)]
+    return bytes(build_batch(records, base_offset=base_offset, leader_epoch=epoch))
+
+
+@pytest.fixture
+def data_directory(tmp_path: Path) -> Path:
+    partition = tmp_path / "broker-1" / "t-0"
+    partition.mkdir(parents=True)
+    (tmp_path / "broker-1" / checkpoints.META_PROPERTIES).write_text("")
+    (partition / SEGMENT).write_bytes(batch(0) + batch(3, 1))
+    index = checkpoints.encode_index_entry(5, len(batch(0)))
+    (partition / checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX)).write_bytes(index)
+    return tmp_path
+
+
+def problems(data_directory: Path) -> list[str]:
+    (segment,) = find_segments(data_directory)
+    return [f"{problem.position}: {problem.what}" for problem in verify_segment(segment)[2]]
+
+
+def rewrite(data_directory: Path, content: bytes) -> None:
+    (data_directory / "broker-1" / "t-0" / SEGMENT).write_bytes(content)
+
+
+@pytest.mark.parametrize("below", ["", "broker-1", "broker-1/t-0", f"broker-1/t-0/{SEGMENT}"])
+def test_segments_are_found_from_any_level(data_directory: Path, below: str) -> None:
+    assert [path.name for path in find_segments(data_directory / below)] == [SEGMENT]
+
+
+def test_sound_segment_has_no_problem(data_directory: Path) -> None:
+    assert problems(data_directory) == []
+
+
+def test_flipped_bit_is_named_with_its_offsets(data_directory: Path) -> None:
+    content = bytearray(batch(0) + batch(3, 1))
+    content[-1] ^= 1
+    rewrite(data_directory, bytes(content))
+    assert problems(data_directory) == [f"{len(batch(0))}: offsets 3 to 5: CRC does not match"]
+
+
+def test_gap_is_named(data_directory: Path) -> None:
+    rewrite(data_directory, batch(0) + batch(4, 1))
+    assert f"{len(batch(0))}: the batch begins at offset 4, expected 3" in problems(data_directory)
+
+
+def test_falling_epoch_is_named(data_directory: Path) -> None:
+    rewrite(data_directory, batch(0, 2) + batch(3, 1))
+    assert problems(data_directory) == [f"{len(batch(0))}: leader epoch 1 after 2"]
+
+
+def test_torn_tail_is_named(data_directory: Path) -> None:
+    rewrite(data_directory, batch(0) + batch(3, 1) + batch(6)[:70])
+    assert problems(data_directory) == [f"{2 * len(batch(0))}: a batch of {len(batch(6))} bytes is cut at 70"]
+
+
+def test_index_that_points_elsewhere_is_named(data_directory: Path) -> None:
+    index = data_directory / "broker-1" / "t-0" / checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX)
+    index.write_bytes(checkpoints.encode_index_entry(5, 1))
+    assert problems(data_directory) == ["0: entry 0 says offset 5, but at 1 no batch begins"]
+
+
+def test_verify_exits_with_10_when_something_is_wrong(data_directory: Path) -> None:
+    assert CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)]).exit_code == 0
+    rewrite(data_directory, batch(0) + b"x")
+    assert CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)]).exit_code == 10
+
+
+def test_dump_prints_batches_and_records(data_directory: Path) -> None:
+    result = CliRunner().invoke(minibroker, ["log", "dump", str(data_directory), "--records"])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[1].startswith("position: 0 baseOffset: 0 lastOffset: 2 count: 3 partitionLeaderEpoch: 0 ")
+    assert lines[2] == "| offset: 0 CreateTime: 1000 key: 'key' payload: 'value 0'"
+    assert len(lines) == 1 + 2 * 4
+
+
+def test_dump_as_json_is_one_object_a_line(data_directory: Path) -> None:
+    result = CliRunner().invoke(minibroker, ["log", "dump", str(data_directory), "--json"])
+    batches = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(batch["baseOffset"], batch["isvalid"]) for batch in batches] == [(0, True), (3, True)]
+
+
+def test_directory_without_segments_is_said(tmp_path: Path) -> None:
+    result = CliRunner().invoke(minibroker, ["log", "dump", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "holds no segment files" in result.output
