@@ -25,6 +25,7 @@ __all__ = [
     "DescribedSetting",
     "Key",
     "advertised_endpoints",
+    "broken_rule",
     "describe",
     "load_config",
     "nearest_name",
@@ -88,11 +89,15 @@ def load_config(
                 f" or with --set {setting.name}=.."
             )
     config = BrokerConfig(**values, sources={name: source for name, (_, source) in texts.items()})
-    for rule in RULES:
-        problem = rule(config)
-        if problem is not None:
-            raise ConfigError(problem)
+    problem = broken_rule(config)
+    if problem is not None:
+        raise ConfigError(problem)
     return config
+
+
+def broken_rule(config: BrokerConfig) -> str | None:
+    """What does not fit together, as a sentence."""
+    return next((problem for rule in RULES if (problem := rule(config)) is not None), None)
 
 
 def describe(config: BrokerConfig) -> list[DescribedSetting]:

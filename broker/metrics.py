@@ -1,0 +1,152 @@
+"""What a broker counts and what it can be asked about itself, as plain numbers.
+
+Owns: the counters that the hot path raises (an integer addition each), the gauges that are worked out only when
+somebody looks, and the name and meaning of each metric. Refuses to know Prometheus (`prometheus_page`) and HTTP.
+
+Names follow Kafka's beans in snake_case, so that alerts people know carry over: UnderReplicatedPartitions of the
+ReplicaManager is `minibroker_replica_manager_under_replicated_partitions`. Counters end in `_total`, units are seconds
+and bytes.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from minibroker.protocol.messages import APIS, ApiKey
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """Name and meaning of one number."""
+
+    name: str
+    """Without the prefix `minibroker_` and, for a counter, without `_total`."""
+    doc: str
+
+
+class ApiCounter(msgspec.Struct):
+    """Requests of one API since the start."""
+
+    count: int = 0
+    errors: int = 0
+    """Answered with an error for the request as a whole."""
+    nanoseconds: int = 0
+    """From the frame's arrival to its answer, waiting included."""
+
+
+class BrokerCounters(msgspec.Struct):
+    """Only ever raised, from the event loop."""
+
+    bytes_in: Annotated[int, Metric("broker_topic_bytes_in", "Bytes of batches appended by this broker as leader.")] = 0
+    bytes_out: Annotated[int, Metric("broker_topic_bytes_out", "Bytes of batches sent to consumers.")] = 0
+    replication_bytes_in: Annotated[
+        int, Metric("broker_topic_replication_bytes_in", "Bytes of batches fetched from leaders.")
+    ] = 0
+    replication_bytes_out: Annotated[
+        int, Metric("broker_topic_replication_bytes_out", "Bytes of batches sent to followers.")
+    ] = 0
+    records_in: Annotated[int, Metric("broker_topic_records_in", "Records appended by this broker as leader.")] = 0
+    batches_in: Annotated[int, Metric("broker_topic_batches_in", "Batches appended by this broker as leader.")] = 0
+    failed_produce: Annotated[
+        int, Metric("broker_topic_failed_produce_partitions", "Partitions of produce requests answered with an error.")
+    ] = 0
+    failed_fetch: Annotated[
+        int, Metric("broker_topic_failed_fetch_partitions", "Partitions of fetch requests answered with an error.")
+    ] = 0
+    isr_shrinks: Annotated[int, Metric("replica_manager_isr_shrinks", "Shrinks of in-sync replica sets led here.")] = 0
+    isr_expands: Annotated[
+        int, Metric("replica_manager_isr_expands", "Expansions of in-sync replica sets led here.")
+    ] = 0
+    failed_isr_updates: Annotated[
+        int, Metric("replica_manager_failed_isr_updates", "ISR changes that the controller refused or did not answer.")
+    ] = 0
+    truncations: Annotated[
+        int, Metric("replica_manager_truncations", "Times that a follower here cut the tail of its log.")
+    ] = 0
+    truncations_below_high_watermark: Annotated[
+        int,
+        Metric(
+            "replica_manager_truncations_below_high_watermark",
+            "Truncations below the follower's own high watermark: never in clean operation.",
+        ),
+    ] = 0
+    fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
+    leader_elections: Annotated[
+        int, Metric("controller_leader_elections", "Leaders elected by this broker as controller.")
+    ] = 0
+    unclean_leader_elections: Annotated[
+        int, Metric("controller_unclean_leader_elections", "Leaders elected from outside the ISR: records were lost.")
+    ] = 0
+    requests: dict[int, ApiCounter] = msgspec.field(default_factory=lambda: {key: ApiCounter() for key in APIS})
+    """By API key."""
+
+    def count_request(self, api_key: int, nanoseconds: int, has_failed: bool = False) -> None:
+        counter = self.requests[api_key]
+        counter.count += 1
+        counter.nanoseconds += nanoseconds
+        if has_failed:
+            counter.errors += 1
+
+
+class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a broker."""
+
+    partitions: Annotated[int, Metric("replica_manager_partitions", "Replicas on this broker.")] = 0
+    leaders: Annotated[int, Metric("replica_manager_leaders", "Partitions that this broker leads.")] = 0
+    under_replicated_partitions: Annotated[
+        int,
+        Metric(
+            "replica_manager_under_replicated_partitions",
+            "Partitions led here with fewer in-sync replicas than replicas.",
+        ),
+    ] = 0
+    under_min_isr_partitions: Annotated[
+        int,
+        Metric(
+            "replica_manager_under_min_isr_partitions",
+            "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
+        ),
+    ] = 0
+    at_min_isr_partitions: Annotated[
+        int,
+        Metric("replica_manager_at_min_isr_partitions", "Partitions led here that cannot lose one more replica."),
+    ] = 0
+    offline_replicas: Annotated[
+        int, Metric("replica_manager_offline_replicas", "Replicas here whose log directory failed or is full.")
+    ] = 0
+    waiting_produce_requests: Annotated[
+        int, Metric("replica_manager_waiting_produce_requests", "acks=all requests waiting for in-sync replicas.")
+    ] = 0
+    waiting_fetch_requests: Annotated[
+        int, Metric("replica_manager_waiting_fetch_requests", "Fetches waiting for records.")
+    ] = 0
+    max_lag: Annotated[
+        int,
+        Metric("replica_fetcher_manager_max_lag", "Records by which the farthest follower here is behind its leader."),
+    ] = 0
+    is_controller: Annotated[
+        int, Metric("controller_active_controller_count", "1 on the controller; the sum over brokers must be 1.")
+    ] = 0
+    offline_partitions: Annotated[
+        int, Metric("controller_offline_partitions", "Partitions of the cluster without a leader, as known here.")
+    ] = 0
+    live_brokers: Annotated[int, Metric("controller_live_brokers", "Live brokers of the cluster, as known here.")] = 0
+    topics: Annotated[int, Metric("controller_topics", "Topics of the cluster, as known here.")] = 0
+    is_fenced: Annotated[
+        int, Metric("broker_is_fenced", "1 while this broker must not serve: no ZooKeeper session that surely lives.")
+    ] = 0
+    broker_epoch: Annotated[int, Metric("broker_epoch", "The broker epoch; -1 while not registered.")] = -1
+    connections: Annotated[int, Metric("network_connections", "Open connections of clients and brokers.")] = 0
+    log_bytes: Annotated[int, Metric("log_bytes", "Bytes of all segment files here.")] = 0
+    disk_free_bytes: Annotated[int, Metric("log_disk_free_bytes", "Free bytes where log.dirs lies.")] = 0
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether clients should be sent here."""
+
+    is_ready: bool
+    reason: str
+    """In words, also when ready."""
+
+
+API_LABELS: dict[int, str] = {key: ApiKey(key).name.lower() for key in APIS}
+"""Value of the label `api`."""

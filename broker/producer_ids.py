@@ -1,0 +1,106 @@
+"""Producer ids that no two producers of the cluster share (hardening rule 12, KIP-98, KIP-730).
+
+Owns: this broker's block of ids and how it gets the next one from ZooKeeper. Refuses to know what producers do with
+their id; brokers learn about producers from batches only.
+
+Theory: /latest_producer_id_block names the block handed out last. Whoever sets it to the next one, with the version it
+read, owns that block. An id may be lost (a write whose outcome is unknown is not looked into, the next block is taken);
+it is never given twice.
+"""
+
+import asyncio
+import logging
+
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, ProducerId
+from minibroker.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, CorruptZnode, ProducerIdBlock
+from minibroker.runtime.ports import (
+    BadVersion,
+    Coordination,
+    CoordinationError,
+    CoordinationUnavailable,
+    NodeExists,
+    NoNode,
+    OutcomeUnknown,
+)
+
+BLOCK_SIZE = 1000
+"""Kafka's: one write to ZooKeeper for a thousand producers."""
+PRODUCER_ID_MAX = 2**63 - 1
+PRODUCER_EPOCH_MAX = 2**15 - 1
+ATTEMPTS_MAX = 20
+"""Brokers that take a block at the same moment overtake each other at most once each."""
+
+log = logging.getLogger("minibroker.producer_ids")
+
+
+class ProducerIdsUnavailable(Exception):
+    """No new block can be had now."""
+
+
+class ProducerIds:
+    """Hands out producer ids."""
+
+    def __init__(self, coordination: Coordination, broker_id: BrokerId) -> None:
+        self._coordination = coordination
+        self._broker_id = broker_id
+        self._next: ProducerId = 0
+        self._end: ProducerId = 0
+        """Exclusive end of the block."""
+        self._refill = asyncio.Lock()
+        """One block at a time, however many producers start."""
+
+    async def next_producer_id(self) -> ProducerId:
+        """A fresh id. Raises ProducerIdsUnavailable."""
+        while self._next == self._end:
+            async with self._refill:
+                if self._next == self._end:
+                    self._next, self._end = await self._take_block()
+        self._next += 1
+        return self._next - 1
+
+    async def answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """A new id, or the next epoch of the producer that asks under its own id (KIP-360)."""
+        if request.transactional_id is not None:
+            return _refused(ErrorCode.INVALID_REQUEST, "there are no transactions: leave transactional_id out")
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            return _refused(ErrorCode.INVALID_REQUEST, "give producer_id and producer_epoch together, or neither")
+        if request.producer_id >= 0 and request.producer_epoch < PRODUCER_EPOCH_MAX:
+            return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
+        try:
+            return InitProducerIdResponse(producer_id=await self.next_producer_id(), producer_epoch=0)
+        except ProducerIdsUnavailable as error:
+            return _refused(ErrorCode.REQUEST_TIMED_OUT, f"broker {self._broker_id} has no producer id left: {error}")
+
+    async def _take_block(self) -> tuple[ProducerId, ProducerId]:
+        """First id and exclusive end of a block that is ours alone."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._try_take_block()
+            except (NodeExists, NoNode, BadVersion, OutcomeUnknown) as error:
+                log.info("producer id block: %s, trying again", error)
+            except CoordinationUnavailable as error:
+                raise ProducerIdsUnavailable(f"ZooKeeper cannot be reached ({error})") from error
+            except (CoordinationError, CorruptZnode) as error:
+                raise ProducerIdsUnavailable(str(error)) from error
+        raise ProducerIdsUnavailable(f"no block of ids could be taken in {ATTEMPTS_MAX} attempts")
+
+    async def _try_take_block(self) -> tuple[ProducerId, ProducerId]:
+        try:
+            content, stat = await self._coordination.get(PRODUCER_ID_BLOCK)
+        except NoNode:
+            await self._coordination.create(PRODUCER_ID_BLOCK, self._block(0).encode())
+            return 0, BLOCK_SIZE
+        start = int(ProducerIdBlock.decode(content).block_end) + 1
+        if start > PRODUCER_ID_MAX - BLOCK_SIZE:
+            raise CorruptZnode(f"{PRODUCER_ID_BLOCK}: no ids are left after {start - 1}")
+        await self._coordination.set(PRODUCER_ID_BLOCK, self._block(start).encode(), stat.version)
+        return start, start + BLOCK_SIZE
+
+    def _block(self, start: ProducerId) -> ProducerIdBlock:
+        return ProducerIdBlock(broker=self._broker_id, block_start=str(start), block_end=str(start + BLOCK_SIZE - 1))
+
+
+def _refused(code: ErrorCode, message: str) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, error_message=message)

@@ -1,0 +1,76 @@
+"""Writes a broker's numbers as Prometheus reads them. Imported only when metrics.listener is set.
+
+Owns: the translation of counters and gauges into prometheus_client's families, at the moment of the scrape; nothing
+here runs otherwise. Refuses to know what a number means: `metrics` says.
+"""
+
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
+from minibroker.broker.metrics import API_LABELS, BrokerCounters, BrokerGauges, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "minibroker_"
+
+Family = CounterMetricFamily | GaugeMetricFamily | InfoMetricFamily
+
+
+def metrics_of(struct: type[Any]) -> dict[str, Metric]:
+    """The metrics that a struct of numbers defines, by field."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    return {
+        field: hint.__metadata__[0]
+        for field, hint in hints.items()
+        if hasattr(hint, "__metadata__") and isinstance(hint.__metadata__[0], Metric)
+    }
+
+
+class BrokerCollector(Collector):
+    """Reads everything when asked."""
+
+    def __init__(self, info: dict[str, str], counters: BrokerCounters, look: Callable[[], BrokerGauges]) -> None:
+        self._info = info
+        self._counters = counters
+        self._look = look
+
+    def describe(self) -> list[Family]:
+        """Nothing is read at registration."""
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        yield InfoMetricFamily(PREFIX + "broker", "Who this broker is.", value=self._info)
+        gauges = self._look()
+        for field, metric in metrics_of(BrokerGauges).items():
+            yield GaugeMetricFamily(PREFIX + metric.name, metric.doc, value=getattr(gauges, field))
+        for field, metric in metrics_of(BrokerCounters).items():
+            yield CounterMetricFamily(PREFIX + metric.name, metric.doc, value=getattr(self._counters, field))
+        yield from self._requests()
+
+    def _requests(self) -> Iterator[Family]:
+        count = CounterMetricFamily(PREFIX + "network_requests", "Requests answered.", labels=["api"])
+        errors = CounterMetricFamily(PREFIX + "network_request_errors", "Requests refused as a whole.", labels=["api"])
+        seconds = CounterMetricFamily(
+            PREFIX + "network_request_seconds", "Time from arrival to answer, waiting included.", labels=["api"]
+        )
+        for api_key, counter in self._counters.requests.items():
+            label = [API_LABELS[api_key]]
+            count.add_metric(label, counter.count)
+            errors.add_metric(label, counter.errors)
+            seconds.add_metric(label, counter.nanoseconds / 1e9)
+        yield from (count, errors, seconds)
+
+
+def make_page(
+    info: dict[str, str], counters: BrokerCounters, look: Callable[[], BrokerGauges], with_process: bool = True
+) -> Callable[[], bytes]:
+    """What renders the page anew at each call. `with_process`: also memory, CPU time and open files."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(BrokerCollector(info, counters, look))
+    if with_process:
+        ProcessCollector(registry=registry)
+    return lambda: generate_latest(registry)

@@ -1,0 +1,150 @@
+"""Settings that change while a broker runs."""
+
+import asyncio
+
+import pytest
+
+from minibroker.broker.config import BrokerConfig, load_config
+from minibroker.broker.dynamic_config import DynamicConfig, validate_broker_config
+from minibroker.protocol.znodes import ConfigNode, broker_config_path
+from minibroker.runtime.ports import Coordination
+from tests.broker.virtual_zookeeper import World, run
+
+PATH = broker_config_path(1)
+
+
+def static_config(*settings: str) -> BrokerConfig:
+    return load_config(None, ["broker.id=1", "log.dirs=/d", "zookeeper.connect=zk:2181", *settings])
+
+
+class Watched:
+    """A running DynamicConfig and what it told."""
+
+    def __init__(self, dynamic: DynamicConfig) -> None:
+        self.dynamic = dynamic
+        self.told: list[int] = []
+        dynamic.on_change = lambda config: self.told.append(config.min_insync_replicas)
+
+
+async def watch(world: World, *settings: str) -> Watched:
+    watched = Watched(DynamicConfig(await world.connect(world.process("one")), static_config(*settings)))
+    await watched.dynamic.start()
+    world.loop.create_task(watched.dynamic.run())
+    return watched
+
+
+async def write(observer: Coordination, **config: str) -> None:
+    content = ConfigNode(config={name.replace("_", "."): value for name, value in config.items()}).encode()
+    if await observer.exists(PATH) is None:
+        await observer.create(PATH, content, make_parents=True)
+    else:
+        await observer.set(PATH, content)
+    await asyncio.sleep(0.1)
+
+
+def test_without_a_node_the_static_settings_hold() -> None:
+    async def story(world: World) -> None:
+        watched = await watch(world, "min.insync.replicas=2")
+        assert watched.dynamic.current == watched.dynamic.static
+        assert watched.told == []
+
+    run(story)
+
+
+def test_node_that_is_there_counts_from_the_start() -> None:
+    async def story(world: World) -> None:
+        await write(await world.observer(), min_insync_replicas="3")
+        watched = await watch(world, "min.insync.replicas=2")
+        assert watched.dynamic.current.min_insync_replicas == 3
+        assert watched.dynamic.current.source("min.insync.replicas") == "ZooKeeper /config/brokers/1"
+        assert watched.dynamic.overrides == {"min.insync.replicas": "3"}
+
+    run(story)
+
+
+def test_each_change_is_told_and_removal_brings_the_static_value_back() -> None:
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        watched = await watch(world, "min.insync.replicas=2")
+        await write(observer, min_insync_replicas="3")
+        await write(observer, min_insync_replicas="4")
+        await write(observer)
+        await write(observer, min_insync_replicas="5")
+        await observer.delete(PATH)
+        await asyncio.sleep(0.1)
+        assert watched.told == [3, 4, 2, 5, 2]
+        assert watched.dynamic.current == watched.dynamic.static
+
+    run(story)
+
+
+def test_change_during_an_outage_is_seen_afterwards() -> None:
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        watched = await watch(world)
+        world.zookeeper.cut("one")
+        await write(observer, min_insync_replicas="3")
+        await asyncio.sleep(10)
+        world.zookeeper.heal("one")
+        await asyncio.sleep(5)
+        assert watched.told == [3]
+
+    run(story)
+
+
+def test_start_without_zookeeper_catches_up_later() -> None:
+    async def story(world: World) -> None:
+        await write(await world.observer(), min_insync_replicas="3")
+        coordination = await world.connect(world.process("one"))
+        dynamic = DynamicConfig(coordination, static_config())
+        world.zookeeper.drop_connection("one")
+        await asyncio.sleep(0.01)
+        assert (await dynamic.start()).min_insync_replicas == 1
+        world.loop.create_task(dynamic.run())
+        await asyncio.sleep(3)
+        assert dynamic.current.min_insync_replicas == 3
+
+    run(story)
+
+
+def test_what_is_not_understood_is_passed_over_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        watched = await watch(world)
+        await write(observer, min_insync_replicas="many", listeners="A://b:1", num_partitions="4")
+        await write(observer, min_insync_replicas="many", listeners="A://b:1", num_partitions="5")
+        assert watched.dynamic.current.num_partitions == 5
+        assert watched.dynamic.current.min_insync_replicas == 1
+        assert watched.dynamic.overrides == {"num.partitions": "5"}
+
+    run(story)
+    assert caplog.text.count("expected a number from 1 to 100") == 1
+    assert caplog.text.count("listeners cannot be changed while a broker runs") == 1
+
+
+def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
+    async def story(world: World) -> None:
+        observer = await world.observer()
+        watched = await watch(world)
+        await write(observer, min_insync_replicas="3")
+        await observer.set(PATH, b"\xff")
+        await asyncio.sleep(0.1)
+        assert watched.dynamic.current.min_insync_replicas == 3
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("min.insync.replicas", "2", None),
+        ("log.retention.ms", "-1", None),
+        ("min.insync.replicas", "x", "expected a number"),
+        ("broker.id", "2", "cannot be changed while a broker runs"),
+        ("min.insync", "2", "Did you mean min.insync.replicas?"),
+        ("message.max.bytes", "16777216", "expected at most socket.request.max.bytes=16777216"),
+    ],
+)
+def test_change_of_a_running_brokers_setting_is_checked(name: str, value: str, said: str | None) -> None:
+    problem = validate_broker_config(static_config(), name, value)
+    assert (problem is None) if said is None else (problem is not None and said in problem)

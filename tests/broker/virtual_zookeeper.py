@@ -1,0 +1,66 @@
+"""A virtual loop, a simulated ZooKeeper and processes that talk to it, for tests of what a broker does there."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from minibroker.runtime.ports import Coordination
+from minibroker.simulation.coordination import SimulatedCoordination
+from minibroker.simulation.loop import VirtualLoop
+from minibroker.simulation.node import Process
+from minibroker.simulation.trace import Trace
+from minibroker.simulation.zookeeper import SimulatedZooKeeper
+
+T = TypeVar("T")
+
+SESSION_MS = 3_000
+
+
+class VirtualClock:
+    """Wall-clock time that is loop time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def monotonic_ns(self) -> int:
+        return int(self._loop.time() * 1_000_000_000)
+
+
+class World:
+    """One ZooKeeper and its clients."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.clock = VirtualClock(loop)
+        self.random = random.Random(7)
+        self.zookeeper = SimulatedZooKeeper(loop, self.random, Trace(lambda: loop.elapsed))
+
+    def process(self, name: str) -> Process:
+        return Process(name, 1, self.loop)
+
+    async def inside(self, process: Process, work: Coroutine[Any, Any, T]) -> T:
+        """Run as code of that process: it ends with it."""
+        task: asyncio.Task[T] = self.loop.create_task(work, context=process.context)
+        return await task
+
+    def open_for(self, process: Process) -> Callable[[str, int], Coordination]:
+        return lambda servers, timeout_ms: SimulatedCoordination(self.zookeeper, process, servers, timeout_ms)
+
+    async def connect(self, process: Process, timeout_ms: int = SESSION_MS) -> Coordination:
+        coordination = self.open_for(process)("zk:2181", timeout_ms)
+        await self.inside(process, coordination.start())
+        return coordination
+
+    async def observer(self) -> Coordination:
+        """A client that looks on."""
+        return await self.connect(self.process("observer"))
+
+
+def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    """Run one test's story in virtual time."""
+    loop = VirtualLoop()
+    loop.run(story(World(loop)))
