@@ -39,7 +39,7 @@ RESERVED_VARIABLES: dict[str, str] = {
     "MINIBROKER_DATA_DIR": "command line: what --data-dir of `cluster` defaults to",
     "MINIBROKER_CONFIG": "command line: what --config of `broker` defaults to",
     "MINIBROKER_LOG_LEVEL": "every process: DEBUG, INFO, WARNING or ERROR",
-    "MINIBROKER_JAVA": "command line: the java to use instead of JAVA_HOME's or PATH's",
+    "MINIBROKER_HEALTH_PORT": "Docker image: port that its health check asks",
 }
 """Variables that look like settings and are none: a broker ignores them."""
 

@@ -117,7 +117,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         if not self._endpoint.admit(self):
-            transport.abort()
+            self._respond(_response(HttpAnswer(503, b"too many connections\n")))
             return
         self._buffer = bytearray(HEAD_BYTES_MAX)
         self._deadline = asyncio.get_running_loop().call_later(DEADLINE_SECONDS, self.abort)

@@ -1,0 +1,231 @@
+"""/metrics, /healthz and /readyz, and what a bad client may cost; on the virtual network."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minibroker.broker.http_endpoint import (
+    CONNECTIONS_MAX,
+    DEADLINE_SECONDS,
+    HEAD_BYTES_MAX,
+    HttpAnswer,
+    HttpEndpoint,
+    broker_routes,
+)
+from minibroker.broker.metrics import BrokerCounters, BrokerGauges, Readiness
+from minibroker.broker.prometheus_page import make_page, metrics_of
+from minibroker.protocol.messages import ApiKey
+from minibroker.simulation.world import SimulatedWorld
+
+PORT = 9404
+
+
+class Reader(asyncio.BufferedProtocol):
+    """The client's side of one connection."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.ended = asyncio.get_running_loop().create_future()
+        self._buffer = bytearray(65536)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += bytes(self._buffer[:nbytes])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Site:
+    """A served endpoint and a client beside it."""
+
+    def __init__(self, world: SimulatedWorld, endpoint: HttpEndpoint) -> None:
+        self._world = world
+        self.endpoint = endpoint
+
+    async def open(self) -> tuple[Any, Reader]:
+        network = self._world.runtime("client").network
+        transport, reader = await network.connect(Reader, "broker", PORT, 1000)
+        assert isinstance(reader, Reader)
+        return transport, reader
+
+    async def ask(self, *pieces: bytes) -> bytes:
+        """Send the pieces apart; everything that came back until the end."""
+        transport, reader = await self.open()
+        for piece in pieces:
+            transport.write(piece)
+            await asyncio.sleep(0.01)
+        await reader.ended
+        return reader.received
+
+
+def serve(story: Callable[[Site], Awaitable[None]], routes: dict[str, Callable[[], HttpAnswer]] | None = None) -> None:
+    world = SimulatedWorld()
+
+    async def main() -> None:
+        hello = {"/hello": lambda: HttpAnswer(200, b"hello\n")}
+        endpoint = HttpEndpoint(world.runtime("broker").network, routes or hello)
+        await world.spawn("broker", endpoint.start("broker", PORT))
+        await story(Site(world, endpoint))
+        await world.spawn("broker", endpoint.stop())
+
+    world.run(main())
+
+
+def status(response: bytes) -> int:
+    return int(response.split(b" ", 2)[1])
+
+
+def test_answer_carries_its_length_and_ends_the_connection() -> None:
+    async def story(site: Site) -> None:
+        assert await site.ask(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n") == (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 6\r\n"
+            b"Connection: close\r\n\r\nhello\n"
+        )
+
+    serve(story)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"GET /hello?a=b HTTP/1.0\r\n\r\n", b"GET /hello HTTP/1.1\n\n", b"GET /hello HTTP/1.1\r\nA: b\r\n\r\nmore"],
+)
+def test_plain_requests_are_understood(request_: bytes) -> None:
+    async def story(site: Site) -> None:
+        assert (await site.ask(request_)).endswith(b"\r\n\r\nhello\n")
+
+    serve(story)
+
+
+def test_request_may_come_byte_by_byte() -> None:
+    async def story(site: Site) -> None:
+        request = b"GET /hello HTTP/1.1\r\n\r\n"
+        assert (await site.ask(*(request[i : i + 1] for i in range(len(request))))).endswith(b"hello\n")
+
+    serve(story)
+
+
+def test_head_has_no_body() -> None:
+    async def story(site: Site) -> None:
+        response = await site.ask(b"HEAD /hello HTTP/1.1\r\n\r\n")
+        assert b"Content-Length: 6" in response
+        assert response.endswith(b"\r\n\r\n")
+
+    serve(story)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (b"GET /other HTTP/1.1\r\n\r\n", 404),
+        (b"POST /hello HTTP/1.1\r\n\r\n", 405),
+        (b"GET /hello HTTP/2.0\r\n\r\n", 505),
+        (b"GET /hello\r\n\r\n", 400),
+        (b"\x00\x00\x00\x10\xff\xff\r\n\r\n", 400),
+        (b"\n\n", 400),
+        (b"GET /" + b"a" * HEAD_BYTES_MAX, 431),
+    ],
+)
+def test_wrong_requests_are_answered_with_their_status(request_: bytes, expected: int) -> None:
+    async def story(site: Site) -> None:
+        assert status(await site.ask(request_)) == expected
+        assert status(await site.ask(b"GET /hello HTTP/1.1\r\n\r\n")) == 200
+
+    serve(story)
+
+
+def test_failing_route_is_a_500(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> HttpAnswer:
+        raise RuntimeError("broken on purpose")
+
+    async def story(site: Site) -> None:
+        assert status(await site.ask(b"GET /fail HTTP/1.1\r\n\r\n")) == 500
+
+    serve(story, {"/fail": fail})
+    assert "broken on purpose" in caplog.text
+
+
+def test_silent_client_is_cut_off() -> None:
+    async def story(site: Site) -> None:
+        began = asyncio.get_running_loop().time()
+        assert await site.ask(b"GET /hel") == b""
+        assert asyncio.get_running_loop().time() - began < DEADLINE_SECONDS + 1
+
+    serve(story)
+
+
+def test_flood_of_connections_is_turned_away_and_forgotten() -> None:
+    async def story(site: Site) -> None:
+        connections = [await site.open() for _ in range(CONNECTIONS_MAX + 5)]
+        await asyncio.sleep(1)
+        turned_away = [reader.received for _, reader in connections if reader.ended.done()]
+        assert [status(response) for response in turned_away] == [503] * 5
+        await asyncio.sleep(DEADLINE_SECONDS)
+        assert status(await site.ask(b"GET /hello HTTP/1.1\r\n\r\n")) == 200
+
+    serve(story)
+
+
+# a broker's own pages
+
+
+def test_pages_of_a_broker() -> None:
+    states = [Readiness(False, "no metadata yet"), Readiness(True, "registered with broker epoch 5")]
+    counters = BrokerCounters()
+
+    async def story(site: Site) -> None:
+        async def get(path: str) -> bytes:
+            return await site.ask(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+
+        assert (await get("/healthz")).endswith(b"ok\n")
+        first, second = await get("/readyz"), await get("/readyz")
+        assert (status(first), status(second)) == (503, 200)
+        assert first.endswith(b"no metadata yet\n")
+        page = await get("/metrics")
+        assert b"Content-Type: text/plain; version=0.0.4" in page
+        assert b"minibroker_replica_manager_under_replicated_partitions 3.0" in page
+
+    look = BrokerGauges(under_replicated_partitions=3)
+    routes = broker_routes({"broker_id": "1"}, counters, lambda: look, lambda: states.pop(0))
+    serve(story, routes)
+
+
+def values(page: bytes) -> dict[tuple[str, str], float]:
+    return {
+        (sample.name, sample.labels.get("api", "")): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+def test_numbers_are_read_when_the_page_is_made() -> None:
+    counters, gauges = BrokerCounters(), [BrokerGauges(is_controller=0), BrokerGauges(is_controller=1, max_lag=7)]
+    page = make_page({"broker_id": "1", "version": "0"}, counters, lambda: gauges.pop(0), with_process=False)
+    before = values(page())
+    counters.isr_shrinks += 2
+    counters.count_request(ApiKey.PRODUCE, 1_500_000_000)
+    counters.count_request(ApiKey.PRODUCE, 500_000_000, has_failed=True)
+    after = values(page())
+    assert before["minibroker_controller_active_controller_count", ""] == 0
+    assert after["minibroker_controller_active_controller_count", ""] == 1
+    assert after["minibroker_replica_fetcher_manager_max_lag", ""] == 7
+    assert after["minibroker_replica_manager_isr_shrinks_total", ""] == 2
+    assert after["minibroker_network_requests_total", "produce"] == 2
+    assert after["minibroker_network_request_errors_total", "produce"] == 1
+    assert after["minibroker_network_request_seconds_total", "produce"] == 2
+    assert after["minibroker_network_requests_total", "fetch"] == 0
+
+
+@pytest.mark.parametrize("struct", [BrokerCounters, BrokerGauges])
+def test_every_number_has_a_name_and_a_meaning(struct: type[Any]) -> None:
+    fields = set(struct.__struct_fields__) - {"requests"}
+    found = metrics_of(struct)
+    assert set(found) == fields
+    assert len({metric.name for metric in found.values()}) == len(found)
+    assert all(metric.doc.endswith(".") for metric in found.values())
