@@ -178,10 +178,8 @@ class Fabric:
         return port
 
     def bind(self, listener: "SimulatedListener") -> None:
-        address = (listener.host, listener.port)
-        if address in self._listeners:
-            raise AddressInUse(f"{listener.host}:{listener.port} is in use by another process")
-        self._listeners[address] = listener
+        assert self.listener_at(listener.host, listener.port) is None
+        self._listeners[(listener.host, listener.port)] = listener
 
     def unbind(self, listener: "SimulatedListener") -> None:
         if self._listeners.get((listener.host, listener.port)) is listener:
@@ -230,6 +228,8 @@ class SimulatedNetwork:
         name = self._process.name
         if host not in ANY_NAMES and host not in LOOPBACK_NAMES and host != name:
             raise NetworkError(f"cannot listen on {host}:{port}: not an address of {name}")
+        if self._fabric.listener_at(name, port) is not None:
+            raise AddressInUse(f"{host}:{port} is in use by another process")
         listener = SimulatedListener(
             self._fabric, self._process, factory, name, port if port else self._fabric.new_port(name)
         )

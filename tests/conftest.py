@@ -12,6 +12,8 @@ import pytest
 
 from tests.invariant_coverage import INVARIANTS
 
+pytest_plugins = ["tests.zookeeper_fixture"]
+
 # Deadlines per example measure the machine, not the code. `make fuzz` takes the second profile.
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=20_000)

@@ -1,0 +1,69 @@
+"""Runs one case against real and simulated doors.
+
+A case is `async def test_..(doors: Doors)` under `@conformance`: the decorator makes a plain test of it, whose
+parameter (the fixture `bench`, see conftest.py) decides on which doors and on which event loop it runs.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import msgspec
+import uvloop
+
+from minibroker.runtime.ports import Disk, Network, Runtime
+from minibroker.runtime.real import real_runtime
+from minibroker.simulation.world import SimulatedWorld
+
+
+class Doors(msgspec.Struct):
+    """What a case may touch."""
+
+    kind: str
+    """'asyncio', 'uvloop' or 'simulated'."""
+    runtime: Runtime
+    directory: str
+    """Empty, and only for this case."""
+    world: SimulatedWorld | None = None
+
+    @property
+    def network(self) -> Network:
+        return self.runtime.network
+
+    @property
+    def disk(self) -> Disk:
+        return self.runtime.disk
+
+
+Case = Callable[[Doors], Coroutine[Any, Any, None]]
+
+
+class Bench(Protocol):
+    """One kind of doors and the loop that goes with it."""
+
+    def run(self, case: Case) -> None: ...
+
+
+class RealBench:
+    def __init__(self, kind: str, directory: str) -> None:
+        self._kind = kind
+        self._directory = directory
+
+    def run(self, case: Case) -> None:
+        factory = uvloop.new_event_loop if self._kind == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(case(Doors(self._kind, real_runtime(), self._directory)))
+
+
+class SimulatedBench:
+    def run(self, case: Case) -> None:
+        world = SimulatedWorld(seed=7)
+        world.run(case(Doors("simulated", world.runtime("case"), "/data", world)))
+
+
+def conformance(case: Case) -> Callable[[Bench], None]:
+    def test(bench: Bench) -> None:
+        bench.run(case)
+
+    test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
+    return test

@@ -1,0 +1,314 @@
+"""The disk door: the same cases on real files and on simulated ones."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minibroker.runtime import disk as real_disk
+from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.ports import DiskError, DiskFull, FileMissing, LockHeld
+from tests.runtime.doors import Doors, conformance
+
+
+@conformance
+async def test_appended_parts_are_read_back(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([b"one", bytearray(b"two"), memoryview(b"-three-")[1:6]])
+    file.append([b"four"])
+    assert file.size == 15
+    assert file.read_at(0, 15) == b"onetwothreefour"
+    assert file.read_at(3, 3) == b"two"
+    file.close()
+
+
+@conformance
+async def test_more_parts_than_the_kernel_takes_at_once(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([b"%04d" % number for number in range(3000)])
+    assert file.size == 12_000
+    assert file.read_at(11_996, 4) == b"2999"
+
+
+@conformance
+async def test_nothing_to_append_changes_nothing(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([])
+    file.append([b""])
+    assert file.size == 0
+
+
+@conformance
+async def test_a_read_is_short_only_at_the_end(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([b"abcdef"])
+    assert file.read_at(4, 10) == b"ef"
+    assert file.read_at(6, 10) == b""
+    assert file.read_at(60, 10) == b""
+    assert file.read_at(2, 0) == b""
+
+
+@conformance
+async def test_overwriting_in_place_keeps_the_size(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/index", create=True)
+    file.append([b"abcdef"])
+    file.write_at(2, b"XY")
+    assert file.read_at(0, 10) == b"abXYef"
+    assert file.size == 6
+
+
+@conformance
+async def test_overwriting_never_extends(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/index", create=True)
+    file.append([b"abc"])
+    with pytest.raises(AssertionError):
+        file.write_at(2, b"XY")
+    assert file.read_at(0, 10) == b"abc"
+
+
+@conformance
+async def test_truncated_bytes_are_gone_and_appends_go_on_there(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([b"abcdef"])
+    file.truncate(2)
+    assert file.size == 2
+    file.append([b"Z"])
+    assert file.read_at(0, 10) == b"abZ"
+
+
+@conformance
+async def test_reopened_file_knows_its_size_and_appends_at_the_end(doors: Doors) -> None:
+    path = f"{doors.directory}/log"
+    file = doors.disk.open(path, create=True)
+    file.append([b"abc"])
+    file.sync()
+    file.close()
+    again = doors.disk.open(path)
+    assert again.size == doors.disk.file_size(path) == 3
+    again.append([b"d"])
+    assert doors.disk.read_file(path) == b"abcd"
+
+
+@conformance
+async def test_two_openings_of_a_file_see_the_same_bytes(doors: Doors) -> None:
+    path = f"{doors.directory}/log"
+    writer = doors.disk.open(path, create=True)
+    reader = doors.disk.open(path)
+    writer.append([b"abc"])
+    assert reader.read_at(0, 3) == b"abc"
+
+
+@conformance
+async def test_what_is_missing_is_named(doors: Doors) -> None:
+    disk, missing = doors.disk, f"{doors.directory}/missing"
+    for call in (disk.open, disk.read_file, disk.file_size, disk.list_directory, disk.modified_ms, disk.free_bytes):
+        with pytest.raises(FileMissing, match="missing"):
+            call(missing)
+    with pytest.raises(FileMissing, match="missing"):
+        disk.open(f"{missing}/file", create=True)
+    with pytest.raises(FileMissing, match="missing"):
+        disk.rename(missing, f"{doors.directory}/elsewhere")
+    assert not disk.exists(missing)
+
+
+@conformance
+async def test_directories_are_made_with_parents_and_listed_sorted(doors: Doors) -> None:
+    disk, deep = doors.disk, f"{doors.directory}/a/b"
+    disk.make_directory(deep)
+    disk.make_directory(deep)
+    for name in ("z", "x", "y"):
+        disk.open(f"{deep}/{name}", create=True).close()
+    assert disk.list_directory(deep) == ["x", "y", "z"]
+    assert disk.list_directory(f"{doors.directory}/a") == ["b"]
+    assert disk.exists(deep)
+
+
+@conformance
+async def test_a_directory_is_no_file_and_a_file_no_directory(doors: Doors) -> None:
+    disk = doors.disk
+    disk.make_directory(f"{doors.directory}/directory")
+    disk.open(f"{doors.directory}/file", create=True).close()
+    for call in (disk.open, disk.read_file, disk.remove):
+        with pytest.raises(DiskError, match="directory"):
+            call(f"{doors.directory}/directory")
+    with pytest.raises(DiskError):
+        disk.list_directory(f"{doors.directory}/file")
+    with pytest.raises(DiskError):
+        disk.make_directory(f"{doors.directory}/file")
+
+
+@conformance
+async def test_replaced_file_holds_the_new_bytes_only(doors: Doors) -> None:
+    disk, path = doors.disk, f"{doors.directory}/checkpoint"
+    disk.replace_file(path, b"a long first version")
+    disk.replace_file(path, b"second")
+    assert disk.read_file(path) == b"second"
+    disk.replace_file(path, b"third", sync=False)
+    assert disk.read_file(path) == b"third"
+    assert disk.list_directory(doors.directory) == ["checkpoint"]
+
+
+@conformance
+async def test_an_open_file_survives_its_replacement(doors: Doors) -> None:
+    disk, path = doors.disk, f"{doors.directory}/checkpoint"
+    disk.replace_file(path, b"first")
+    old = disk.open(path)
+    disk.replace_file(path, b"second")
+    assert old.read_at(0, 10) == b"first"
+
+
+@conformance
+async def test_rename_replaces_the_target(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    disk.replace_file(f"{here}/new", b"new")
+    disk.replace_file(f"{here}/old", b"old")
+    disk.rename(f"{here}/new", f"{here}/old")
+    assert disk.list_directory(here) == ["old"]
+    assert disk.read_file(f"{here}/old") == b"new"
+
+
+@conformance
+async def test_a_renamed_directory_keeps_its_files(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    disk.make_directory(f"{here}/orders-0")
+    file = disk.open(f"{here}/orders-0/log", create=True)
+    disk.rename(f"{here}/orders-0", f"{here}/orders-0.deleted")
+    file.append([b"still open"])
+    assert disk.read_file(f"{here}/orders-0.deleted/log") == b"still open"
+
+
+@conformance
+async def test_removing_twice_is_fine(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    disk.replace_file(f"{here}/file", b"x")
+    disk.make_directory(f"{here}/tree/deep")
+    disk.replace_file(f"{here}/tree/deep/file", b"x")
+    for _ in range(2):
+        disk.remove(f"{here}/file")
+        disk.remove_tree(f"{here}/tree")
+    assert disk.list_directory(here) == []
+
+
+@conformance
+async def test_directory_is_locked_once(doors: Doors) -> None:
+    path = f"{doors.directory}/.lock"
+    lock = doors.disk.lock(path)
+    with pytest.raises(LockHeld, match="lock"):
+        doors.disk.lock(path)
+    lock.release()
+    lock.release()
+    doors.disk.lock(path).release()
+
+
+@conformance
+async def test_facts_of_the_machine(doors: Doors) -> None:
+    disk, path = doors.disk, f"{doors.directory}/file"
+    disk.replace_file(path, b"x")
+    assert disk.free_bytes(doors.directory) > 1_000_000
+    assert abs(disk.modified_ms(path) - doors.runtime.clock.now_ms()) < 10_000
+    assert disk.boot_id() == disk.boot_id() != ""
+
+
+@conformance
+async def test_background_work_returns_its_result(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([b"abc"])
+    await doors.disk.in_background(file.sync)
+    assert await doors.disk.in_background(lambda: file.read_at(0, 3)) == b"abc"
+
+
+@conformance
+async def test_background_work_raises_its_error(doors: Doors) -> None:
+    with pytest.raises(FileMissing):
+        await doors.disk.in_background(lambda: doors.disk.read_file(f"{doors.directory}/missing"))
+
+
+# ------------------------------------------------------------------------------------------- the real disk alone
+def test_failed_append_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The kernel takes the first 4 KiB and then refuses."""
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    file.append([b"kept"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(DiskError, match="log"):
+            file.append([b"x" * 3000, b"y" * 3000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.size == 4
+    assert (tmp_path / "log").read_bytes() == b"kept"
+    file.append([b" again"])
+    assert (tmp_path / "log").read_bytes() == b"kept again"
+
+
+def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_seven(descriptor: int, parts: list[bytes], position: int) -> int:
+        return os.pwrite(descriptor, b"".join(parts)[:7], position)
+
+    monkeypatch.setattr(os, "pwritev", write_seven)
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    file.append([b"four", b"eight888", b"end"])
+    assert (tmp_path / "log").read_bytes() == b"foureight888end"
+
+
+def test_full_disk_is_its_own_error() -> None:
+    file = RealDisk().open("/dev/full")
+    with pytest.raises(DiskFull, match="No space left"):
+        file.append([b"x"])
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_out_of_space_at_sync_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskFull):
+        file.sync()
+
+
+def test_other_errors_at_sync_are_disk_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskError, match=r"cannot sync .*log: Input/output error") as caught:
+        file.sync()
+    assert not isinstance(caught.value, DiskFull)
+
+
+def test_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, path = RealDisk(), str(tmp_path / "checkpoint")
+    disk.replace_file(path, b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskError):
+        disk.replace_file(path, b"new")
+    assert disk.read_file(path) == b"old"
+    assert disk.list_directory(str(tmp_path)) == ["checkpoint"]
+
+
+def test_lock_of_another_process_holds_until_it_ends(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    code = f"import fcntl,sys; f=open({path!r},'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LockHeld):
+            RealDisk().lock(path)
+        holder.kill()
+    RealDisk().lock(path).release()
+
+
+def test_background_threads_are_named_and_few() -> None:
+    assert real_disk.BACKGROUND_THREADS <= 8
+    assert RealDisk()._pool is None  # none before they are needed
