@@ -1,5 +1,7 @@
 """Settings: where they come from, and what is said about wrong ones."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from minibroker.broker.config import (
     load_config,
     warnings,
 )
+from minibroker.broker.config_docs import page
 from minibroker.broker.config_table import NEVER, SETTINGS, TOPIC_SETTINGS
 from minibroker.broker.config_values import format_value, parse_value
 from minibroker.broker.topic_config import TopicConfig, resolve_topic_config, validate_topic_config
@@ -219,3 +222,11 @@ def test_topic_config_has_exactly_the_topic_settings() -> None:
 def test_topic_setting_is_checked(name: str, value: str, said: str | None) -> None:
     problem = validate_topic_config(name, value)
     assert (problem is None) if said is None else (problem is not None and said in problem)
+
+
+# the document
+
+
+def test_configuration_document_is_what_the_tables_say() -> None:
+    document = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
+    assert document.read_text() == page(), "run: python -m minibroker.broker.config_docs > docs/CONFIGURATION.md"
