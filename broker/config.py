@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from minibroker.broker.config_table import SETTINGS, TOPIC_SETTINGS, BrokerConfig, Key, Setting
+from minibroker.broker.config_table import MIB, SETTINGS, TOPIC_SETTINGS, BrokerConfig, Key, Setting
 from minibroker.broker.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.protocol.messages import BrokerEndpoint
 
@@ -270,12 +270,12 @@ def _metrics_address(config: BrokerConfig) -> str | None:
     return f"{_place(config, 'metrics.listener')}: expected HOST:PORT, as in 127.0.0.1:9404, or nothing"
 
 
-def _at_most(smaller: str, larger: str, margin: int = 0) -> Callable[[BrokerConfig], str | None]:
+def _at_most(smaller: str, larger: str, margin: int = 0, why: str = "") -> Callable[[BrokerConfig], str | None]:
     def check(config: BrokerConfig) -> str | None:
         low, high = (getattr(config, SETTINGS[name].field) for name in (smaller, larger))
         if low + margin <= high:
             return None
-        more = f", less {margin} for the frame around it" if margin else ""
+        more = f", less {margin} for {why}" if margin else ""
         return f"{_place(config, smaller)}: expected at most {_place(config, larger)}{more}"
 
     return check
@@ -283,6 +283,8 @@ def _at_most(smaller: str, larger: str, margin: int = 0) -> Callable[[BrokerConf
 
 FRAME_OVERHEAD_BYTES = 4096
 """Of a produce request around one batch: names of the topic, client and fields."""
+BROKER_RESERVE_BYTES = 16 * MIB
+"""Of queued.max.request.bytes: for other brokers alone, so that replication outlives a flood of clients."""
 
 RULES: tuple[Callable[[BrokerConfig], str | None], ...] = (
     _one_directory,
@@ -295,8 +297,8 @@ RULES: tuple[Callable[[BrokerConfig], str | None], ...] = (
     _at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
     _at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
     _at_most("replica.fetch.max.bytes", "replica.fetch.response.max.bytes"),
-    _at_most("message.max.bytes", "socket.request.max.bytes", FRAME_OVERHEAD_BYTES),
-    _at_most("socket.request.max.bytes", "queued.max.request.bytes"),
+    _at_most("message.max.bytes", "socket.request.max.bytes", FRAME_OVERHEAD_BYTES, "the frame around it"),
+    _at_most("socket.request.max.bytes", "queued.max.request.bytes", BROKER_RESERVE_BYTES, "other brokers' requests"),
 )
 
 

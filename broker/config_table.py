@@ -357,19 +357,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             doc="Bytes of requests received and not yet answered, over all connections; beyond it clients are not read."
-            " Other brokers keep a share of their own.",
+            " 16 MiB of it are for other brokers alone, so that replication outlives a flood.",
             minimum=64 * KIB,
             maximum=4096 * MIB,
         ),
     ] = 48 * MIB
     max_connections: Annotated[
         int,
-        Key(
-            doc="Connections at a time. More are closed at once; those of other brokers are always taken.",
-            minimum=1,
-            maximum=1_000_000,
-            dynamic=True,
-        ),
+        Key(doc="Connections at a time. More are closed at once, with a log line.", minimum=1, maximum=1_000_000),
     ] = 1000
     connections_max_idle_ms: Annotated[
         int,

@@ -96,7 +96,10 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ("metrics.listener=9404", "expected HOST:PORT"),
         ("replica.lag.time.max.ms=100", "replica.fetch.wait.max.ms=500 (default): expected at most"),
         ("message.max.bytes=16777216", "socket.request.max.bytes=16777216 (default), less 4096"),
-        ("queued.max.request.bytes=65536", "expected at most queued.max.request.bytes=65536"),
+        (
+            "queued.max.request.bytes=65536",
+            "expected at most queued.max.request.bytes=65536 (--set queued.max.request.bytes), less 16777216",
+        ),
     ],
 )
 def test_wrong_setting_is_named_with_what_was_expected(setting: str, said: str) -> None:
