@@ -7,8 +7,9 @@ from minibroker.audit.acked_file import AckedChunk, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
+from minibroker.audit.planning import plan_ranges
 from minibroker.audit.replica import Replica, ReplicaFacts, assemble
-from minibroker.audit.segment_reader import plan_ranges, scan_range
+from minibroker.audit.segment_reader import scan_range
 from minibroker.protocol.ids import TopicPartition
 
 WHOLE_FILE_BYTES = 1 << 62

@@ -13,7 +13,8 @@ the file changes: then one range's end is not the next one's start, `stitch` see
 
 import os
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import msgspec
@@ -23,6 +24,7 @@ from minibroker.protocol.checkpoints import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatch,
@@ -56,46 +58,66 @@ def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
     if task.start == 0:
         indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
     try:
-        descriptor = os.open(segment_file(task.directory, task.segment), os.O_RDONLY)
+        with open_window(task) as reader:
+            start, columns, gaps, undecodable, end = _collect(reader, task, with_values)
+            return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable)
     except FileNotFoundError:
         return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
-    try:
-        reader = _Reader(descriptor, task.size)
-        start, columns, gaps, undecodable, end = _walk(reader, task, with_values)
-        return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable)
     except OSError as error:
         unread = Gap(task.start, task.end, f"cannot be read: {error.strerror}", torn=False, reaches_end=True)
         return _scan(task, task.start, task.end, task.size, Columns(), indexes, gaps=[unread])
+
+
+@contextmanager
+def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
+    """A window on the task's segment, closed at the end."""
+    file = segment_file(task.directory, task.segment)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        yield SegmentWindow(descriptor, task.size, file)
     finally:
         os.close(descriptor)
 
 
-def _walk(
-    reader: "_Reader", task: RangeTask, with_values: bool
+def _collect(
+    reader: "SegmentWindow", task: RangeTask, with_values: bool
 ) -> tuple[int, Columns, list[Gap], list[tuple[int, int, str]], int]:
-    start = reader.next_batch(task.start) if task.start else 0
     columns = Columns()
     gaps: list[Gap] = []
     undecodable: list[tuple[int, int, str]] = []
-    rows = []
-    position = start
-    range_end, check = task.end, reader.check
-    while position < min(range_end, reader.size):
+    rows: list[tuple[int, BatchHeader]] = []
+    start = end = reader.next_batch(task.start) if task.start else 0
+    for position, found in walk(reader, start, task.end):
+        if isinstance(found, Gap):
+            gaps.append(found)
+            end = found.end
+            continue
+        rows.append((position, found))
+        end = position + found.size_bytes
+        if with_values:
+            problem = _append_value_crcs(columns.value_crcs, reader, position, found)
+            if problem is not None:
+                undecodable.append((position, found.base_offset, problem))
+    _fill(columns, rows)
+    return start, columns, gaps, undecodable, end
+
+
+def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int, BatchHeader | Gap]]:
+    """Batches and gaps from `position`, where one of them begins, up to the last that begins in front of `end`.
+
+    A batch's bytes are in the reader's window until the next step.
+    """
+    check = reader.check
+    while position < end and position < reader.size:
         try:
             header = check(position)
         except CorruptBatch as error:
             gap = _gap(reader, position, error)
-            gaps.append(gap)
+            yield position, gap
             position = gap.end
             continue
-        rows.append((position, header))
-        if with_values:
-            problem = _append_value_crcs(columns.value_crcs, reader, position, header)
-            if problem is not None:
-                undecodable.append((position, header.base_offset, problem))
-        position += header.size_bytes
-    _fill(columns, rows)
-    return start, columns, gaps, undecodable, position
+        yield position, header
+        position += header.batch_length + LENGTH_PREFIX_BYTES
 
 
 def _fill(columns: Columns, rows: list[tuple[int, BatchHeader]]) -> None:
@@ -105,11 +127,13 @@ def _fill(columns: Columns, rows: list[tuple[int, BatchHeader]]) -> None:
     columns.ends = array("q", [header.base_offset + header.record_count for header in headers])
     columns.epochs = array("i", [header.partition_leader_epoch for header in headers])
     columns.crcs = array("I", [header.crc for header in headers])
-    columns.sizes = array("i", [header.batch_length + 12 for header in headers])
+    columns.sizes = array("i", [header.batch_length + LENGTH_PREFIX_BYTES for header in headers])
     columns.max_timestamps = array("q", [header.max_timestamp for header in headers])
 
 
-def _append_value_crcs(value_crcs: "array[int]", reader: "_Reader", position: int, header: BatchHeader) -> str | None:
+def _append_value_crcs(
+    value_crcs: "array[int]", reader: "SegmentWindow", position: int, header: BatchHeader
+) -> str | None:
     try:
         values = decode_values(reader.buffer, position - reader.base, header)
     except CorruptBatch as error:
@@ -119,7 +143,7 @@ def _append_value_crcs(value_crcs: "array[int]", reader: "_Reader", position: in
     return None
 
 
-def _gap(reader: "_Reader", position: int, error: CorruptBatch) -> Gap:
+def _gap(reader: "SegmentWindow", position: int, error: CorruptBatch) -> Gap:
     claimed_end = reader.claimed_end(position)
     if claimed_end is not None and (claimed_end == reader.size or reader.is_batch(claimed_end)):
         return Gap(position, claimed_end, error.reason, torn=False, reaches_end=claimed_end == reader.size)
@@ -157,11 +181,12 @@ def _scan(
     )
 
 
-class _Reader:
+class SegmentWindow:
     """A window on one file. `buffer` begins at file position `base`."""
 
-    def __init__(self, descriptor: int, size: int) -> None:
+    def __init__(self, descriptor: int, size: int, file: str) -> None:
         self._descriptor = descriptor
+        self.file = file
         self.size = size
         """Never read past; falls when the file turns out to be shorter now."""
         self.buffer = b""
@@ -236,16 +261,6 @@ def _read_small(task: RangeTask, suffix: str) -> bytes | None:
             return file.read(INDEX_BYTES_MAX)
     except OSError:
         return None
-
-
-def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes: int) -> list[RangeTask]:
-    """Cut segments (base offset, size) into ranges. An empty segment has one empty range, for its indexes."""
-    tasks = []
-    for segment, size in segments:
-        for start in range(0, max(size, 1), range_bytes):
-            end = min(start + range_bytes, size)
-            tasks.append(RangeTask(directory=directory, segment=segment, size=size, start=start, end=end))
-    return tasks
 
 
 def stitch(scans: Iterable[RangeScan], reread: Callable[[RangeTask], RangeScan]) -> list[RangeScan]:

@@ -1,0 +1,79 @@
+"""Cutting segments into ranges and ranges into portions of work. Reads at most an index and one batch a cut."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+
+from minibroker.audit.replica import ReplicaFacts, segment_file
+from minibroker.audit.segment_reader import RangeTask, open_window
+from minibroker.protocol.checkpoints import INDEX_SUFFIX, CorruptCheckpoint, decode_index
+from minibroker.protocol.record_batch import CorruptBatch
+
+RANGE_BYTES_MAX = 64 * 1024 * 1024
+RANGE_BYTES_MIN = 4 * 1024 * 1024
+PORTIONS = 16
+"""Enough to keep a few cores busy until the end, few enough that starting them costs nothing."""
+
+
+def range_bytes_for(total_bytes: int) -> int:
+    """A range size that gives every core several ranges, none of them tiny or huge."""
+    return max(RANGE_BYTES_MIN, min(RANGE_BYTES_MAX, total_bytes // PORTIONS))
+
+
+def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes: int) -> list[RangeTask]:
+    """Cut segments (base offset, size) anywhere: the reader finds the next batch, `stitch` checks that it was the
+    right one. An empty segment has one empty range, for its indexes."""
+    tasks = []
+    for segment, size in segments:
+        for start in range(0, max(size, 1), range_bytes):
+            end = min(start + range_bytes, size)
+            tasks.append(RangeTask(directory=directory, segment=segment, size=size, start=start, end=end))
+    return tasks
+
+
+def plan_exact_ranges(facts: ReplicaFacts, range_bytes: int) -> list[RangeTask]:
+    """Cut segments only where the index and the batch there agree: for readers whose ranges nobody stitches."""
+    tasks = []
+    for segment, size in facts.segments:
+        cuts = [0, *_exact_cuts(facts.directory, segment, size, range_bytes), size]
+        tasks += [
+            RangeTask(directory=facts.directory, segment=segment, size=size, start=start, end=end)
+            for start, end in pairwise(cuts)
+        ]
+    return tasks
+
+
+def _exact_cuts(directory: str, segment: int, size: int, range_bytes: int) -> list[int]:
+    if size <= range_bytes:
+        return []
+    cuts: list[int] = []
+    whole = RangeTask(directory=directory, segment=segment, size=size, start=0, end=size)
+    try:
+        with open(segment_file(directory, segment, INDEX_SUFFIX), "rb") as file:
+            entries = decode_index(file.read())
+        positions = [entry.position for entry in entries]
+        with open_window(whole) as window:
+            for target in range(range_bytes, size, range_bytes):
+                number = bisect_right(positions, target) - 1
+                if number < 0 or positions[number] <= (cuts[-1] if cuts else 0):
+                    continue
+                header = window.check(positions[number])
+                if header.last_offset == segment + entries[number].relative_offset:
+                    cuts.append(positions[number])
+    except (OSError, CorruptCheckpoint, CorruptBatch):
+        pass  # an index or log that is not in order: longer ranges, same rows
+    return cuts
+
+
+def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeTask]]:
+    """Put small ranges together: thousands of tiny partitions must not become thousands of Spark tasks."""
+    filled: list[list[RangeTask]] = []
+    room = 0
+    for task in tasks:
+        size = max(task.end - task.start, 4096)
+        if not filled or room < size:
+            filled.append([])
+            room = portion_bytes
+        filled[-1].append(task)
+        room -= size
+    return filled

@@ -1,0 +1,246 @@
+"""The Spark data source `minibroker`: segment files of any number of brokers as rows.
+
+    spark.dataSource.register(MinibrokerDataSource)
+    spark.read.format("minibroker").load("minibroker-data")                          # a row per batch, corrupt gaps too
+    spark.read.format("minibroker").option("level", "record").load("minibroker-data")  # a row per record
+    ...where("topic = 'lines' and partition = 0")                                    # other files are not opened
+
+Owns: options, schemas, the split into tasks, and rows as Arrow batches. The third level, `scan`, is the audit's own: a
+row per range of a file, its batches packed, beside rows of the list of acknowledged records.
+`filterPushdown` needs spark.sql.python.filterPushdown.enabled=true; without it Spark filters the rows itself.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from minibroker.audit.acked_file import AckedTask, read_acked
+from minibroker.audit.discovery import discover
+from minibroker.audit.errors import AuditError
+from minibroker.audit.planning import plan_exact_ranges, portions, range_bytes_for
+from minibroker.audit.replica import Gap, ReplicaFacts
+from minibroker.audit.segment_reader import RangeTask, SegmentWindow, open_window, scan_range, walk
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, Record, decode_records
+
+BATCH_SCHEMA = (
+    "broker int, topic string, partition int, file string, segment bigint, position bigint, size bigint,"
+    " base_offset bigint, end_offset bigint, record_count int, leader_epoch int, base_timestamp bigint,"
+    " max_timestamp bigint, producer_id bigint, producer_epoch int, base_sequence int, crc bigint, problem string"
+)
+RECORD_SCHEMA = (
+    "broker int, topic string, partition int, offset bigint, leader_epoch int, timestamp_ms bigint, key binary,"
+    " value binary, headers array<struct<name: string, value: binary>>, file string, position bigint"
+)
+SCAN_SCHEMA = "topic string, partition int, kind string, payload binary"
+SCHEMAS = {"batch": BATCH_SCHEMA, "record": RECORD_SCHEMA, "scan": SCAN_SCHEMA}
+ROWS_PER_ARROW_BATCH = 10_000
+FILTERED_COLUMNS = ("broker", "topic", "partition")
+SCAN, ACKED, FAILED = "scan", "acked", "failed"
+"""Kinds of rows at level `scan`."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audit asks for at level `scan`: ranges with the names of their replica, and ranges of the list."""
+
+    portions: tuple[tuple[tuple[str, int, RangeTask], ...], ...]
+    acked: tuple[AckedTask, ...]
+    with_values: bool
+
+
+class MinibrokerDataSource(DataSource):
+    """Options: `path` or `paths` (a JSON list), `level` (batch, record), `range_bytes`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "minibroker"
+
+    def schema(self) -> str:
+        level = self.options.get("level", "batch")
+        if level not in SCHEMAS:
+            raise AuditError(f"level {level!r} is unknown: use 'batch' or 'record'")
+        return SCHEMAS[level]
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if self.options.get("level") == "scan":
+            return ScanReader(schema, msgspec.json.decode(self.options["work"], type=Work))
+        return RowReader(schema, dict(self.options))
+
+
+# level scan
+
+
+class _Portion(InputPartition):
+    def __init__(
+        self, ranges: Sequence[tuple[str, int, RangeTask]], acked: AckedTask | None, with_values: bool
+    ) -> None:
+        super().__init__(None)
+        # Plain tuples: a partition travels through pickle, msgspec structs as bytes.
+        self.content = msgspec.msgpack.encode((ranges, acked, with_values))
+
+
+class ScanReader(DataSourceReader):
+    """Reads what the audit planned, no more and no less."""
+
+    def __init__(self, schema: StructType, work: Work) -> None:
+        self._schema = schema
+        self._work = work
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with_values = self._work.with_values
+        found: list[InputPartition] = [_Portion(ranges, None, with_values) for ranges in self._work.portions]
+        return [*found, *(_Portion((), task, with_values) for task in self._work.acked)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Portion)
+        kind = tuple[tuple[tuple[str, int, RangeTask], ...], AckedTask | None, bool]
+        ranges, acked, with_values = msgspec.msgpack.decode(partition.content, type=kind)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for topic, number, task in ranges:
+            scan = scan_range(task, with_values=with_values)
+            yield _one_row(schema, topic, number, SCAN, msgspec.msgpack.encode(scan))
+        if acked is not None:
+            try:
+                for chunk in read_acked(acked):
+                    yield _one_row(schema, chunk.topic, chunk.partition, ACKED, msgspec.msgpack.encode(chunk))
+            except AuditError as error:
+                yield _one_row(schema, "", -1, FAILED, str(error).encode())
+
+
+def _one_row(schema: pa.Schema, topic: str, partition: int, kind: str, payload: bytes) -> pa.RecordBatch:
+    columns = [[topic], [partition], [kind], [payload]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+# levels batch and record
+
+
+class _Ranges(InputPartition):
+    def __init__(self, ranges: list[tuple[int, str, int, RangeTask]]) -> None:
+        super().__init__(None)
+        self.content = msgspec.msgpack.encode(ranges)
+
+
+class RowReader(DataSourceReader):
+    """One row per batch or record. Files are cut only at proven batch starts, so that ranges need no stitching."""
+
+    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
+        self._schema = schema
+        self._options = options
+        self._wanted: dict[str, list[Any]] = {}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Broker, topic and partition decide which files are opened; the rest is left to Spark."""
+        for filter in filters:
+            if isinstance(filter, EqualTo) and filter.attribute[0] in FILTERED_COLUMNS:
+                self._want(filter.attribute[0], [filter.value])
+            elif isinstance(filter, In) and filter.attribute[0] in FILTERED_COLUMNS:
+                self._want(filter.attribute[0], list(filter.value))
+            else:
+                yield filter
+
+    def _want(self, column: str, values: list[Any]) -> None:
+        before = self._wanted.get(column)
+        self._wanted[column] = values if before is None else [value for value in before if value in values]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        directories = msgspec.json.decode(self._options["paths"]) if "paths" in self._options else []
+        if "path" in self._options:
+            directories.append(self._options["path"])
+        if not directories:
+            raise AuditError("no path was given: load('minibroker-data') or option('paths', '[\"a\", \"b\"]')")
+        inventory = discover(directories)
+        size = int(self._options.get("range_bytes", range_bytes_for(inventory.total_bytes)))
+        names = {facts.directory: facts for facts in inventory.replicas if self._is_wanted(facts)}
+        tasks = [task for facts in names.values() for task in plan_exact_ranges(facts, size)]
+        return [
+            _Ranges(
+                [
+                    (names[task.directory].broker, names[task.directory].topic, names[task.directory].partition, task)
+                    for task in portion
+                ]
+            )
+            for portion in portions(tasks, size)
+        ]
+
+    def _is_wanted(self, facts: ReplicaFacts) -> bool:
+        own = {"broker": facts.broker, "topic": facts.topic, "partition": facts.partition}
+        return all(own[column] in values for column, values in self._wanted.items())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Ranges)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        ranges = msgspec.msgpack.decode(partition.content, type=list[tuple[int, str, int, RangeTask]])
+        records = self._options.get("level") == "record"
+        rows: list[tuple[Any, ...]] = []
+        for broker, topic, number, task in ranges:
+            for row in _rows(task, records):
+                rows.append((broker, topic, number, *row))
+                if len(rows) >= ROWS_PER_ARROW_BATCH:
+                    yield _arrow(schema, rows)
+                    rows = []
+        if rows:
+            yield _arrow(schema, rows)
+
+
+def _arrow(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows(task: RangeTask, records: bool) -> Iterator[tuple[Any, ...]]:
+    try:
+        with open_window(task) as window:
+            yield from _record_rows(window, task) if records else _batch_rows(window, task)
+    except FileNotFoundError:
+        return  # removed by retention since the plan was made
+
+
+def _batch_rows(window: SegmentWindow, task: RangeTask) -> Iterator[tuple[Any, ...]]:
+    for position, found in walk(window, task.start, task.end):
+        place = (window.file, task.segment, position)
+        if isinstance(found, Gap):
+            yield (*place, found.end - position, *[None] * 10, found.reason)
+        else:
+            yield (*place, found.size_bytes, *_header_fields(found), None)
+
+
+def _header_fields(header: BatchHeader) -> tuple[int, ...]:
+    return (
+        header.base_offset,
+        header.end_offset,
+        header.record_count,
+        header.partition_leader_epoch,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.crc,
+    )
+
+
+def _record_rows(window: SegmentWindow, task: RangeTask) -> Iterator[tuple[Any, ...]]:
+    """What does not decode has no rows here: corrupt gaps show at level batch, everything in the audit."""
+    for position, found in walk(window, task.start, task.end):
+        if isinstance(found, Gap):
+            continue
+        for record in _records(window, position):
+            headers = [{"name": name, "value": value} for name, value in record.headers]
+            place = (window.file, position)
+            epoch = found.partition_leader_epoch
+            yield (record.offset, epoch, record.timestamp_ms, record.key, record.value, headers, *place)
+
+
+def _records(window: SegmentWindow, position: int) -> list[Record]:
+    try:
+        return decode_records(window.buffer, position - window.base)
+    except CorruptBatch:
+        return []
