@@ -1,0 +1,14 @@
+"""docs/FORMATS.md says what the code of the wire says."""
+
+from tests.docs.wire_tables import PAGE, made, renewed
+
+
+def test_messages_of_the_page_are_those_of_the_code() -> None:
+    assert renewed(PAGE.read_text()) == PAGE.read_text(), "run: python -m tests.docs.wire_tables"
+
+
+def test_notes_beside_and_above_fields_are_found() -> None:
+    text = made()
+    assert "acks: i16 = -1  # -1 all in-sync replicas, 1 the leader, 0 no reply at all" in text
+    assert "offline_partitions: list of up to 10,000 or nil = nil  # None: the broker stops." in text
+    assert "brokers: list of up to 1,000 = []\n    node_id: i32" in text

@@ -1,0 +1,152 @@
+"""The messages of docs/FORMATS.md, made from protocol/messages: `python -m tests.docs.wire_tables` renews them there.
+
+Between the two markers of the page stands one block for each API; a test fails when it is not what the code says.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import sys
+import tokenize
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minibroker.protocol.errors import RETRIABLE, ErrorCode
+from minibroker.protocol.messages import APIS, Message, Request
+
+PAGE = Path(__file__).parents[2] / "docs" / "FORMATS.md"
+BEGIN = "<!-- made by python -m tests.docs.wire_tables: begin -->"
+END = "<!-- made by python -m tests.docs.wire_tables: end -->"
+
+NUMBERS = {2**15 - 1: "i16", 2**31 - 1: "i32", 2**63 - 1: "i64"}
+ABOUT = "about:"
+
+
+def renewed(page: str) -> str:
+    """The page with its made part as the code has it now."""
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n{made()}{END}{after}"
+
+
+def made() -> str:
+    return "\n".join(["### Messages", "", *_messages(), "### Error codes", "", *_error_codes(), ""])
+
+
+def _messages() -> Iterator[str]:
+    for api in APIS.values():
+        yield f"#### {_api_name(api.request)} ({api.key.value})\n\n```"
+        yield from _struct("request", api.request)
+        yield from _struct("response", api.response)
+        yield "```\n"
+
+
+def _api_name(request: type[Request]) -> str:
+    return request.__name__.removesuffix("Request")
+
+
+def _error_codes() -> Iterator[str]:
+    yield "| code | name | retriable |\n|---|---|---|"
+    for code in sorted(ErrorCode):
+        yield f"| {int(code)} | {code.name} | {'yes' if code in RETRIABLE else ''} |"
+
+
+def _struct(title: str, struct: type[Message]) -> Iterator[str]:
+    yield title if msgspec.structs.fields(struct) else f"{title}: no fields"
+    yield from _fields(struct, "  ")
+
+
+def _fields(struct: type[Any], indent: str) -> Iterator[str]:
+    hints = typing.get_type_hints(struct, include_extras=True)
+    notes = _notes(struct)
+    for field in msgspec.structs.fields(struct):
+        words, inner = _type(hints[field.name])
+        line = f"{indent}{field.name}: {words}{_default(field)}"
+        note = notes.get(field.name)
+        yield f"{line}  # {note}" if note else line
+        if inner is not None:
+            yield from _fields(inner, indent + "  ")
+
+
+def _type(hint: Any) -> tuple[str, type[Any] | None]:
+    """In words, and the struct inside it."""
+    meta: Any = None
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, meta = typing.get_args(hint)[:2]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        words, inner = _type(next(each for each in arguments if each is not types.NoneType))
+        return f"{words} or nil", inner
+    if origin is list:
+        words, inner = _type(arguments[0])
+        return f"list of {'' if inner else words + ', '}up to {meta.max_length:,}".replace(",,", ","), inner
+    if origin is dict:
+        return f"map of str to str, up to {meta.max_length:,}", None
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return "map", hint
+    if hint is int:
+        return NUMBERS[meta.le], None
+    if hint is str:
+        return f"str up to {meta.max_length:,}", None
+    return {bool: "bool", bytes: "bin", bytearray: "bin"}[hint], None
+
+
+def _default(field: Any) -> str:
+    if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
+        return ""
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    text = {None: "nil", True: "true", False: "false", "": '""', b"": "empty"}.get(value) if _plain(value) else None
+    return f" = {text or _written(value)}"
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | str | bytes)
+
+
+def _written(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _notes(struct: type[Any]) -> dict[str, str]:
+    """What follows 'about:' in the comment beside or above each field, over all classes it inherits from."""
+    notes: dict[str, str] = {}
+    for owner in reversed(struct.__mro__):
+        if isinstance(owner, type) and issubclass(owner, Message) and owner is not Message:
+            notes.update(_own_notes(inspect.getsource(owner)))
+    return notes
+
+
+def _own_notes(source: str) -> dict[str, str]:
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    notes: dict[str, str] = {}
+    body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
+    previous_end = 0
+    for node in body:
+        end = node.end_lineno or node.lineno
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            lines = [line for line in range(previous_end + 1, end + 1) if line in comments]
+            text = " ".join(comments[line] for line in lines)
+            if ABOUT in text:
+                notes[node.target.id] = text.split(ABOUT, 1)[1].strip()
+        previous_end = end
+    return notes
+
+
+def main() -> None:
+    PAGE.write_text(renewed(PAGE.read_text()))
+    sys.stdout.write(f"{PAGE} is up to date\n")
+
+
+if __name__ == "__main__":
+    main()
