@@ -103,6 +103,8 @@ class ClusterState(msgspec.Struct, kw_only=True):
     leaderships: dict[TopicPartition, Leadership] = {}
     """Partitions without an entry are new."""
     deletions: dict[str, Deletion] = {}
+    unreadable: frozenset[TopicPartition] = frozenset()
+    """Partitions whose state in ZooKeeper does not read as one: left alone until an operator repairs it."""
 
     # ------------------------------------------------------------------------------------------------- brokers
     def live_brokers(self) -> list[LiveBroker]:

@@ -49,7 +49,7 @@ def elect_all(state: ClusterState, partitions: list[TopicPartition], reason: str
 def elect(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
     """Compare one partition with the facts; None if it is as it ought to be, or if nobody may lead it."""
     assignment = state.assignment(partition)
-    if not assignment or state.is_being_deleted(partition.topic):
+    if not assignment or state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return None
     before = state.leaderships.get(partition)
     if before is None:

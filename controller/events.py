@@ -45,6 +45,8 @@ class TopicsSeen(Event, frozen=True, kw_only=True):
     added: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
     """States that exist already for them."""
+    unreadable: frozenset[TopicPartition] = frozenset()
+    """States that exist, but are none."""
     removed: tuple[str, ...] = ()
 
 
@@ -55,6 +57,8 @@ class LeadershipsWritten(Event, frozen=True, kw_only=True):
     """Their `after` now carries the new partition epoch."""
     lost: dict[TopicPartition, Leadership | None] = {}
     """Somebody else had written: what stands there instead."""
+    unreadable: frozenset[TopicPartition] = frozenset()
+    """What stands there instead is no partition state."""
 
 
 class AlterPartitionAsked(Event, frozen=True, kw_only=True):
@@ -68,6 +72,7 @@ class AlterPartitionSettled(Event, frozen=True, kw_only=True):
     """All its writes have ended, well or not."""
 
     request_id: RequestId
+    broker_id: BrokerId
     judged: tuple[tuple[TopicPartition, AlterPartitionResult | PartitionChange], ...]
 
 

@@ -184,6 +184,7 @@ def _on_topics_seen(state: ClusterState, event: TopicsSeen) -> list[Effect]:
         state.topics.pop(name, None)
         state.deletions.pop(name, None)
     state.topics.update(added)
+    state.unreadable = state.unreadable | event.unreadable
     found = sorted(each for each in event.leaderships if each.topic in added)
     state.leaderships.update({each: event.leaderships[each] for each in found})
     partitions = [partition for name in added for partition in state.partitions_of(name)]
@@ -214,6 +215,7 @@ def _on_leaderships_written(state: ClusterState, event: LeadershipsWritten) -> l
             state.leaderships.pop(partition, None)
         else:
             state.leaderships[partition] = leadership
+    state.unreadable = state.unreadable | event.unreadable
     new_epochs = [each.partition for each in event.written if each.starts_epoch]
     created = frozenset(each.partition for each in event.written if each.before is None)
     lost = sorted(event.lost)
@@ -248,7 +250,7 @@ def _on_alter_partition(state: ClusterState, event: AlterPartitionAsked) -> list
             partition = TopicPartition(topic.topic_name, wish.partition_index)
             judged.append((partition, judge(state, request.broker_id, partition, wish)))
     changes = [verdict for _, verdict in judged if isinstance(verdict, PartitionChange)]
-    settled = AlterPartitionSettled(request_id=event.request_id, judged=tuple(judged))
+    settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, judged=tuple(judged))
     return [*_write(_first_of_each(changes)), Then(event=settled)]
 
 
@@ -258,15 +260,20 @@ def _first_of_each(changes: list[PartitionChange]) -> list[PartitionChange]:
 
 
 def _on_alter_partition_settled(state: ClusterState, event: AlterPartitionSettled) -> list[Effect]:
+    """Answer. A leader that is behind stays as it is until LeaderAndIsr, so it is told again (I38)."""
     topics: dict[str, list[AlterPartitionResult]] = {}
+    behind: list[TopicPartition] = []
     for partition, verdict in event.judged:
         if isinstance(verdict, PartitionChange):
             verdict = _outcome(state, verdict)
         topics.setdefault(partition.topic, []).append(verdict)
+        if verdict.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):
+            behind.append(partition)
     response = AlterPartitionResponse(
         topics=[AlterPartitionTopicResponse(topic_name=name, partitions=topics[name]) for name in topics]
     )
-    return [Answer(request_id=event.request_id, response=response)]
+    answer = Answer(request_id=event.request_id, response=response)
+    return [answer, *_tell_leaders(state, behind, [event.broker_id])]
 
 
 def _outcome(state: ClusterState, change: PartitionChange) -> AlterPartitionResult:
@@ -320,7 +327,7 @@ def _on_leaders_moved(state: ClusterState, event: LeadersMoved) -> list[Effect]:
     effects = []
     if event.broker_id in state.shutting_down and event.followed:
         stops = stop_replica(state, event.followed, delete=False)
-        effects += _send(event.broker_id, (), stops)
+        effects += _send(event.broker_id, live_brokers(state), stops)
     led: dict[str, list[int]] = {}
     for partition in event.partitions:
         leadership = state.leaderships.get(partition)

@@ -1,0 +1,221 @@
+"""What administrators ask of the controller: topics created and deleted, settings changed.
+
+Owns: these requests from their checks to their answers. Refuses to know elections: a new topic is an event for the
+core, like one that another tool had written.
+"""
+
+import asyncio
+import random
+from base64 import urlsafe_b64encode
+
+from minibroker.controller.cluster_store import TopicExists
+from minibroker.controller.deletion import missing_brokers
+from minibroker.controller.events import DeletionsSeen, TopicConfigsSeen, TopicsSeen
+from minibroker.controller.term import Term
+from minibroker.controller.topic_creation import Draw, Refusal, ValidateConfig, plan_topic
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResult,
+    ConfigOperation,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ResourceType,
+    Response,
+)
+from minibroker.protocol.znodes import broker_config_path, topic_config_path
+
+TOLD_SECONDS_MAX = 2.0
+"""How long an answer waits for brokers to confirm. A broker that hangs must not fail what has been done; clients that
+come too early are told to retry."""
+
+
+class Administration:
+    """Bound to one term."""
+
+    def __init__(
+        self,
+        term: Term,
+        chance: random.Random,
+        validate_topic_config: ValidateConfig,
+        validate_broker_config: ValidateConfig,
+    ) -> None:
+        self._term = term
+        self._chance = chance
+        self._validate_topic_config = validate_topic_config
+        self._validate_broker_config = validate_broker_config
+
+    # ------------------------------------------------------------------------------------------------------- create
+    async def create_topics(self, request: CreateTopicsRequest) -> Response:
+        """Answers when the new partitions have leaders and brokers know it, or at the request's timeout."""
+        response = await self._term.in_turn(lambda: self._create(request))
+        if not request.validate_only:
+            await self._until_told(request.timeout_ms)
+        return response
+
+    async def _create(self, request: CreateTopicsRequest) -> Response:
+        names = [topic.name for topic in request.topics]
+        results = []
+        for wish in request.topics:
+            if names.count(wish.name) > 1:
+                text = f"topic {wish.name} is named more than once"
+                results.append(_not_created(wish, Refusal(ErrorCode.INVALID_REQUEST, text)))
+            else:
+                results.append(await self._create_one(wish, request.validate_only))
+        return CreateTopicsResponse(topics=results)
+
+    async def _create_one(self, wish: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+        term = self._term
+        draw = Draw(
+            topic_id=urlsafe_b64encode(self._chance.getrandbits(128).to_bytes(16, "big")).decode().rstrip("="),
+            first_broker=self._chance.randrange(1_000_000),
+            shift=self._chance.randrange(1_000_000),
+        )
+        plan = plan_topic(term.state, wish, self._validate_topic_config, draw)
+        if isinstance(plan, Refusal):
+            return _not_created(wish, plan)
+        if not validate_only:
+            try:
+                await term.store.create_topic(wish.name, plan)
+            except TopicExists:
+                refusal = Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} exists already")
+                return _not_created(wish, refusal)
+            await term.happen(TopicsSeen(added={wish.name: plan}))
+        return CreatableTopicResult(
+            name=wish.name,
+            topic_id="" if validate_only else plan.topic_id,
+            num_partitions=len(plan.assignment),
+            replication_factor=len(plan.assignment[0]),
+        )
+
+    # ------------------------------------------------------------------------------------------------------- delete
+    async def delete_topics(self, request: DeleteTopicsRequest) -> Response:
+        """Answers when the topics are gone, or at the request's timeout, with what the deletion waits for."""
+        response = await self._term.in_turn(lambda: self._delete(request))
+        if not isinstance(response, DeleteTopicsResponse):
+            return response
+        waits = [self._until_erased(result, request.timeout_ms) for result in response.responses]
+        return DeleteTopicsResponse(responses=list(await asyncio.gather(*waits)))
+
+    async def _delete(self, request: DeleteTopicsRequest) -> Response:
+        term = self._term
+        results = []
+        for name in dict.fromkeys(request.topic_names):
+            code, text = ErrorCode.NONE, None
+            if not term.state.settings.delete_topics:
+                code, text = ErrorCode.INVALID_REQUEST, "topics cannot be deleted: delete.topic.enable is false"
+            elif name not in term.state.topics:
+                code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+            else:
+                await term.store.mark_deleted(name)
+            results.append(DeletableTopicResult(name=name, error_code=code, error_message=text))
+        marked = tuple(result.name for result in results if not result.error_code)
+        await term.happen(DeletionsSeen(topics=marked))
+        return DeleteTopicsResponse(responses=results)
+
+    async def _until_erased(self, result: DeletableTopicResult, timeout_ms: int) -> DeletableTopicResult:
+        state = self._term.state
+        if result.error_code or result.name not in state.topics:
+            return result
+        try:
+            async with asyncio.timeout(max(0, timeout_ms) / 1000):
+                await self._term.erased(result.name)
+        except TimeoutError:
+            waits = missing_brokers(state, result.name) if result.name in state.topics else []
+            text = f"topic {result.name} is marked for deletion"
+            text += f"; it waits for brokers {waits}" if waits else " and will be deleted"
+            return DeletableTopicResult(name=result.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+        if self._term.is_over:
+            text = f"topic {result.name} is marked for deletion; the next controller goes on with it"
+            return DeletableTopicResult(name=result.name, error_code=ErrorCode.NOT_CONTROLLER, error_message=text)
+        return result
+
+    # ----------------------------------------------------------------------------------------------------- settings
+    async def alter_configs(self, request: IncrementalAlterConfigsRequest, timeout_ms: int) -> Response:
+        response = await self._term.in_turn(lambda: self._alter(request))
+        if not request.validate_only:
+            await self._until_told(timeout_ms)
+        return response
+
+    async def _alter(self, request: IncrementalAlterConfigsRequest) -> Response:
+        results = []
+        for resource in request.resources:
+            refusal = self._check(resource)
+            if refusal is None and not request.validate_only:
+                await self._alter_one(resource)
+            results.append(
+                AlterConfigsResult(
+                    error_code=ErrorCode.NONE if refusal is None else refusal.code,
+                    error_message=None if refusal is None else refusal.message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+            )
+        return IncrementalAlterConfigsResponse(responses=results)
+
+    def _check(self, resource: AlterConfigsResource) -> Refusal | None:
+        name = resource.resource_name
+        if resource.resource_type == ResourceType.TOPIC:
+            if name not in self._term.state.topics:
+                return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            validate = self._validate_topic_config
+        elif resource.resource_type == ResourceType.BROKER:
+            if not (name.isascii() and name.isdigit() and len(name) <= 10):
+                return Refusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
+            validate = self._validate_broker_config
+        else:
+            text = f"resource type {resource.resource_type}: settings belong to topics (2) and brokers (4)"
+            return Refusal(ErrorCode.INVALID_REQUEST, text)
+        keys = [each.name for each in resource.configs]
+        for each in resource.configs:
+            problem = f"{each.name} is named more than once" if keys.count(each.name) > 1 else None
+            problem = problem or _problem(each, validate)
+            if problem is not None:
+                return Refusal(ErrorCode.INVALID_CONFIG, problem)
+        return None
+
+    async def _alter_one(self, resource: AlterConfigsResource) -> None:
+        def change(before: dict[str, str]) -> dict[str, str]:
+            after = dict(before)
+            for each in resource.configs:
+                if each.config_operation == ConfigOperation.DELETE:
+                    after.pop(each.name, None)
+                elif each.value is not None:
+                    after[each.name] = each.value
+            return {name: after[name] for name in sorted(after)}
+
+        name = resource.resource_name
+        if resource.resource_type == ResourceType.TOPIC:
+            configs = await self._term.store.write_config(topic_config_path(name), change)
+            await self._term.happen(TopicConfigsSeen(topic=name, configs=configs))
+        else:
+            await self._term.store.write_config(broker_config_path(int(name)), change)
+
+    async def _until_told(self, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(min(max(0, timeout_ms) / 1000, TOLD_SECONDS_MAX)):
+                await self._term.told()
+        except TimeoutError:
+            return
+
+
+def _problem(each: AlterableConfig, validate: ValidateConfig) -> str | None:
+    if each.config_operation == ConfigOperation.DELETE:
+        return None
+    if each.config_operation != ConfigOperation.SET:
+        return f"{each.name}: operation {each.config_operation} is neither set (0) nor delete (1)"
+    if each.value is None:
+        return f"{each.name}: a value is missing"
+    return validate(each.name, each.value)
+
+
+def _not_created(wish: CreatableTopic, refusal: Refusal) -> CreatableTopicResult:
+    return CreatableTopicResult(name=wish.name, error_code=refusal.code, error_message=refusal.message)

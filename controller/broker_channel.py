@@ -1,0 +1,134 @@
+"""One broker's line from the controller: one request at a time, in order, again and again until it is answered.
+
+Owns: the connection to one registration of one broker, and the resending. Refuses to know what the requests mean; the
+order and merging of what waits is `send_queue`'s.
+
+Theory (replication.md 9.6). A lost reply cannot be told from a lost request, so the request is sent again, and brokers
+take it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for: a
+broker that registers anew gets a new channel, with the new broker epoch in every request, and hears everything again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from minibroker.controller.cluster_state import LiveBroker
+from minibroker.controller.instructions import Instruction, Sender, to_requests
+from minibroker.controller.send_queue import SendQueue
+from minibroker.protocol.errors import error_code
+from minibroker.protocol.messages import LiveBroker as BrokerOnWire
+from minibroker.protocol.messages import Request, Response
+from minibroker.runtime.ports import Network, NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+
+RESEND_SECONDS = 0.1
+"""Kafka's pause between attempts."""
+CONNECT_TIMEOUT_MS = 3_000
+"""A host that does not answer at all must not hold the line long after it is back."""
+RETRY_LOG_INTERVAL_SECONDS = 10.0
+"""One line per outage, and one now and then while it lasts."""
+
+logger = logging.getLogger("minibroker.controller")
+
+OnAnswer = Callable[[LiveBroker, Request, Response], None]
+
+
+class BrokerChannel:
+    """Made per registration. `run` is a task of the owner's; it ends by cancellation."""
+
+    def __init__(
+        self,
+        network: Network,
+        sender: Sender,
+        broker: LiveBroker,
+        address: tuple[str, int],
+        *,
+        may_send: Callable[[], bool],
+        on_answer: OnAnswer,
+        request_timeout_ms: int,
+    ) -> None:
+        self.broker = broker
+        self._network = network
+        self._sender = sender
+        self._address = address
+        self._may_send = may_send
+        self._on_answer = on_answer
+        self._request_timeout_ms = request_timeout_ms
+        self._queue = SendQueue()
+        self._filled = asyncio.Event()
+        self._connection: RpcConnection | None = None
+        self._told_at: float | None = None
+        self._put_count = 0
+        self._settled_count = 0
+        self._settled = asyncio.Condition()
+
+    def put(self, live_brokers: tuple[BrokerOnWire, ...], instructions: Sequence[Instruction]) -> None:
+        """Queue instructions of one kind."""
+        self._queue.put(live_brokers, instructions)
+        self._put_count += 1
+        self._filled.set()
+
+    async def settled(self) -> None:
+        """Return when the broker has answered all that was queued before this call."""
+        wanted = self._put_count
+        async with self._settled:
+            await self._settled.wait_for(lambda: self._settled_count >= wanted)
+
+    async def run(self) -> None:
+        """Send for ever."""
+        try:
+            while True:
+                await self._filled.wait()
+                count = self._put_count
+                batch = self._queue.take()
+                if batch is None:
+                    self._filled.clear()
+                    async with self._settled:
+                        self._settled_count = count
+                        self._settled.notify_all()
+                    continue
+                instructions = list(batch.instructions.values())
+                for request in to_requests(self._sender, self.broker.broker_epoch, batch.live_brokers, instructions):
+                    await self._deliver(request)
+        finally:
+            self._hang_up()
+
+    async def _deliver(self, request: Request) -> None:
+        while True:
+            if self._may_send():
+                problem = await self._attempt(request)
+                if problem is None:
+                    self._told_at = None
+                    return
+                self._tell(type(request).__name__, problem)
+            await asyncio.sleep(RESEND_SECONDS)
+
+    async def _attempt(self, request: Request) -> str | None:
+        """Why it must be sent again; None when it was answered."""
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._connect()
+            response = await self._connection.request(request, self._request_timeout_ms)
+        except (NetworkError, RpcError) as error:
+            self._hang_up()
+            return str(error)
+        if response.error_code:
+            return f"{error_code(response.error_code).name} {response.error_message or ''}".rstrip()
+        self._on_answer(self.broker, request, response)
+        return None
+
+    async def _connect(self) -> RpcConnection:
+        host, port = self._address
+        client_id = f"controller-{self._sender.controller_id}"
+        return await connect(self._network, host, port, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    def _tell(self, what: str, problem: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._told_at is None or now - self._told_at >= RETRY_LOG_INTERVAL_SECONDS:
+            self._told_at = now
+            logger.warning("%s to broker %d is sent again: %s", what, self.broker.broker_id, problem)

@@ -1,0 +1,137 @@
+"""Becoming controller: who creates /controller wins, and with it an epoch that nobody else will ever have.
+
+Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA-6082), and finding out whether it
+happened when its answer was lost. Refuses to know what a controller does.
+
+Theory (replication.md 9.2). The version of /controller_epoch is the fence: each write of a controller checks it, so
+that a controller that does not know yet that it was deposed can write nothing. A controller never adopts an epoch it
+did not win (KAFKA-1096): a /controller of our own session whose epoch we do not hold is deleted and contested again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from minibroker.protocol.ids import BrokerId, ControllerEpoch
+from minibroker.protocol.znodes import CONTROLLER, CONTROLLER_EPOCH, ControllerNode, format_number, parse_number
+from minibroker.runtime.ports import (
+    BadVersion,
+    CheckOp,
+    Clock,
+    Coordination,
+    CoordinationError,
+    CoordinationUnavailable,
+    CreateOp,
+    DeleteOp,
+    NodeExists,
+    NoNode,
+    Operation,
+    OutcomeUnknown,
+    SetOp,
+    Stat,
+)
+
+RETRY_SECONDS = 0.1
+"""Pause while ZooKeeper cannot be asked."""
+RESIGN_SECONDS_MAX = 1.0
+"""A clean end must not wait for a ZooKeeper that is gone; the session's end does the same a little later."""
+
+logger = logging.getLogger("minibroker.controller")
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """Who contests."""
+
+    broker_id: BrokerId
+    incarnation_id: str
+
+
+class Office(msgspec.Struct, frozen=True, kw_only=True):
+    """What the winner won: an epoch, and the version that fences its writes."""
+
+    controller_epoch: ControllerEpoch
+    fence_version: int
+
+
+async def contest(
+    coordination: Coordination, clock: Clock, candidate: Candidate, on_change: Callable[[], None]
+) -> Office | None:
+    """Try once. None: another broker is controller, and `on_change` will be called when /controller changes.
+
+    Raises SessionExpired. Waits while ZooKeeper cannot be asked.
+    """
+    while True:
+        try:
+            if not await _is_vacant(coordination, on_change):
+                return None
+            office = await _attempt(coordination, clock, candidate)
+        except (CoordinationUnavailable, OutcomeUnknown):
+            await asyncio.sleep(RETRY_SECONDS)
+            continue
+        if office is not None:
+            return office
+
+
+async def resign(coordination: Coordination, office: Office) -> None:
+    """Vacate /controller on a clean end, if it is still ours. Best effort."""
+    fence = CheckOp(path=CONTROLLER_EPOCH, version=office.fence_version)
+    with contextlib.suppress(CoordinationError, TimeoutError):
+        async with asyncio.timeout(RESIGN_SECONDS_MAX):
+            await coordination.multi([fence, DeleteOp(path=CONTROLLER)])
+            logger.info("resigned as controller of epoch %d", office.controller_epoch)
+
+
+async def _is_vacant(coordination: Coordination, on_change: Callable[[], None]) -> bool:
+    stat = await coordination.exists(CONTROLLER, on_change)
+    if stat is None:
+        return True
+    if stat.ephemeral_owner != coordination.session_id:
+        return False
+    with contextlib.suppress(NoNode, BadVersion):  # ours from before, and its epoch is lost to us
+        await coordination.delete(CONTROLLER, stat.version)
+    return True
+
+
+async def _attempt(coordination: Coordination, clock: Clock, candidate: Candidate) -> Office | None:
+    """One election. None: somebody else was quicker, look again."""
+    content, stat = await _read_epoch(coordination)
+    epoch = parse_number(content) + 1
+    node = ControllerNode(
+        brokerid=candidate.broker_id, timestamp=str(clock.now_ms()), incarnation_id=candidate.incarnation_id
+    )
+    operations: list[Operation] = [
+        CreateOp(path=CONTROLLER, data=node.encode(), ephemeral=True),
+        SetOp(path=CONTROLLER_EPOCH, data=format_number(epoch), version=stat.version),
+    ]
+    office = Office(controller_epoch=epoch, fence_version=stat.version + 1)
+    try:
+        await coordination.multi(operations)
+    except (NodeExists, BadVersion):
+        return None
+    except OutcomeUnknown:
+        return office if await _was_won(coordination, office) else None
+    return office
+
+
+async def _was_won(coordination: Coordination, office: Office) -> bool:
+    """Both nodes are as only our own multi could have left them."""
+    node = await coordination.exists(CONTROLLER)
+    content, stat = await coordination.get(CONTROLLER_EPOCH)
+    return (
+        node is not None
+        and node.ephemeral_owner == coordination.session_id
+        and parse_number(content) == office.controller_epoch
+        and stat.version == office.fence_version
+    )
+
+
+async def _read_epoch(coordination: Coordination) -> tuple[bytes, Stat]:
+    try:
+        return await coordination.get(CONTROLLER_EPOCH)
+    except NoNode:
+        with contextlib.suppress(NodeExists):
+            await coordination.create(CONTROLLER_EPOCH, format_number(0))
+        return await coordination.get(CONTROLLER_EPOCH)

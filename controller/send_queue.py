@@ -1,0 +1,87 @@
+"""What one broker has still to be told, in order and bounded. Pure.
+
+Owns: the order of what is queued for one broker, and its merging. Refuses to know connections (`broker_channel`).
+
+Theory (replication.md 9.6). A broker must hear of decisions in the order in which they were taken; but of several
+decisions about one partition that still wait, only the last one matters, because each says the whole truth about that
+partition and carries its epochs. So neighbours of one kind are merged at once. A broker that hangs for minutes while
+its session lives would still collect an endless row of alternating kinds; such a row is compacted: first all metadata
+(the cache may run ahead of the logs), then, in order, the last LeaderAndIsr and the last StopReplica of each partition.
+What remains is bounded by the number of partitions, not by time.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from minibroker.controller.instructions import Instruction, LeaderAndIsr, UpdateMetadata
+from minibroker.protocol.messages import LiveBroker
+
+BATCHES_MAX = 50
+"""Batches a queue may hold before it is compacted. A healthy broker keeps it at a handful."""
+
+Key: TypeAlias = tuple[str, str, int]
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """Instructions of one kind. None at all: UpdateMetadata that names the live brokers only."""
+
+    kind: type[Instruction]
+    live_brokers: tuple[LiveBroker, ...]
+    instructions: dict[Key, Instruction]
+
+
+class SendQueue:
+    """First in, first out, of batches."""
+
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def put(self, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
+        kind = type(instructions[0]) if instructions else UpdateMetadata
+        assert all(type(each) is kind for each in instructions), "a batch is of one kind"
+        if not self._batches or self._batches[-1].kind is not kind:
+            self._batches.append(Batch(kind=kind, live_brokers=live_brokers, instructions={}))
+        _add(self._batches[-1], live_brokers, instructions)
+        if len(self._batches) > BATCHES_MAX:
+            self._batches = compact(self._batches)
+
+    def take(self) -> Batch | None:
+        """The oldest batch; nothing is merged into it from now on."""
+        return self._batches.pop(0) if self._batches else None
+
+
+def compact(batches: list[Batch]) -> list[Batch]:
+    """The same knowledge in as few batches as the order allows."""
+    newest_brokers = batches[-1].live_brokers
+    metadata = Batch(kind=UpdateMetadata, live_brokers=newest_brokers, instructions={})
+    last: dict[tuple[type[Instruction], Key], int] = {}
+    for index, batch in enumerate(batches):
+        if batch.kind is UpdateMetadata:
+            _add(metadata, newest_brokers, list(batch.instructions.values()))
+        else:
+            last.update({(batch.kind, key): index for key in batch.instructions})
+    found = [metadata]
+    for index, batch in enumerate(batches):
+        kept = [each for key, each in batch.instructions.items() if last.get((batch.kind, key)) == index]
+        if not kept:
+            continue
+        if found[-1].kind is not batch.kind:
+            found.append(Batch(kind=batch.kind, live_brokers=newest_brokers, instructions={}))
+        _add(found[-1], newest_brokers, kept)
+    return found
+
+
+def _add(batch: Batch, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
+    """The last word about a partition counts; that it is new stays true until the broker has heard it."""
+    batch.live_brokers = live_brokers
+    for each in instructions:
+        key = (each.partition.topic, each.topic.topic_id, each.partition.partition)
+        earlier = batch.instructions.pop(key, None)
+        if isinstance(earlier, LeaderAndIsr) and isinstance(each, LeaderAndIsr) and earlier.content.is_new:
+            each = LeaderAndIsr(each.partition, each.topic, msgspec.structs.replace(each.content, is_new=True))
+        batch.instructions[key] = each

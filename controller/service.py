@@ -1,0 +1,229 @@
+"""The controller candidate in every broker process: contest, serve a term, contest again.
+
+Owns: the life between registration and the end of a session, and the door for requests. Refuses to know how this
+broker is registered (its owner says when) and everything that happens inside a term.
+
+Theory (replication.md 9.2; hardening.md 8). Being controller is bound to the ZooKeeper session, and ZooKeeper tells the
+owner of a session last that it is over. So `is_active` also asks our own clock: past the deadline up to which ZooKeeper
+surely keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not know yet that it
+was deposed. What it might still write, the fence refuses.
+"""
+
+import asyncio
+import logging
+import random
+
+import msgspec
+
+from minibroker.controller.administration import Administration
+from minibroker.controller.cluster_state import ControllerSettings
+from minibroker.controller.cluster_store import Deposed
+from minibroker.controller.contest import Candidate, Office, contest, resign
+from minibroker.controller.term import Term, TermSettings
+from minibroker.controller.topic_creation import ValidateConfig
+from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.messages import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    Request,
+    Response,
+)
+from minibroker.runtime.ports import Clock, Coordination, Network, SessionExpired
+
+RETRY_SECONDS = 1.0
+"""Pause after something in ZooKeeper could not be read: an operator has to repair it."""
+
+logger = logging.getLogger("minibroker.controller")
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the broker's configuration concerns its controller."""
+
+    broker_id: int
+    inter_broker_listener_name: str
+    unclean_leader_election_enable: bool = False
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
+    default_replication_factor: int = 1
+    num_partitions: int = 1
+    default_min_insync_replicas: int = 1
+    request_timeout_ms: int = 30_000
+    delete_topic_enable: bool = True
+
+
+def _anything_goes(name: str, value: str) -> str | None:
+    return None
+
+
+class ControllerService:
+    """One per broker process. `run` is owned by the composer; the other calls come from the same loop."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        coordination: Coordination,
+        network: Network,
+        clock: Clock,
+        random: random.Random,
+        validate_topic_config: ValidateConfig,
+        validate_broker_config: ValidateConfig = _anything_goes,
+    ) -> None:
+        self._config = config
+        self._coordination = coordination
+        self._network = network
+        self._clock = clock
+        self._random = random
+        self._validate_topic_config = validate_topic_config
+        self._validate_broker_config = validate_broker_config
+        self._candidate: Candidate | None = None
+        self._candidacy_changed = asyncio.Event()
+        self._campaign: asyncio.Task[None] | None = None
+        self._office: Office | None = None
+        self._term: Term | None = None
+        self._administration: Administration | None = None
+
+    # ------------------------------------------------------------------------------------------------ for the owner
+    def registered(self, broker_epoch: int, incarnation_id: str) -> None:
+        """This process's broker is registered (again, under a new session): contest now."""
+        self._candidate = Candidate(broker_id=self._config.broker_id, incarnation_id=incarnation_id)
+        logger.debug("candidate with broker epoch %d", broker_epoch)
+        self._candidacy_changed.set()
+
+    def session_lost(self) -> None:
+        """The session expired or its deadline has passed: resign at once."""
+        if self._office is not None:
+            epoch = self._office.controller_epoch
+            logger.warning("resigned as controller of epoch %d: the ZooKeeper session is over", epoch)
+        self._candidate = None
+        self._office = None
+        self._end_term()
+        if self._campaign is not None:
+            self._campaign.cancel()
+
+    @property
+    def is_active(self) -> bool:
+        """Controller, as far as our own clock can tell."""
+        return self._term is not None and asyncio.get_running_loop().time() < self._coordination.session_deadline
+
+    @property
+    def controller_epoch(self) -> int | None:
+        """The epoch of the term being served, if any."""
+        return None if self._office is None else self._office.controller_epoch
+
+    async def run(self) -> None:
+        """Until cancelled. Raises only for bugs of our own."""
+        try:
+            while True:
+                await self._candidacy_changed.wait()
+                self._candidacy_changed.clear()
+                if self._candidate is None:
+                    continue
+                self._campaign = asyncio.create_task(self._contest_and_serve(self._candidate), name="controller")
+                await asyncio.wait([self._campaign])
+                if not self._campaign.cancelled():
+                    self._campaign.result()
+        finally:
+            await self._end_cleanly()
+
+    async def _end_cleanly(self) -> None:
+        office, self._office = self._office, None
+        self._end_term()
+        if self._campaign is not None:
+            self._campaign.cancel()
+            await asyncio.wait([self._campaign])
+        if office is not None:
+            await resign(self._coordination, office)
+
+    def _end_term(self) -> None:
+        self._term = None
+        self._administration = None
+
+    # ----------------------------------------------------------------------------------------------------- campaign
+    async def _contest_and_serve(self, candidate: Candidate) -> None:
+        """Until the session is over; the owner registers and calls `registered` again then."""
+        while True:
+            changed = asyncio.Event()
+            try:
+                office = await contest(self._coordination, self._clock, candidate, changed.set)
+            except SessionExpired:
+                return
+            except ProtocolError as error:
+                logger.error("cannot contest: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if office is None:
+                await changed.wait()
+                continue
+            try:
+                await self._serve(office)
+            except* Deposed as deposed:
+                logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, deposed.exceptions[0])
+            finally:
+                if self._office == office:
+                    self._office = None
+                    self._end_term()
+
+    async def _serve(self, office: Office) -> None:
+        config = self._config
+        settings = ControllerSettings(
+            controller_id=config.broker_id,
+            unclean_leader_election=config.unclean_leader_election_enable,
+            leader_imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+            default_replication_factor=config.default_replication_factor,
+            default_partitions=config.num_partitions,
+            delete_topics=config.delete_topic_enable,
+        )
+        interval = config.leader_imbalance_check_interval_seconds
+        term_settings = TermSettings(
+            inter_broker_listener=config.inter_broker_listener_name,
+            rebalance_interval_seconds=interval if config.auto_leader_rebalance_enable else None,
+            request_timeout_ms=config.request_timeout_ms,
+            default_min_insync_replicas=config.default_min_insync_replicas,
+        )
+        term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
+        self._office, self._term = office, term
+        self._administration = Administration(
+            term, self._random, self._validate_topic_config, self._validate_broker_config
+        )
+        await term.run()
+
+    def _is_served(self, term: Term) -> bool:
+        return self._term is term and self.is_active
+
+    # ----------------------------------------------------------------------------------------------------- requests
+    async def handle(self, request: Request) -> Response:
+        """Answer one request; NOT_CONTROLLER when not active, REQUEST_TIMED_OUT when it took too long."""
+        if not self.is_active:
+            return Response(error_code=ErrorCode.NOT_CONTROLLER)
+        timeout_ms = self._config.request_timeout_ms
+        if isinstance(request, CreateTopicsRequest | DeleteTopicsRequest):
+            timeout_ms = max(0, request.timeout_ms) + ANSWER_GRACE_MS
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                response = await self._dispatch(request)
+        except TimeoutError:
+            text = "the controller did not come to it in time; it may still do it"
+            return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+        return response
+
+    async def _dispatch(self, request: Request) -> Response:
+        assert self._term is not None and self._administration is not None
+        match request:
+            case AlterPartitionRequest() | ControlledShutdownRequest():
+                return await self._term.ask(request)
+            case CreateTopicsRequest():
+                return await self._administration.create_topics(request)
+            case DeleteTopicsRequest():
+                return await self._administration.delete_topics(request)
+            case IncrementalAlterConfigsRequest():
+                return await self._administration.alter_configs(request, self._config.request_timeout_ms)
+        text = f"{type(request).__name__} is not for the controller"
+        return Response(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
+
+
+ANSWER_GRACE_MS = 500
+"""The waits inside use the request's timeout; the answer that says what was waited for comes after it."""

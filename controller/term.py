@@ -1,0 +1,389 @@
+"""One term of office: from a won election until this controller is deposed.
+
+Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Refuses to
+decide (that is `steps`), and to know how the office was won (`contest`) or why it ends.
+
+Theory (replication.md 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch only
+says that something has changed, so it sets a mark; what has changed is read when its turn comes, with a new watch set
+by the same read. The term ends with an exception: `Deposed`, or cancellation by the owner when the session is over.
+What waits in the queue then is dropped, and those who asked get NOT_CONTROLLER.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from minibroker.controller.broker_channel import BrokerChannel
+from minibroker.controller.cluster_state import ClusterState, ControllerSettings, LiveBroker
+from minibroker.controller.cluster_store import ClusterStore, Deposed, new_deletions
+from minibroker.controller.contest import Office
+from minibroker.controller.election import PartitionChange
+from minibroker.controller.events import (
+    AlterPartitionAsked,
+    Answer,
+    BrokersSeen,
+    CloseChannel,
+    ControlledShutdownAsked,
+    DeletionsSeen,
+    Effect,
+    EraseTopic,
+    Event,
+    LeadershipsWritten,
+    OpenChannel,
+    RebalanceDue,
+    ReplicasErased,
+    ReplicasFailed,
+    Report,
+    Send,
+    Then,
+    TookOver,
+    TopicErased,
+    WriteLeaderships,
+)
+from minibroker.controller.instructions import Sender
+from minibroker.controller.steps import step
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    Request,
+    Response,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from minibroker.runtime.ports import Coordination, Network
+
+EVENTS_MAX = 10_000
+"""Requests that may wait; brokers have one in flight each, so only clients could pile up more."""
+FIRST_REBALANCE_SECONDS = 5.0
+"""Kafka's; brokers that start together should all be there before leaders are moved back."""
+MIN_ISR_CONFIG = "min.insync.replicas"
+
+logger = logging.getLogger("minibroker.controller")
+
+Job: TypeAlias = Callable[[], Awaitable[None]]
+"""What one turn of the queue does."""
+
+
+class TermSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the configuration concerns a term, besides what decides."""
+
+    inter_broker_listener: str
+    rebalance_interval_seconds: int | None
+    """None: leaders are not moved back to preferred replicas by themselves."""
+    request_timeout_ms: int
+    default_min_insync_replicas: int
+
+
+class Term:
+    """Made when an election is won; `run` is awaited by the one who won."""
+
+    def __init__(
+        self,
+        office: Office,
+        settings: ControllerSettings,
+        term_settings: TermSettings,
+        coordination: Coordination,
+        network: Network,
+        may_send: Callable[[], bool],
+    ) -> None:
+        self.state = ClusterState(settings=settings, controller_epoch=office.controller_epoch)
+        self.store = ClusterStore(coordination, office)
+        self._settings = term_settings
+        self._network = network
+        self._may_send = may_send
+        self._sender = Sender(controller_id=settings.controller_id, controller_epoch=office.controller_epoch)
+        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._marked: set[str] = set()
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._next_request_id = 0
+        self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
+        self._erased: dict[str, asyncio.Event] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._lines: list[tuple[int, str]] = []
+        self.is_over = False
+
+    # ------------------------------------------------------------------------------------------------- the one task
+    async def run(self) -> None:
+        """Take over, then handle events. Raises ExceptionGroup of Deposed, or of our own bugs."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._take_over()
+                if self._settings.rebalance_interval_seconds is not None:
+                    self._group.create_task(self._rebalance(self._settings.rebalance_interval_seconds))
+                while True:
+                    job = await self._queue.get()
+                    await job()
+                    self._flush_lines()
+        finally:
+            self._flush_lines()
+            self.is_over = True
+            for event in self._erased.values():
+                event.set()
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_result(Response(error_code=ErrorCode.NOT_CONTROLLER))
+
+    async def _take_over(self) -> None:
+        """Failover (replication.md 9.3): watches first, then all facts, then one comparison of everything."""
+        state = self.state
+        await self._check_office()
+        state.brokers = await self._read_brokers()
+        names = await self.store.read_topic_names(self._mark("topics", self._look_at_topics))
+        markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
+        found = await self.store.read_topics(names)
+        state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
+        state.deletions = new_deletions(markers, state.topics)
+        logger.info(
+            "took over as controller of epoch %d: %d brokers %s, %d topics, %d partitions, %d deletions",
+            state.controller_epoch,
+            len(state.brokers),
+            sorted(state.brokers),
+            len(state.topics),
+            len(state.partitions()),
+            len(markers),
+        )
+        await self.happen(TookOver())
+        await self.happen(DeletionsSeen(topics=tuple(markers)))
+        self._flush_lines()
+
+    async def happen(self, event: Event) -> None:
+        """Let the core decide, and perform what it decided, in order."""
+        for effect in step(self.state, event):
+            await self._perform(effect)
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case WriteLeaderships():
+                written = await self.store.write_leaderships(effect.changes)
+                self._describe(written)
+                await self.happen(written)
+            case Send():
+                if effect.broker_id in self._channels:
+                    self._channels[effect.broker_id][0].put(effect.live_brokers, effect.instructions)
+            case Then():
+                await self.happen(effect.event)
+            case OpenChannel():
+                self._open_channel(effect.broker)
+            case CloseChannel():
+                self._close_channel(effect.broker_id)
+            case Answer():
+                self._answer(effect.request_id, effect.response)
+            case EraseTopic():
+                await self.store.erase_topic(effect.topic)
+                await self.happen(TopicErased(topic=effect.topic))
+                self._erased.pop(effect.topic, asyncio.Event()).set()
+            case Report():
+                self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))
+            case _:
+                raise AssertionError(f"unknown effect {effect}")
+
+    # ------------------------------------------------------------------------------------------------------ watches
+    def _mark(self, name: str, look: Job) -> Callable[[], None]:
+        """A watcher that queues one look, however often it is called before that look's turn."""
+
+        def mark() -> None:
+            if name not in self._marked:
+                self._marked.add(name)
+                self._queue.put_nowait(look)
+
+        return mark
+
+    async def _check_office(self) -> None:
+        self._marked.discard("office")
+        if not await self.store.holds_office(self._mark("office", self._check_office)):
+            raise Deposed("/controller is no longer this broker's")
+
+    async def _read_brokers(self) -> dict[int, LiveBroker]:
+        self._marked.discard("brokers")
+        brokers = await self.store.read_brokers(self._mark("brokers", self._look_at_brokers))
+        reachable = {each: brokers[each] for each in sorted(brokers) if self._address(brokers[each]) is not None}
+        for broker_id in sorted(brokers.keys() - reachable.keys()):
+            listener = self._settings.inter_broker_listener
+            logger.error(
+                "broker %d is ignored: it has no listener %s (inter.broker.listener.name)", broker_id, listener
+            )
+        return reachable
+
+    async def _look_at_brokers(self) -> None:
+        await self.happen(BrokersSeen(brokers=await self._read_brokers()))
+
+    async def _look_at_topics(self) -> None:
+        self._marked.discard("topics")
+        names = await self.store.read_topic_names(self._mark("topics", self._look_at_topics))
+        added = [name for name in names if name not in self.state.topics]
+        removed = tuple(sorted(name for name in self.state.topics if name not in names))
+        found = await self.store.read_topics(added)
+        await self.happen(msgspec.structs.replace(found, removed=removed))
+
+    async def _look_at_deletions(self) -> None:
+        self._marked.discard("deletions")
+        markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
+        await self.happen(DeletionsSeen(topics=tuple(markers)))
+
+    async def _rebalance(self, interval_seconds: int) -> None:
+        await asyncio.sleep(FIRST_REBALANCE_SECONDS)
+        while True:
+            self._queue.put_nowait(lambda: self.happen(RebalanceDue()))
+            await asyncio.sleep(interval_seconds)
+
+    # ----------------------------------------------------------------------------------------------------- requests
+    async def ask(self, request: AlterPartitionRequest | ControlledShutdownRequest) -> Response:
+        """Queue a request that the core answers, and wait."""
+        request_id, future = self._new_request()
+        event: Event
+        if isinstance(request, AlterPartitionRequest):
+            event = AlterPartitionAsked(request_id=request_id, request=request)
+        else:
+            event = ControlledShutdownAsked(request_id=request_id, request=request)
+        return await self._wait(request_id, future, lambda: self.happen(event))
+
+    async def in_turn(self, work: Callable[[], Awaitable[Response]]) -> Response:
+        """Queue work of an administrator's request, and wait."""
+        request_id, future = self._new_request()
+
+        async def job() -> None:
+            self._answer(request_id, await work())
+
+        return await self._wait(request_id, future, job)
+
+    async def erased(self, topic: str) -> None:
+        """Return when this topic, whose deletion is under way, is gone, or the term is over."""
+        await self._erased.setdefault(topic, asyncio.Event()).wait()
+
+    async def told(self) -> None:
+        """Return when every broker has answered what was queued for it up to now."""
+        await asyncio.gather(*(channel.settled() for channel, _ in list(self._channels.values())))
+
+    def _new_request(self) -> tuple[int, asyncio.Future[Response]]:
+        self._next_request_id += 1
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        return self._next_request_id, future
+
+    async def _wait(self, request_id: int, future: asyncio.Future[Response], job: Job) -> Response:
+        if len(self._waiting) >= EVENTS_MAX:
+            text = f"{EVENTS_MAX} requests wait for the controller already"
+            return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+
+        async def unless_given_up() -> None:
+            if not future.done():
+                await job()
+
+        self._waiting[request_id] = future
+        self._queue.put_nowait(unless_given_up)
+        try:
+            return await future
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def _answer(self, request_id: int, response: Response) -> None:
+        future = self._waiting.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    # ----------------------------------------------------------------------------------------------------- channels
+    def _address(self, broker: LiveBroker) -> tuple[str, int] | None:
+        for name, host, port in broker.listeners:
+            if name == self._settings.inter_broker_listener:
+                return host, port
+        return None
+
+    def _open_channel(self, broker: LiveBroker) -> None:
+        assert self._group is not None
+        assert broker.broker_id not in self._channels, f"broker {broker.broker_id} has a channel already"
+        address = self._address(broker)
+        assert address is not None, f"no address of {broker}"
+        channel = BrokerChannel(
+            self._network,
+            self._sender,
+            broker,
+            address,
+            may_send=self._may_send,
+            on_answer=self._on_answer,
+            request_timeout_ms=self._settings.request_timeout_ms,
+        )
+        name = f"controller-channel-{broker.broker_id}"
+        self._channels[broker.broker_id] = channel, self._group.create_task(channel.run(), name=name)
+
+    def _close_channel(self, broker_id: int) -> None:
+        _, task = self._channels.pop(broker_id)
+        task.cancel()
+
+    def _on_answer(self, broker: LiveBroker, request: Request, response: Response) -> None:
+        """What brokers say about single partitions."""
+        if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
+            failed = tuple(
+                TopicPartition(each.topic_name, each.partition_index)
+                for each in response.partition_errors
+                if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            )
+            if failed:
+                event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=failed)
+                self._queue.put_nowait(lambda: self.happen(event))
+        elif isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
+            erased = erased_by(broker.broker_id, request, response)
+            if erased.erased or erased.failed:
+                self._queue.put_nowait(lambda: self.happen(erased))
+
+    # ---------------------------------------------------------------------------------------------------------- log
+    def _describe(self, event: LeadershipsWritten) -> None:
+        for change in event.written:
+            self._lines.append((self._level(change), describe(change)))
+        for partition in sorted(event.lost):
+            self._lines.append((logging.INFO, f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"))
+
+    def _level(self, change: PartitionChange) -> int:
+        topic = self.state.topics.get(change.partition.topic)
+        configured = topic.configs.get(MIN_ISR_CONFIG, "") if topic is not None else ""
+        wanted = int(configured) if configured.isdigit() else self._settings.default_min_insync_replicas
+        replicas = len(self.state.assignment(change.partition))
+        is_thin = len(change.after.in_sync_replicas) < min(wanted, replicas)
+        is_bad = is_thin or change.after.leader is None or change.after.is_recovering
+        return logging.WARNING if is_bad else logging.INFO
+
+    def _flush_lines(self) -> None:
+        """After the decisions are on their way: a thousand elections are a thousand lines."""
+        for level, text in self._lines:
+            logger.log(level, "%s", text)
+        self._lines.clear()
+
+
+def erased_by(broker_id: int, request: StopReplicaRequest, response: StopReplicaResponse) -> ReplicasErased:
+    """Which deletions a broker confirmed. A replica it does not know is gone."""
+    gone = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    errors = {
+        TopicPartition(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors
+    }
+    asked = [
+        TopicPartition(topic.topic_name, each.partition_index)
+        for topic in request.topic_states
+        for each in topic.partition_states
+        if each.delete_partition
+    ]
+    erased = tuple(each for each in asked if errors.get(each, 0) in gone)
+    return ReplicasErased(
+        broker_id=broker_id, erased=erased, failed=tuple(each for each in asked if each not in set(erased))
+    )
+
+
+def describe(change: PartitionChange) -> str:
+    """One line for people: what was, what is, and why."""
+    before, after = change.before, change.after
+    old_leader, new_leader = (None if before is None else before.leader), after.leader
+    leader = f"leader {new_leader}" if new_leader == old_leader else f"leader {old_leader} -> {new_leader}"
+    old_epoch = None if before is None else before.leader_epoch
+    epoch = (
+        f"epoch {after.leader_epoch}"
+        if after.leader_epoch == old_epoch
+        else f"epoch {old_epoch} -> {after.leader_epoch}"
+    )
+    old_isr = None if before is None else list(before.in_sync_replicas)
+    new_isr = list(after.in_sync_replicas)
+    isr = f"ISR {new_isr}" if new_isr == old_isr else f"ISR {old_isr} -> {new_isr}"
+    return f"{change.partition}: {leader}, {epoch}, {isr}: {change.reason}"

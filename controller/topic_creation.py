@@ -1,0 +1,113 @@
+"""What a new topic would look like, or why it cannot be. Pure.
+
+Owns: the checks of CreateTopics and the spreading of replicas over brokers. Refuses to know ZooKeeper; which settings
+exist is the caller's `validate`.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from minibroker.controller.cluster_state import ClusterState, Topic
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import NONE, BrokerId
+from minibroker.protocol.messages import PARTITIONS_MAX, TOPIC_NAME_MAX_LENGTH, CreatableTopic
+
+NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+ValidateConfig = Callable[[str, str], str | None]
+"""(name, value) -> what is wrong with it."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why not."""
+
+    code: ErrorCode
+    message: str
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
+    """What chance decides about a new topic."""
+
+    topic_id: str
+    first_broker: int
+    """Which broker gets the first leader; any non-negative number."""
+    shift: int
+    """How far the second replica stands from the first; any non-negative number."""
+
+
+def plan_topic(state: ClusterState, wish: CreatableTopic, validate: ValidateConfig, draw: Draw) -> Topic | Refusal:
+    """The topic as it would be created now."""
+    if len(wish.name) > TOPIC_NAME_MAX_LENGTH or wish.name in (".", "..") or not NAME.fullmatch(wish.name):
+        text = f"topic name {wish.name!r}: up to {TOPIC_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -, and neither . nor .."
+        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+    if wish.name in state.deletions:
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} is still being deleted")
+    if wish.name in state.topics:
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} exists already")
+    for name in sorted(wish.configs):
+        problem = validate(name, wish.configs[name])
+        if problem is not None:
+            return Refusal(ErrorCode.INVALID_CONFIG, problem)
+    assignment = _given_assignment(state, wish) if wish.assignments else _spread_assignment(state, wish, draw)
+    if isinstance(assignment, Refusal):
+        return assignment
+    return Topic(topic_id=draw.topic_id, assignment=assignment, configs=dict(wish.configs))
+
+
+def spread(
+    brokers: list[BrokerId], partitions: int, replication_factor: int, draw: Draw
+) -> dict[int, tuple[BrokerId, ...]]:
+    """Leaders go round the brokers; the distance of their followers grows with each round, so that what one broker
+    leads is followed by all others in turn when it fails (as Kafka's AdminUtils does)."""
+    count = len(brokers)
+    assert 1 <= replication_factor <= count
+    found = {}
+    for partition in range(partitions):
+        first = (partition + draw.first_broker) % count
+        shift = draw.shift + partition // count
+        others = [(first + 1 + (shift + number) % (count - 1)) % count for number in range(replication_factor - 1)]
+        found[partition] = tuple(brokers[index] for index in (first, *others))
+    return found
+
+
+def _available(state: ClusterState) -> list[BrokerId]:
+    return sorted(each for each in state.brokers if each not in state.shutting_down)
+
+
+def _spread_assignment(
+    state: ClusterState, wish: CreatableTopic, draw: Draw
+) -> dict[int, tuple[BrokerId, ...]] | Refusal:
+    partitions = state.settings.default_partitions if wish.num_partitions == NONE else wish.num_partitions
+    factor = state.settings.default_replication_factor if wish.replication_factor == NONE else wish.replication_factor
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        return Refusal(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: 1 to {PARTITIONS_MAX} are possible")
+    if factor < 1:
+        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
+    brokers = _available(state)
+    if factor > len(brokers):
+        text = f"replication factor {factor} needs {factor} live brokers; live are {brokers}"
+        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    return spread(brokers, partitions, factor, draw)
+
+
+def _given_assignment(state: ClusterState, wish: CreatableTopic) -> dict[int, tuple[BrokerId, ...]] | Refusal:
+    given = {each.partition_index: tuple(each.broker_ids) for each in wish.assignments}
+    if wish.num_partitions != NONE or wish.replication_factor != NONE:
+        text = "with an assignment, leave out the number of partitions and the replication factor"
+        return Refusal(ErrorCode.INVALID_REQUEST, text)
+    problem = None
+    if len(given) != len(wish.assignments) or sorted(given) != list(range(len(given))):
+        problem = f"partitions must be 0 to {len(wish.assignments) - 1}, each once"
+    elif len({len(replicas) for replicas in given.values()}) != 1:
+        problem = "all partitions need the same number of replicas"
+    elif not all(replicas and len(set(replicas)) == len(replicas) for replicas in given.values()):
+        problem = "a partition needs replicas, each on another broker"
+    else:
+        unknown = sorted({each for replicas in given.values() for each in replicas if each not in state.brokers})
+        if unknown:
+            problem = f"brokers {unknown} are not live"
+    if problem is not None:
+        return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"assignment of topic {wish.name}: {problem}")
+    return {number: given[number] for number in sorted(given)}
