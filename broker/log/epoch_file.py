@@ -20,20 +20,20 @@ def epoch_file_path(directory: str) -> str:
     return f"{directory}/{EPOCH_CHECKPOINT}"
 
 
-def read_epoch_file(disk: Disk, directory: str) -> list[EpochEntry] | None:
-    """The stored entries; None when there is no file or it makes no sense (entries must rise in both columns)."""
+def read_epoch_file(disk: Disk, directory: str) -> list[EpochEntry]:
+    """The stored entries; none when there is no file or it makes no sense (entries must rise in both columns)."""
     path = epoch_file_path(directory)
     try:
         entries = parse_epoch_checkpoint(disk.read_file(path))
     except FileMissing:
-        return None
+        return []
     except CorruptCheckpoint as error:
         logger.warning("rebuilding %s from the batches: %s", path, error)
-        return None
+        return []
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
         if epoch >= later_epoch or start >= later_start:
             logger.warning("rebuilding %s from the batches: its entries do not rise", path)
-            return None
+            return []
     return entries
 
 

@@ -106,7 +106,9 @@ async def _sync(log: "PartitionLog", target: int) -> None:
             log.store_epochs()
         for segment in dirty:
             if segment is not segments[-1]:
-                log.save_index(segment)
+                segment.save_index()
+                for path in segment.index_paths:  # whoever saved them: they may not be synced
+                    log.unsynced.add(path)
     except DiskError as error:
         raise log.failed(error) from None
     log.cut_to = None

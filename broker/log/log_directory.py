@@ -279,6 +279,7 @@ class LogDirectory:
 
     async def checkpoint_log_start_offsets(self) -> None:
         """Write the log starts that the first segment's name does not tell."""
+        self.storage.log_starts_lowered = False
         await self._write_offsets(
             LOG_START_CHECKPOINT,
             lambda: {
@@ -311,12 +312,18 @@ class LogDirectory:
             return False
 
     async def maintain(self, now_ms: int) -> None:
-        """The chores of every second or so: sync closed segments, write lowered recovery points, metadata of new logs,
-        remove what was deleted, ask a full disk for room. Does nothing once the directory is offline."""
+        """The chores of every second or so: sync closed segments and metadata of new logs, write checkpoints that must
+        not wait, remove what was deleted, ask a full disk for room. An IO error takes the directory offline, quietly."""
         if self.full:
             self.try_heal()
         if self.offline:
             return
+        try:
+            await self._maintain(now_ms)
+        except DiskError as error:
+            self.storage.failed(error)
+
+    async def _maintain(self, now_ms: int) -> None:
         await self.sync_metadata()
         for log in list(self.logs.values()):
             if log.recovery_point < log.segments[-1].base_offset:
@@ -324,6 +331,8 @@ class LogDirectory:
             await log.remove_deleted(now_ms)
         if self.storage.recovery_points_lowered:
             await self.checkpoint_recovery_points()
+        if self.storage.log_starts_lowered:
+            await self.checkpoint_log_start_offsets()
         while self._to_remove and not self.offline:
             path = self._to_remove[-1]
             await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
@@ -334,7 +343,7 @@ class LogDirectory:
         (hardening.md 7). A log that is being flushed does it by itself."""
         async with AsyncExitStack() as stack:
             taken: list[tuple[PartitionLog, UnsyncedFiles]] = []
-            for log in self.logs.values():
+            for log in tuple(self.logs.values()):
                 if log.unsynced and not log.flushing.locked():
                     await stack.enter_async_context(log.flushing)
                     taken.append((log, log.unsynced.take()))
@@ -371,7 +380,7 @@ class LogDirectory:
         await self.checkpoint_high_watermarks(high_watermarks)
         for log in self.logs.values():
             log.prepare_clean_close()
-        for log in self.logs.values():
+        for log in tuple(self.logs.values()):
             await log.flush()
         await self.sync_metadata()
         await self.checkpoint_recovery_points()

@@ -197,7 +197,7 @@ class PartitionLog:
         segment.file()
         self.segments.append(segment)
         self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
-        self.save_index(closed)
+        closed.save_index()
         return segment
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -212,11 +212,6 @@ class PartitionLog:
             segment.file()
         except DiskFull as error:
             self.storage.failed(error)
-
-    def save_index(self, segment: Segment) -> None:
-        if segment.save_index():
-            for path in segment.index_paths:
-                self.unsynced.add(path)
 
     # -------------------------------------------------------------------------------------------------------- cutting
     def truncate_to(self, end_offset: int) -> None:
@@ -233,7 +228,7 @@ class PartitionLog:
                 self._discard(self.segments.pop(), sync=True)
             end = self.segments[-1].truncate_to(end_offset)
             self._set_end(end)
-            self.log_start_offset = min(self.log_start_offset, end)
+            self._set_start(min(self.log_start_offset, end))
             self._rebuild_producers(end)
         except DiskError as error:
             raise self.failed(error) from None
@@ -246,7 +241,8 @@ class PartitionLog:
                 self._discard(self.segments.pop(), sync=True)
             self.producers.clear()
             self.snapshots.remove_above(-1)
-            self.log_start_offset = self.recovery_point = offset
+            self._set_start(offset)
+            self.recovery_point = offset
             self._set_end(offset)
             self._start_empty_at(offset)
         except DiskError as error:
@@ -258,6 +254,11 @@ class PartitionLog:
         assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
         self.log_start_offset = max(self.log_start_offset, start_offset)
         self.recovery_point = max(self.recovery_point, self.log_start_offset)
+
+    def _set_start(self, start: int) -> None:
+        if start < self.log_start_offset:
+            self.storage.log_starts_lowered = True
+        self.log_start_offset = start
 
     def _set_end(self, end: int) -> None:
         self.log_end_offset = end
@@ -363,7 +364,9 @@ class PartitionLog:
     def prepare_clean_close(self) -> None:
         """Write (not sync) what lets the next start trust the files: indexes and producer states."""
         for segment in self.segments:
-            self.save_index(segment)
+            if segment.save_index():
+                for path in segment.index_paths:
+                    self.unsynced.add(path)
         if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:
             self.snapshots.remove_above(self.segments[-1].base_offset)  # of earlier stops
             self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))

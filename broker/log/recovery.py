@@ -13,6 +13,7 @@ the part behind the gap is a tail whose beginning was lost.
 """
 
 import logging
+from collections.abc import Iterator
 
 import msgspec
 
@@ -78,9 +79,7 @@ class _Loader:
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
-        stored = read_epoch_file(disk, directory)
-        self.epochs_known = stored is not None
-        self.stored_epochs = stored or []
+        self.stored_epochs = read_epoch_file(disk, directory)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
         """Of the last batch that was scanned."""
@@ -100,6 +99,7 @@ class _Loader:
             self.producers.clear()
             self.epochs = EpochRebuild([])
         end = max(end, start)
+        self._complete_epochs(end)
         epochs = truncate_epochs(self.epochs.entries, start, end)
         self.report.segments = len(self.segments)
         return LoadedLog(
@@ -199,7 +199,7 @@ class _Loader:
             for _, header in walk_headers(file, 0, segment.size):
                 if earlier and header.partition_leader_epoch < earlier[-1]:
                     logger.warning("rebuilding the leader epochs of %s: they contradict its batches", self.directory)
-                    self.epochs_known = False
+                    self.epochs = EpochRebuild([])
                 return
         except CorruptBatch:
             return  # the scan will say more
@@ -266,33 +266,42 @@ class _Loader:
 
     # ----------------------------------------------------------------------------------- what earlier segments tell
     def _replay_up_to(self, end: int) -> None:
-        """Producer states as of `end`: the newest snapshot and the headers behind it. Epochs, if their file is lost."""
+        """Producer states as of `end`: the newest snapshot and the headers behind it. Epochs that began below `end`."""
+        self.epochs.keep_below(end)
         offset, self.producers = self.snapshots.newest(end)
         self.snapshots.remove_above(end)
-        if not self.epochs_known:
-            self.epochs = EpochRebuild([])
-        else:
-            self.epochs.keep_below(end)
-        for number, segment in enumerate(self.segments):
-            segment_end = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else end
-            behind_snapshot = offset is None or segment_end > offset
-            if segment.base_offset < end and (behind_snapshot or not self.epochs_known):
-                self._replay(segment, offset or 0, end)
+        for header in self._headers(offset or 0, end):
+            if header.producer_id >= 0:
+                self.producers.update(header)
 
-    def _replay(self, segment: SegmentFile, snapshot_offset: int, end: int) -> None:
-        file = self.disk.open(segment.path + LOG_SUFFIX)
-        try:
-            for _, header in walk_headers(file, 0, segment.size):
-                if header.base_offset >= end:
-                    break
-                if header.producer_id >= 0 and header.base_offset >= snapshot_offset:
-                    self.producers.update(header)
-                if header.partition_leader_epoch > self.epochs.latest and not self.epochs_known:
-                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-        except CorruptBatch as error:
-            logger.error("%s%s: producer states may lack something: %s", segment.path, LOG_SUFFIX, error)
-        finally:
-            file.close()
+    def _complete_epochs(self, end: int) -> None:
+        """Epochs of batches in front of the first entry: the file is lost, or the log start's checkpoint is older than
+        the file, so that the log begins earlier than the file believes."""
+        entries = self.epochs.entries
+        first_known = entries[0][1] if entries else end
+        front = EpochRebuild([])
+        for header in self._headers(0, first_known):
+            if header.partition_leader_epoch > front.latest:
+                front.assign(header.partition_leader_epoch, header.base_offset)
+        self.epochs.entries = front.entries + [entry for entry in entries if entry[0] > front.latest]
+
+    def _headers(self, start: int, end: int) -> Iterator[BatchHeader]:
+        """Of the batches in [start, end), as far as the files can be read."""
+        for number, segment in enumerate(self.segments):
+            following = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else end
+            if following <= start or segment.base_offset >= end:
+                continue
+            file = self.disk.open(segment.path + LOG_SUFFIX)
+            try:
+                for _, header in walk_headers(file, 0, segment.size):
+                    if header.base_offset >= end:
+                        return
+                    if header.base_offset >= start:
+                        yield header
+            except CorruptBatch as error:
+                logger.error("%s%s: producers and epochs may lack something: %s", segment.path, LOG_SUFFIX, error)
+            finally:
+                file.close()
 
     # ------------------------------------------------------------------------------------------------------- removing
     def _remove_from(self, number: int) -> None:

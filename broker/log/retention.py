@@ -6,6 +6,7 @@ watermark (KAFKA-5634, I14). Refuses to know how the log forgets a segment.
 
 from typing import TYPE_CHECKING
 
+from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segment import Segment
 from minibroker.protocol.checkpoints import DELETED_SUFFIX
 from minibroker.runtime.ports import Disk, FileMissing
@@ -48,8 +49,12 @@ def first_append_ms(segment: Segment, disk: Disk) -> int:
     """When its first batch was written; after a start the batch's timestamp tells, but no later than the last write."""
     if segment.first_append_ms is None:
         modified = disk.modified_ms(segment.log_path)
-        _, first = next(segment.headers_from(0))
-        segment.first_append_ms = min(first.max_timestamp, modified) if first.max_timestamp >= 0 else modified
+        try:
+            _, first = next(segment.headers_from(0))
+            written = first.max_timestamp if first.max_timestamp >= 0 else modified
+        except CorruptLog:
+            written = modified
+        segment.first_append_ms = min(written, modified)
     return segment.first_append_ms
 
 

@@ -134,14 +134,18 @@ class Segment:
 
     def headers(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch that ends beyond `offset`. Raises CorruptLog."""
+        for found in self.headers_around(offset):
+            if found[1].end_offset > offset:
+                yield found
+
+    def headers_around(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The same, and some batches before: from the last indexed one on that ends at or below `offset + 1`."""
         entry = self._loaded_index().entry_for_offset(offset - self.base_offset)
         if entry is not None and not self._is_sound(entry):
             self._rebuild_index("an entry does not point at its batch")
             entry = self._loaded_index().entry_for_offset(offset - self.base_offset)
         position = self._loaded_index().positions[entry] if entry is not None else 0
-        for found in self.headers_from(position):
-            if found[1].end_offset > offset:
-                yield found
+        yield from self.headers_from(position)
 
     def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         try:
@@ -173,15 +177,20 @@ class Segment:
 
     def truncate_to(self, offset: int) -> int:
         """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if it lies inside a batch)."""
-        found = self.locate(offset)
-        if found is None:
-            return offset
-        position, header = found
+        position = 0
+        end = self.base_offset
+        try:
+            for start, header in self.headers_around(offset - 1):
+                if header.end_offset > offset:
+                    break
+                position, end = start + header.size_bytes, header.end_offset
+        except CorruptLog as error:
+            logger.error("cutting at the damage instead of at offset %d: %s", offset, error)
         self.file().truncate(position)
         self.size = position
-        self._loaded_index().truncate_to(header.base_offset - self.base_offset)
+        self._loaded_index().truncate_to(end - self.base_offset)
         self._largest_timestamp = None if position else NO_TIMESTAMP
-        return min(offset, header.base_offset)
+        return end
 
     # ------------------------------------------------------------------------------------------------- file and index
     def file(self) -> File:
@@ -211,7 +220,7 @@ class Segment:
     def save_index(self) -> bool:
         """Bring both index files up to date; False when they were. Not synced."""
         index = self._index
-        if index is None or (index.saved == len(index) and self.size == 0):
+        if index is None or self.size == 0 or (index.in_files and index.saved == len(index)):
             return False
         entries, times = index.encode(index.saved)
         index_path, time_path = self.index_paths
@@ -219,6 +228,7 @@ class Segment:
         _append_behind(disk, index_path, index.saved * INDEX_ENTRY_BYTES, entries)
         _append_behind(disk, time_path, index.saved * TIME_INDEX_ENTRY_BYTES, times)
         index.saved = len(index)
+        index.in_files = True
         return True
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class CorruptIndex(Exception):
 class SegmentIndex:
     """Parallel columns; `saved` entries are known to be in the files."""
 
-    __slots__ = ("interval_bytes", "last_offsets", "positions", "saved", "timestamps")
+    __slots__ = ("in_files", "interval_bytes", "last_offsets", "positions", "saved", "timestamps")
 
     def __init__(self, interval_bytes: int) -> None:
         self.interval_bytes = interval_bytes
@@ -38,6 +38,8 @@ class SegmentIndex:
         self.positions = array("I")
         self.timestamps = array("q")
         self.saved = 0
+        self.in_files = False
+        """Whether both files exist and end with the last saved entry."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -76,6 +78,7 @@ class SegmentIndex:
         for column in (self.last_offsets, self.positions, self.timestamps):
             del column[keep:]
         self.saved = min(self.saved, keep)
+        self.in_files = False
 
     def encode(self, start: int) -> tuple[bytes, bytes]:
         """The entries from number `start` on, as bytes for both files."""
@@ -109,6 +112,7 @@ class SegmentIndex:
         entries = decode_time_index(time_index)
         table.timestamps = array("q", [entry.timestamp_ms for entry in entries])
         table.saved = len(table)
+        table.in_files = True
         table._check(segment_size)
         if any(entry.relative_offset != offset for entry, offset in zip(entries, table.last_offsets, strict=True)):
             raise CorruptIndex("offset index and time index do not speak of the same batches")

@@ -33,6 +33,8 @@ class Storage:
         self.full_reason: str | None = None
         self.recovery_points_lowered = False
         """A truncation went below what the checkpoint may hold: it should be written soon."""
+        self.log_starts_lowered = False
+        """A truncation went below a log's start: an old checkpoint would hide what is appended there."""
         self.on_offline: Callable[[str], None] | None = None
         self.on_full: Callable[[bool], None] | None = None
 

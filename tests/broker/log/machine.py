@@ -1,0 +1,224 @@
+"""A machine with a simulated disk for tests of the log, and what any log must fulfil at any time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
+from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.walk import scan_batches
+from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
+from minibroker.simulation.clock import SimulatedClock
+from minibroker.simulation.disk import SimulatedDisk, Storage
+from minibroker.simulation.loop import VirtualLoop
+from minibroker.simulation.node import Process
+from minibroker.simulation.trace import Trace
+
+T = TypeVar("T")
+Batch = tuple[BatchHeader, bytearray]
+
+PARTITION = TopicPartition("lines", 0)
+TOPIC_ID = "topic-id-of-lines"
+PATH = "/data"
+SMALL = LogConfig(segment_bytes=1_000, index_interval_bytes=100, file_delete_delay_ms=0, retention_ms=None)
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run what never really waits."""
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+class Machine:
+    """One computer: its disk outlives its processes."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.loop = VirtualLoop()
+        self.random = random.Random(seed)
+        self.storage = Storage("host", self.loop, self.random, Trace(lambda: 0.0))
+        self.storage.cost.background_mean = 0.0
+        self.storage.provision(PATH)
+        self.skew_ms = 0
+        self.starts = 0
+        self.process = self._new_process()
+
+    def _new_process(self) -> Process:
+        self.starts += 1
+        return Process("broker", self.starts, self.loop)
+
+    def disk(self) -> SimulatedDisk:
+        return SimulatedDisk(self.storage, self.process, self.clock())
+
+    def clock(self) -> SimulatedClock:
+        return SimulatedClock(self.loop, self.process, lambda: self.skew_ms)
+
+    def kill(self) -> None:
+        """The process ends; the kernel keeps what it wrote."""
+        self.process.kill()
+        self.storage.process_ended(self.process)
+        self.process = self._new_process()
+
+    def lose_power(self, tear: bool = False) -> None:
+        """The process ends and what was not synced is gone; with `tear` by chance not all of it."""
+        self.kill()
+        self.storage.lose_power(tear)
+
+    def open(self, config: LogConfig = SMALL, **options: Any) -> LogDirectory:
+        options = {"broker_id": 1, "cluster_id": "cluster", "tail_cache": TailCache(), **options}
+        return drive(
+            LogDirectory.open(self.disk(), self.clock(), PATH, default_config=config, rng=self.random, **options)
+        )
+
+    def open_log(self, config: LogConfig = SMALL, **options: Any) -> tuple[LogDirectory, PartitionLog]:
+        directory = self.open(config, **options)
+        return directory, directory.create_log(PARTITION, TOPIC_ID, config)
+
+    def file_names(self, suffix: str = "", directory: str = f"{PATH}/{PARTITION}") -> list[str]:
+        return [name for name in self.disk().list_directory(directory) if name.endswith(suffix)]
+
+    def file_size(self, name: str) -> int:
+        return self.disk().file_size(f"{PATH}/{PARTITION}/{name}")
+
+    def edit(self, name: str, content: bytes) -> None:
+        """Replace a file of the partition behind the broker's back."""
+        self.disk().replace_file(f"{PATH}/{PARTITION}/{name}", content)
+
+    def content(self, name: str) -> bytes:
+        return self.disk().read_file(f"{PATH}/{PARTITION}/{name}")
+
+
+def make_batch(
+    base_offset: int,
+    records: int = 2,
+    *,
+    epoch: int = 0,
+    value: bytes = b"v" * 40,
+    timestamp_ms: int = 1_000,
+    producer: tuple[int, int, int] | None = None,
+) -> Batch:
+    """A stamped batch; `producer` is (id, epoch, base sequence)."""
+    producer_id, producer_epoch, sequence = producer if producer is not None else (-1, -1, -1)
+    batch = build_batch(
+        [(None, value, timestamp_ms, ())] * records,
+        base_offset=base_offset,
+        leader_epoch=epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+    )
+    return read_header(batch), batch
+
+
+def append(log: PartitionLog, count: int = 1, records: int = 2, **options: Any) -> list[Batch]:
+    """Append so many batches, each by itself, as a leader does; the epoch file is kept as the core would."""
+    written = []
+    for _ in range(count):
+        batch = make_batch(log.log_end_offset, records, **options)
+        append_batches(log, [batch])
+        written.append(batch)
+    return written
+
+
+def append_batches(log: PartitionLog, batches: Sequence[Batch]) -> None:
+    entries = log.epoch_entries()
+    for header, _ in batches:
+        if not entries or entries[-1][0] < header.partition_leader_epoch:
+            entries = [entry for entry in entries if entry[1] < header.base_offset]
+            entries.append((header.partition_leader_epoch, header.base_offset))
+    if entries != log.epoch_entries():
+        log.write_epoch_entries(entries, sync=False)
+    log.append(batches)
+
+
+def truncate(log: PartitionLog, end_offset: int) -> None:
+    """Cut the log and then the epochs, as the core would."""
+    log.truncate_to(end_offset)
+    kept = [entry for entry in log.epoch_entries() if entry[1] < log.log_end_offset]
+    log.write_epoch_entries(kept, sync=False)
+
+
+def stored_batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
+    """What the files hold, read past the log with every check."""
+    batches = []
+    for segment in log.segments:
+        file = log.storage.disk.open(segment.log_path)
+        for position, header in scan_batches(file, 0, file.size):
+            batches.append((header, file.read_at(position, header.size_bytes)))
+        file.close()
+    return batches
+
+
+def read_all(log: PartitionLog, max_bytes: int = 1_000_000) -> bytes:
+    """Everything from the log's start, through `read`."""
+    offset, data = log.log_start_offset, b""
+    while offset < log.log_end_offset:
+        part = log.read(offset, max_bytes, log.log_end_offset)
+        assert part.size_bytes == sum(len(piece) for piece in part.parts) > 0
+        data += b"".join(part.parts)
+        offset = part.next_offset
+    return data
+
+
+def check_log(log: PartitionLog, *, whole_history: bool = True) -> None:
+    """I10, I12, I13, I15 of one log. `whole_history`: its producers were never seen before its first batch."""
+    assert log.segments[0].base_offset <= log.log_start_offset <= log.log_end_offset
+    assert log.recovery_point <= log.log_end_offset
+    batches = stored_batches(log)
+    _check_shape(log, batches)
+    _check_epochs(log, batches)
+    _check_indexes(log)
+    if whole_history:
+        rebuilt = ProducerStates()
+        for header, _ in batches:
+            rebuilt.update(header)
+        assert rebuilt == log.producers
+
+
+def _check_shape(log: PartitionLog, batches: list[tuple[BatchHeader, bytes]]) -> None:
+    expected, epoch = log.segments[0].base_offset, -1
+    for header, _ in batches:
+        assert header.base_offset == expected
+        assert header.partition_leader_epoch >= epoch
+        expected, epoch = header.end_offset, header.partition_leader_epoch
+    assert expected == log.log_end_offset
+    bases = {header.base_offset for header, _ in batches} | {log.log_end_offset}
+    for segment in log.segments[1:]:
+        assert segment.base_offset in bases
+
+
+def _check_epochs(log: PartitionLog, batches: list[tuple[BatchHeader, bytes]]) -> None:
+    entries = log.epoch_entries()
+    for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
+        assert epoch < later_epoch
+        assert start < later_start
+    assert all(log.log_start_offset <= start <= log.log_end_offset for _, start in entries)
+    for header, _ in batches:
+        if header.base_offset >= log.log_start_offset:
+            floor = max(entry for entry in entries if entry[1] <= header.base_offset)
+            assert floor[0] == header.partition_leader_epoch
+
+
+def _check_indexes(log: PartitionLog) -> None:
+    for segment in log.segments:
+        rebuilt = SegmentIndex(log.config.index_interval_bytes)
+        largest = NO_TIMESTAMP
+        for position, header in segment.headers_from(0):
+            largest = max(largest, header.max_timestamp)
+            if rebuilt.is_due(position):
+                rebuilt.add(header.last_offset - segment.base_offset, position, largest)
+        index = segment._loaded_index()
+        assert index.last_offsets == rebuilt.last_offsets
+        assert index.positions == rebuilt.positions
+        assert index.timestamps == rebuilt.timestamps
+        assert segment.largest_timestamp() == largest

@@ -1,0 +1,187 @@
+"""Appending and reading one log, through memory and through the files."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.tail_cache import TailCache
+from tests.broker.log.machine import (
+    PARTITION,
+    PATH,
+    SMALL,
+    Machine,
+    append,
+    append_batches,
+    check_log,
+    make_batch,
+    read_all,
+)
+
+
+@pytest.fixture(params=["memory", "files"])
+def tail_cache(request: pytest.FixtureRequest) -> TailCache:
+    return TailCache() if request.param == "memory" else TailCache(bytes_max=0)
+
+
+def test_an_appended_batch_is_read_back_as_the_same_bytes(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(tail_cache=tail_cache)
+    written = append(log, 50)
+    assert read_all(log) == b"".join(batch for _, batch in written)
+
+
+def test_the_log_ends_behind_the_last_record(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 3, records=5)
+    assert log.log_end_offset == 15
+
+
+def test_several_batches_are_written_with_one_append(machine: Machine) -> None:
+    _, log = machine.open_log()
+    first, second = make_batch(0, 3), make_batch(3, 2)
+    before = machine.storage.trace.events
+    log.append([first, second])
+    assert log.log_end_offset == 5
+    assert machine.storage.trace.events == before + 1
+
+
+def test_a_read_starts_with_the_batch_that_holds_the_offset(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(tail_cache=tail_cache)
+    append(log, 40, records=3)
+    for offset in range(log.log_end_offset):
+        found = log.read(offset, 1, log.log_end_offset)
+        assert found.base_offset == offset - offset % 3
+        assert found.next_offset == found.base_offset + 3
+
+
+def test_a_read_ends_below_the_bound_it_was_given(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(tail_cache=tail_cache)
+    append(log, 4, records=3)
+    for end_offset in range(13):
+        found = log.read(0, 10_000, end_offset)
+        assert found.next_offset == end_offset - end_offset % 3
+
+
+def test_the_first_batch_comes_even_if_it_is_larger_than_asked(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(tail_cache=tail_cache)
+    (header, batch), *_ = append(log, 2, value=b"x" * 300)
+    found = log.read(0, 10, log.log_end_offset)
+    assert b"".join(found.parts) == batch
+    assert found.next_offset == header.end_offset
+
+
+def test_a_read_takes_no_more_than_asked(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(LogConfig(index_interval_bytes=100), tail_cache=tail_cache)
+    (_, batch), *_ = append(log, 10)
+    assert log.read(0, 3 * len(batch) + 5, log.log_end_offset).size_bytes == 3 * len(batch)
+
+
+def test_a_read_at_the_end_is_empty(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(tail_cache=tail_cache)
+    append(log, 1)
+    found = log.read(2, 1_000, 2)
+    assert (found.parts, found.size_bytes, found.next_offset, found.last_epoch) == ([], 0, 2, None)
+
+
+def test_a_read_names_the_epoch_of_its_last_batch(machine: Machine, tail_cache: TailCache) -> None:
+    _, log = machine.open_log(LogConfig(), tail_cache=tail_cache)
+    append(log, 2, epoch=3)
+    append(log, 2, epoch=7)
+    assert log.read(0, 10_000, 4).last_epoch == 3
+    assert log.read(0, 10_000, 8).last_epoch == 7
+
+
+def test_recent_batches_cost_no_system_call(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 30)
+    machine.storage.fail("read")
+    machine.storage.fail("open")
+    assert log.read(0, 1_000_000, log.log_end_offset).next_offset == log.log_end_offset
+
+
+def test_damaged_bytes_are_never_served(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig(), tail_cache=TailCache(bytes_max=0))
+    (_, batch), *_ = append(log, 3)
+    machine.storage.flip_bit(f"{PATH}/{PARTITION}/{0:020d}.log", len(batch) + 70)
+    assert log.read(0, 10_000, log.log_end_offset).next_offset == 2
+    with pytest.raises(CorruptLog, match=f"position {len(batch)}"):
+        log.read(2, 10_000, log.log_end_offset)
+
+
+def test_a_changed_base_offset_is_noticed_although_no_crc_covers_it(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig(), tail_cache=TailCache(bytes_max=0))
+    (_, batch), *_ = append(log, 3)
+    machine.storage.flip_bit(f"{PATH}/{PARTITION}/{0:020d}.log", len(batch) + 7, bit=5)
+    assert log.read(0, 10_000, log.log_end_offset).next_offset == 2
+
+
+@pytest.mark.invariant("I12", "I15")
+def test_segments_roll_by_size_and_their_indexes_follow_from_the_batches(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 60)
+    assert log.segment_count > 5
+    assert all(segment.size <= SMALL.segment_bytes for segment in log.segments)
+    check_log(log)
+
+
+def test_a_set_larger_than_a_segment_gets_one_of_its_own(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 1)
+    batches = [make_batch(2 + 2 * number) for number in range(20)]
+    append_batches(log, batches)
+    append(log, 1)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 42]
+
+
+def test_a_full_index_rolls_the_segment(machine: Machine) -> None:
+    config = LogConfig(index_interval_bytes=10, segment_index_bytes=32)
+    _, log = machine.open_log(config)
+    append(log, 20)
+    assert all(len(segment._loaded_index()) <= 4 for segment in log.segments)
+    assert log.segment_count > 1
+
+
+def test_an_aged_segment_rolls(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig(segment_ms=1_000))
+    append(log, 1)
+    started = machine.clock().now_ms()
+    log.roll_if_aged(started + 999)
+    assert log.segment_count == 1
+    log.roll_if_aged(started + 1_000)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_an_empty_segment_never_rolls(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig(segment_ms=1))
+    log.roll_if_aged(machine.clock().now_ms() + 1_000_000)
+    assert log.segment_count == 1
+
+
+def test_after_a_restart_the_age_counts_from_the_first_batch(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig(segment_ms=1_000))
+    written_ms = machine.clock().now_ms()
+    append(log, 1, timestamp_ms=written_ms)
+    machine.kill()
+    _, log = machine.open_log(LogConfig(segment_ms=1_000))
+    log.roll_if_aged(written_ms + 999)
+    assert log.segment_count == 1
+    log.roll_if_aged(written_ms + 1_000)
+    assert log.segment_count == 2
+
+
+def test_a_client_s_clock_does_not_roll_segments(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig(segment_ms=1_000))
+    now_ms = machine.clock().now_ms()
+    for step in range(10):
+        append(log, 1, timestamp_ms=now_ms + step * 1_000_000)
+        log.roll_if_aged(now_ms + step)
+    assert log.segment_count == 1
+
+
+def test_there_is_data_only_below_both_bounds(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 1)
+    assert log.has_data(1, 2)
+    assert not log.has_data(2, 10)
+    assert not log.has_data(0, 0)
