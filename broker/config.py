@@ -89,6 +89,8 @@ def load_config(
                 f" or with --set {setting.name}=.."
             )
     config = BrokerConfig(**values, sources={name: source for name, (_, source) in texts.items()})
+    if config.listeners and not config.inter_broker_listener_name:
+        config = msgspec.structs.replace(config, inter_broker_listener_name=config.listeners[0].listener)
     problem = broken_rule(config)
     if problem is not None:
         raise ConfigError(problem)

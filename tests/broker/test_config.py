@@ -138,6 +138,12 @@ def test_advertised_endpoints_are_the_listeners_with_their_real_ports() -> None:
     assert config.inter_broker_listener == "OUT"
 
 
+def test_brokers_talk_over_the_first_listener_unless_told_otherwise() -> None:
+    config = load("listeners=IN://127.0.0.1:0,OUT://127.0.0.1:9999")
+    assert config.inter_broker_listener_name == config.inter_broker_listener == "IN"
+    assert config.source("inter.broker.listener.name") == "default"
+
+
 def test_advertised_listeners_win() -> None:
     config = load("listeners=IN://:0,OUT://:9", "advertised.listeners=IN://a:0,OUT://b:10")
     endpoints = advertised_endpoints(config, {"IN": 4711, "OUT": 9})
