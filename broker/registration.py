@@ -141,7 +141,9 @@ class Registration:
         """Called each time a broker epoch ends by no will of ours: stop serving, answer all waiters."""
         self.on_fenced: Callable[[], None] = lambda: None
         """Called when the session's deadline passes while registered: answer all waiters. The broker epoch may go on,
-        if it turns out that ZooKeeper kept the session."""
+        if it turns out that ZooKeeper kept the session: then `on_unfenced` follows."""
+        self.on_unfenced: Callable[[], None] = lambda: None
+        """Called when ZooKeeper has confirmed, after `on_fenced`, that broker epoch and session never ended."""
         self._coordination = coordination
         self._clock = clock
         self._random = source
@@ -205,13 +207,15 @@ class Registration:
 
     def _check_deadline(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer: runs when the deadline known last passes, about once a session while ZooKeeper answers."""
-        now, deadline = loop.time(), self._coordination.session_deadline
-        if now < deadline:
-            self._has_told_fenced = False
+        if not self.is_fenced():
+            if self._has_told_fenced:
+                self._has_told_fenced = False
+                self.on_unfenced()
         elif self._broker_epoch is not None and not self._has_told_fenced:
             self._has_told_fenced = True
             log.warning("broker %d: no answer from ZooKeeper for a session: fenced", self.identity.broker_id)
             self.on_fenced()
+        now, deadline = loop.time(), self._coordination.session_deadline
         again_at = deadline if deadline > now else now + RETRY_SECONDS
         self._deadline_timer = loop.call_at(again_at, self._check_deadline, loop)
 
@@ -385,6 +389,7 @@ class Registration:
             return
         log.warning("broker %d: broker epoch %d is over: %s", self.identity.broker_id, self._broker_epoch, reason)
         self._broker_epoch = None
+        self._has_told_fenced = False
         self.on_session_lost()
 
     def _on_session_event(self, event: SessionEvent) -> None:

@@ -39,6 +39,7 @@ class Broker:
         registration.on_registered = lambda epoch: self.events.append("registered")
         registration.on_session_lost = lambda: self.events.append("lost")
         registration.on_fenced = lambda: self.events.append("fenced")
+        registration.on_unfenced = lambda: self.events.append("unfenced")
         self.keeping: asyncio.Task[None] | None = None
 
 
@@ -372,7 +373,7 @@ def test_epoch_goes_on_when_zookeeper_restarts_with_the_session() -> None:
         await asyncio.sleep(2)
         assert broker.registration.broker_epoch == epoch
         assert not broker.registration.is_fenced()
-        assert broker.events == ["registered", "fenced"]
+        assert broker.events == ["registered", "fenced", "unfenced"]
 
     run(story)
 
