@@ -1,1 +1,71 @@
-"""minibroker: a small replicated log. Front door."""
+"""minibroker: a small replicated log. The public API.
+
+    from minibroker import Producer, Consumer, AdminClient, TopicPartition
+
+Names are loaded when they are first used, so that `import minibroker` (every start of the command line) stays cheap.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minibroker.client.admin import AdminClient as AdminClient
+    from minibroker.client.batches import Delivery as Delivery
+    from minibroker.client.batches import RecordMetadata as RecordMetadata
+    from minibroker.client.consumer import ConnectionState as ConnectionState
+    from minibroker.client.consumer import Consumer as Consumer
+    from minibroker.client.errors import BufferTimedOut as BufferTimedOut
+    from minibroker.client.errors import DeliveryTimedOut as DeliveryTimedOut
+    from minibroker.client.errors import LogTruncated as LogTruncated
+    from minibroker.client.errors import MinibrokerError as MinibrokerError
+    from minibroker.client.producer import Producer as Producer
+    from minibroker.client.records import Record as Record
+    from minibroker.client.records import RecordBatch as RecordBatch
+    from minibroker.protocol.ids import TopicPartition as TopicPartition
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AdminClient": "client.admin",
+    "BufferTimedOut": "client.errors",
+    "ConnectionState": "client.consumer",
+    "Consumer": "client.consumer",
+    "Delivery": "client.batches",
+    "DeliveryTimedOut": "client.errors",
+    "LogTruncated": "client.errors",
+    "MinibrokerError": "client.errors",
+    "Producer": "client.producer",
+    "Record": "client.records",
+    "RecordBatch": "client.records",
+    "RecordMetadata": "client.batches",
+    "TopicPartition": "protocol.ids",
+}
+
+__all__ = [
+    "AdminClient",
+    "BufferTimedOut",
+    "ConnectionState",
+    "Consumer",
+    "Delivery",
+    "DeliveryTimedOut",
+    "LogTruncated",
+    "MinibrokerError",
+    "Producer",
+    "Record",
+    "RecordBatch",
+    "RecordMetadata",
+    "TopicPartition",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,387 @@
+"""What waits to be sent, what is in flight, and under which sequences: the rules of the producer. Pure.
+
+Owns: one queue a partition, its order, its sequences, and what an answer means for them. Refuses to know the clock
+(time comes in as `now_ms`), asyncio, connections and metadata (`sender` brings a queue's leader in).
+
+A queue holds three things, in the order in which they will stand in the log:
+
+    attempted   batches that were sent at least once and have no outcome: in flight, or waiting for another attempt
+    fresh       full batches that were never sent
+    open_batch  the batch that still takes records
+
+The rules:
+1. A batch gets its sequence when it is first sent, and keeps it while it is retried. So at most `in_flight_max`
+   sequences are in doubt, and a broker that remembers the last five batches can tell a retry from a new batch.
+2. While any attempted batch waits for a retry, the partition sends one batch at a time, oldest first, and only when
+   nothing of it is in flight. So retries neither overtake nor are overtaken.
+3. A sequence belongs to its batch for ever. If an attempted batch fails or expires, its sequence is not given to
+   another one (hardening.md 12): the queue is `broken`. What was attempted behind it is retried under its old
+   sequences, because it may have been written; only once nothing is in doubt the queue takes a new identity (a higher
+   producer epoch) and starts at sequence 0. A batch acknowledged behind the failed one proves that the failed one was
+   written, too: then nothing is missing, and the queue goes on as it was.
+4. 'Out of order' (45) or 'unknown producer' (59) for the oldest attempted batch, with nothing else in flight, means
+   that neither it nor anything behind it is in the log: they go back to `fresh`, lose their sequences, and follow under
+   a new identity. In any other position it only means that something else has to be settled first. 'Too large' (10)
+   is treated in the same way, and the batch is replaced by its parts.
+5. Without idempotence one batch a partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
+   no answers and no retries: any number may be in flight.
+"""
+
+from collections import deque
+
+from minibroker.client.batches import Batch, ProducerIdentity, split
+from minibroker.client.errors import BrokerError, MinibrokerError
+from minibroker.client.retry import LEAVES_DOUBT, Verdict, judge_produce
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.record_batch import HEADER_BYTES, SEQUENCE_MAX
+
+SPLIT_MIN_BYTES = 1_024
+"""Batches are not split into smaller ones than this."""
+
+
+class PartitionQueue:
+    """Everything of one partition that has no outcome yet."""
+
+    __slots__ = (
+        "attempted",
+        "broken",
+        "failures",
+        "fresh",
+        "identity",
+        "in_flight",
+        "leader",
+        "leader_epoch",
+        "next_sequence",
+        "open_batch",
+        "proven_sequence",
+        "retry_at_ms",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.open_batch: Batch | None = None
+        self.fresh: deque[Batch] = deque()
+        self.attempted: deque[Batch] = deque()
+        self.in_flight = 0
+        """How many of `attempted` are in flight."""
+        self.leader: BrokerId | None = None
+        self.leader_epoch: LeaderEpoch | None = None
+        self.retry_at_ms = 0.0
+        self.failures = 0
+        """Refused or lost attempts in a row."""
+        self.identity: ProducerIdentity | None = None
+        self.next_sequence = 0
+        self.proven_sequence = 0
+        """Every sequence of this identity below it (on the circle) is in the log."""
+        self.broken = False
+        """A sequence has no batch any more (rule 3)."""
+
+    @property
+    def idle(self) -> bool:
+        return self.open_batch is None and not self.fresh and not self.attempted
+
+    def unfinished(self) -> list[Batch]:
+        """Every batch without outcome, in log order."""
+        tail = [self.open_batch] if self.open_batch is not None else []
+        return [batch for batch in (*self.attempted, *self.fresh, *tail) if not batch.done]
+
+    def oldest(self) -> Batch | None:
+        """The first batch in log order that has no outcome."""
+        return next(iter(self.unfinished()), None)
+
+
+class Accumulator:
+    """The queues of one producer."""
+
+    def __init__(self, *, batch_size: int, linger_ms: float, idempotent: bool, in_flight_max: int, acks: int) -> None:
+        self.batch_size = batch_size
+        self.linger_ms = linger_ms
+        self.idempotent = idempotent
+        if acks == 0:
+            self.in_flight_max = 1_000_000
+        else:
+            self.in_flight_max = in_flight_max if idempotent else 1
+        self.identity: ProducerIdentity | None = None
+        """The newest identity; queues take it when they need one."""
+        self.identity_wanted = False
+        """A queue cannot go on without a newer identity."""
+        self.rushing = False
+        """Send open batches without waiting for linger_ms (flush, close, or somebody waits for memory)."""
+        self.finished: list[Batch] = []
+        """Batches that got their outcome; the shell takes them out and tells whoever waits."""
+        self._active: dict[BrokerId | None, dict[PartitionQueue, None]] = {}
+
+    # ------------------------------------------------------------------------------------------------------- filling
+    def open(self, queue: PartitionQueue, now_ms: float, deadline_ms: float) -> Batch:
+        """Begin a batch."""
+        assert queue.open_batch is None
+        batch = Batch(queue, self.batch_size, now_ms, deadline_ms)
+        queue.open_batch = batch
+        self._active.setdefault(queue.leader, {})[queue] = None
+        return batch
+
+    def seal(self, queue: PartitionQueue) -> None:
+        """The open batch takes no more records."""
+        batch = queue.open_batch
+        assert batch is not None
+        batch.record_count = batch.builder.record_count
+        assert batch.record_count > 0
+        queue.open_batch = None
+        queue.fresh.append(batch)
+
+    def set_leader(self, queue: PartitionQueue, leader: BrokerId | None, epoch: LeaderEpoch | None) -> None:
+        """What metadata says. A new leader, or a new epoch of the same one, is tried at once."""
+        if leader == queue.leader and epoch == queue.leader_epoch:
+            return
+        queue.leader_epoch = epoch
+        queue.retry_at_ms = 0.0
+        if leader == queue.leader:
+            return
+        active = self._active.get(queue.leader, {})
+        was_active = queue in active
+        active.pop(queue, None)
+        queue.leader = leader
+        if was_active:
+            self._active.setdefault(leader, {})[queue] = None
+
+    # ------------------------------------------------------------------------------------------------------- looking
+    def has_work(self, leader: BrokerId) -> bool:
+        """Does any queue of this leader hold anything?"""
+        return bool(self._active.get(leader))
+
+    def leaders(self) -> list[BrokerId | None]:
+        """Leaders (None: not known) of the queues that hold anything."""
+        return [leader for leader, queues in self._active.items() if queues]
+
+    def active_queues(self) -> list[PartitionQueue]:
+        """Queues that hold anything."""
+        return [queue for queues in self._active.values() for queue in queues]
+
+    def ready_at_ms(self, queue: PartitionQueue, now_ms: float) -> float | None:
+        """When the queue could next send something of its own accord; None if only an answer can help it on."""
+        if queue.attempted and queue.in_flight < len(queue.attempted):
+            return None if queue.in_flight else max(queue.retry_at_ms, now_ms)
+        if len(queue.attempted) >= self.in_flight_max or (queue.broken and queue.attempted):
+            return None
+        if queue.fresh or (self.rushing and queue.open_batch is not None):
+            return max(queue.retry_at_ms, now_ms)
+        if queue.open_batch is not None:
+            return max(queue.retry_at_ms, queue.open_batch.created_ms + self.linger_ms)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------- sending
+    def drain(self, leader: BrokerId, now_ms: float, max_bytes: int) -> list[Batch]:
+        """Batches for one request to this leader: at most one of each partition, together at most max_bytes (but at
+        least one). They are in flight from now on."""
+        active = self._active.get(leader)
+        if not active:
+            return []
+        chosen: list[Batch] = []
+        total_bytes = 0
+        for queue in active:
+            batch = self._next_batch(queue, now_ms)
+            if batch is None:
+                continue
+            if chosen and total_bytes + batch.size_bytes > max_bytes:
+                break
+            self._launch(queue, batch)
+            total_bytes += batch.size_bytes
+            chosen.append(batch)
+        if len(active) > 1:
+            for batch in chosen:  # to the end of the line: every partition gets its turn
+                del active[batch.queue]
+                active[batch.queue] = None
+        return chosen
+
+    def _next_batch(self, queue: PartitionQueue, now_ms: float) -> Batch | None:
+        """The batch this queue would send now. Takes nothing out of the queue, but may seal its open batch."""
+        if queue.retry_at_ms > now_ms:
+            return None
+        attempted = queue.attempted
+        if attempted:
+            if queue.in_flight < len(attempted):  # rule 2
+                return None if queue.in_flight else attempted[0]
+            if len(attempted) >= self.in_flight_max or queue.broken:
+                return None
+        if not queue.fresh:
+            batch = queue.open_batch
+            if batch is None or not (self.rushing or now_ms >= batch.created_ms + self.linger_ms):
+                return None
+        if self.idempotent and (queue.identity is None or queue.broken) and not self._renew(queue):
+            return None
+        if not queue.fresh:
+            self.seal(queue)
+        return queue.fresh[0]
+
+    def _renew(self, queue: PartitionQueue) -> bool:
+        """Nothing of this queue is in doubt: go on as before if nothing is missing, else under a newer identity."""
+        assert not queue.attempted
+        if queue.broken and queue.proven_sequence == queue.next_sequence:
+            queue.broken = False
+            return True
+        newest = self.identity
+        if newest is None or (queue.identity is not None and newest.generation <= queue.identity.generation):
+            self.identity_wanted = True
+            return False
+        queue.identity = newest
+        queue.next_sequence = queue.proven_sequence = 0
+        queue.broken = False
+        return True
+
+    def _launch(self, queue: PartitionQueue, batch: Batch) -> None:
+        if batch.packed is None:
+            assert queue.fresh[0] is batch
+            queue.fresh.popleft()
+            queue.attempted.append(batch)
+            if self.idempotent:
+                batch.identity = queue.identity
+                batch.base_sequence = queue.next_sequence
+                queue.next_sequence = _after(queue.next_sequence, batch.record_count)
+            batch.pack()
+        assert not batch.in_flight
+        batch.in_flight = True
+        batch.attempts += 1
+        queue.in_flight += 1
+
+    def unsend(self, batch: Batch) -> None:
+        """The request could not be written at all: the batch waits for another attempt."""
+        self._land(batch)
+
+    # ------------------------------------------------------------------------------------------------------- answers
+    def written(self, batch: Batch, base_offset: Offset | None, leader_epoch: LeaderEpoch | None) -> None:
+        """The broker acknowledged the batch."""
+        queue = self._land(batch)
+        queue.attempted.remove(batch)
+        queue.failures = 0
+        queue.retry_at_ms = 0.0
+        if batch.base_sequence is not None:
+            end = _after(batch.base_sequence, batch.record_count)
+            if _is_ahead(end, queue.proven_sequence):
+                queue.proven_sequence = end
+        if not batch.done:
+            batch.base_offset = base_offset
+            batch.leader_epoch = leader_epoch
+            self._finish(batch, None)
+        self._rest(queue)
+
+    def refused(self, batch: Batch, error: BrokerError, retry_at_ms: float) -> Verdict:
+        """The broker refused the batch; what follows from it."""
+        queue = self._land(batch)
+        code = error.code if error.code is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+        verdict = judge_produce(code, batch.record_count)
+        assert verdict is not Verdict.WRITTEN
+        batch.last_error = error
+        if code in LEAVES_DOUBT:
+            batch.maybe_written = True
+        if batch.done:
+            self._drop(queue, batch)
+            verdict = Verdict.FAIL
+        elif verdict is Verdict.RESTART and not self.idempotent:
+            verdict = Verdict.FAIL
+        elif verdict in (Verdict.RESTART, Verdict.SPLIT) and (queue.attempted[0] is not batch or queue.in_flight):
+            verdict = Verdict.RETRY
+        if verdict is Verdict.RESTART:
+            self._restart(queue)
+            self._back_off(queue, retry_at_ms)
+        elif verdict is Verdict.SPLIT:
+            self._split(queue, batch)
+        elif verdict is Verdict.RETRY:
+            self._back_off(queue, retry_at_ms)
+        elif not batch.done:
+            self._drop(queue, batch)
+            self._finish(batch, error)
+        self._rest(queue)
+        return verdict
+
+    def lost(self, batch: Batch, error: MinibrokerError, retry_at_ms: float) -> None:
+        """No answer came: the batch may or may not have been written."""
+        queue = self._land(batch)
+        batch.maybe_written = True
+        batch.last_error = error
+        if batch.done:
+            self._drop(queue, batch)
+        else:
+            self._back_off(queue, retry_at_ms)
+        self._rest(queue)
+
+    def expire(self, batch: Batch, error: MinibrokerError) -> None:
+        """Give a batch up that has no outcome. In flight it keeps its place until its answer came (rule 3)."""
+        queue = batch.queue
+        assert not batch.done
+        if batch is queue.open_batch:
+            batch.record_count = batch.builder.record_count
+            queue.open_batch = None
+        elif not batch.in_flight:
+            if batch in queue.attempted:
+                self._drop(queue, batch)
+            else:
+                queue.fresh.remove(batch)
+        self._finish(batch, error)
+        self._rest(queue)
+
+    # -------------------------------------------------------------------------------------------------------- pieces
+    def _land(self, batch: Batch) -> PartitionQueue:
+        queue = batch.queue
+        assert batch.in_flight
+        batch.in_flight = False
+        queue.in_flight -= 1
+        return queue
+
+    def _back_off(self, queue: PartitionQueue, retry_at_ms: float) -> None:
+        queue.failures += 1
+        queue.retry_at_ms = max(queue.retry_at_ms, retry_at_ms)
+
+    def _drop(self, queue: PartitionQueue, batch: Batch) -> None:
+        """An attempted batch leaves without having been acknowledged: its sequence stays its own."""
+        queue.attempted.remove(batch)
+        if batch.identity is not None:
+            queue.broken = True
+
+    def _restart(self, queue: PartitionQueue) -> None:
+        """Rule 4: nothing that was attempted is in the log. It is sent again, in order, as if for the first time."""
+        assert not queue.in_flight
+        queue.broken = self.idempotent
+        queue.proven_sequence = _before(queue.next_sequence)  # something is missing: no way on under this identity
+        for batch in reversed(queue.attempted):
+            batch.identity = None
+            batch.base_sequence = None
+            batch.packed = None
+            queue.fresh.appendleft(batch)
+        queue.attempted.clear()
+
+    def _split(self, queue: PartitionQueue, batch: Batch) -> None:
+        parts = split(batch, max(SPLIT_MIN_BYTES, HEADER_BYTES + batch.size_bytes // 2))
+        self._restart(queue)
+        replaced = queue.fresh.popleft()
+        assert replaced is batch
+        queue.fresh.extendleft(reversed(parts))
+
+    def _finish(self, batch: Batch, error: MinibrokerError | None) -> None:
+        batch.finish(error)
+        self.finished.append(batch)
+        parent = batch.parent
+        while parent is not None and all(part.done for _, part in parent.parts):
+            first = next((part.error for _, part in parent.parts if part.error is not None), None)
+            parent.finish(first)
+            self.finished.append(parent)
+            parent = parent.parent
+
+    def _rest(self, queue: PartitionQueue) -> None:
+        if queue.idle:
+            self._active.get(queue.leader, {}).pop(queue, None)
+
+
+def _after(sequence: int, count: int) -> int:
+    """`count` sequences on; they wrap to 0 after 2^31 - 1."""
+    return (sequence + count) & SEQUENCE_MAX
+
+
+def _before(sequence: int) -> int:
+    return (sequence - 1) & SEQUENCE_MAX
+
+
+def _is_ahead(sequence: int, reference: int) -> bool:
+    """Is `sequence` ahead of `reference` on the circle of 2^31? Distances in use are far below half of it."""
+    return 0 < ((sequence - reference) & SEQUENCE_MAX) < 2**30

@@ -1,0 +1,553 @@
+"""The public administration client: topics, settings, the cluster, and the state of replicas.
+
+Owns: which broker answers which question, and retries when the controller moves. Every call has a deadline; a call
+that changes something and whose answer was lost is asked again, and 'exists already' (or 'is gone already') then means
+that the first attempt was carried out.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CallTimedOut,
+    ClientClosed,
+    InvalidCall,
+    MinibrokerError,
+    Where,
+    broker_error,
+)
+from minibroker.client.limits import (
+    BOOTSTRAP_TIMEOUT_MS,
+    CALL_TIMEOUT_MS,
+    Deadline,
+    check_at_least,
+    parse_servers,
+)
+from minibroker.client.metadata_cache import Address
+from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, TopicPartition, from_wire, to_wire
+from minibroker.protocol.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    AlterableConfig,
+    AlterConfigsResource,
+    ConfigOperation,
+    ConfigSource,
+    CreatableAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeReplicaStateRequest,
+    DescribeReplicaStateResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    ReplicaStateDescription,
+    Request,
+    ResourceType,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+
+R = TypeVar("R", bound=Response)
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic to be created. None: the cluster's default."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] = {}
+    assignment: Mapping[int, Sequence[BrokerId]] | None = None
+    """Instead of the two numbers: partition -> brokers, the preferred leader first."""
+
+
+class CreatedTopic(msgspec.Struct, frozen=True):
+    name: str
+    topic_id: str
+    partitions: int
+    replication_factor: int
+
+
+class PartitionDescription(msgspec.Struct, frozen=True):
+    partition: int
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch | None
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    offline: tuple[BrokerId, ...]
+    error: ErrorCode
+
+
+class TopicDescription(msgspec.Struct, frozen=True):
+    name: str
+    topic_id: str
+    partitions: list[PartitionDescription]
+
+
+class BrokerDescription(msgspec.Struct, frozen=True):
+    broker_id: BrokerId
+    address: Address
+    broker_epoch: int | None
+
+
+class ClusterDescription(msgspec.Struct, frozen=True):
+    cluster_id: str
+    controller_id: BrokerId | None
+    controller_epoch: int | None
+    brokers: list[BrokerDescription]
+
+
+class ConfigEntry(msgspec.Struct, frozen=True):
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str
+
+
+class BrokerReplicas(msgspec.Struct, frozen=True):
+    """What one broker says of its replicas; `error` instead if it did not answer."""
+
+    broker_id: BrokerId
+    error: MinibrokerError | None = None
+    broker_epoch: int | None = None
+    incarnation_id: str = ""
+    fenced: bool = False
+    controller_id: BrokerId | None = None
+    controller_epoch: int | None = None
+    replicas: dict[TopicPartition, ReplicaStateDescription] = {}
+
+
+class AdminClient:
+    """Creates, describes and changes. Use it as `async with AdminClient(...) as admin`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        *,
+        client_id: str = "minibroker-admin",
+        request_timeout_ms: int = 30_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
+        bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values."""
+        check_at_least(
+            1,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        self._settings = ClusterSettings(
+            bootstrap=parse_servers(bootstrap_servers),
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        self._runtime = runtime
+        self._started = False
+        self._closed = False
+
+    # --------------------------------------------------------------------------------------------------------- life
+    async def start(self) -> None:
+        """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
+        if self._started or self._closed:
+            raise ClientClosed("an admin client is started once")
+        runtime = self._runtime
+        if runtime is None:
+            from minibroker.runtime.real import real_runtime
+
+            runtime = real_runtime()
+        self._cluster = Cluster(runtime, self._settings)
+        await self._cluster.start()
+        self._started = True
+
+    async def close(self) -> None:
+        """Disconnect. Closing twice is fine."""
+        if self._started and not self._closed:
+            await self._cluster.close()
+        self._closed = True
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --------------------------------------------------------------------------------------------------------- topics
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        *,
+        timeout_ms: float = CALL_TIMEOUT_MS,
+    ) -> CreatedTopic:
+        """Create a topic and wait until every broker knows a leader for each of its partitions.
+
+        Raises TopicAlreadyExists, InvalidReplicationFactor, InvalidPartitions, InvalidConfig, InvalidTopic or
+        CallTimedOut.
+        """
+        topic = NewTopic(name=name, partitions=partitions, replication_factor=replication_factor, configs=configs or {})
+        created = await self.create_topics([topic], timeout_ms=timeout_ms)
+        result = created[name]
+        if isinstance(result, MinibrokerError):
+            raise result
+        return result
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[str, CreatedTopic | BrokerError]:
+        """As `create_topic`, for several; what failed has its error as value."""
+        deadline = self._deadline(timeout_ms)
+        wanted = {topic.name: _creatable(topic) for topic in topics}
+        request = CreateTopicsRequest(
+            topics=list(wanted.values()), timeout_ms=deadline.remaining_ms(), validate_only=validate_only
+        )
+        results: dict[str, CreatedTopic | BrokerError] = {}
+        reply, in_doubt = await self._change(request, CreateTopicsResponse, deadline, _create_errors)
+        for answer in reply.topics:
+            exists = answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and in_doubt
+            if answer.error_code and not exists:
+                results[answer.name] = broker_error(answer.error_code, Where(topic=answer.name), answer.error_message)
+            else:
+                results[answer.name] = CreatedTopic(
+                    answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor
+                )
+        created = [name for name, result in results.items() if isinstance(result, CreatedTopic)]
+        if created and not validate_only:
+            await self._until_everywhere(created, deadline, present=True)
+        return results
+
+    async def delete_topics(
+        self, names: Iterable[str], *, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[str, BrokerError | None]:
+        """Delete topics and wait until no broker knows them; the value is None or what went wrong."""
+        deadline = self._deadline(timeout_ms)
+        request = DeleteTopicsRequest(topic_names=list(dict.fromkeys(names)), timeout_ms=deadline.remaining_ms())
+        reply, in_doubt = await self._change(request, DeleteTopicsResponse, deadline, _delete_errors)
+        results: dict[str, BrokerError | None] = {}
+        for answer in reply.responses:
+            gone = answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and in_doubt
+            if answer.error_code and not gone:
+                results[answer.name] = broker_error(answer.error_code, Where(topic=answer.name), answer.error_message)
+            else:
+                results[answer.name] = None
+        deleted = [name for name, error in results.items() if error is None]
+        if deleted:
+            await self._until_everywhere(deleted, deadline, present=False)
+        return results
+
+    async def delete_topic(self, name: str, *, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
+        """Delete one topic. Raises UnknownTopicOrPartition or CallTimedOut."""
+        error = (await self.delete_topics([name], timeout_ms=timeout_ms))[name]
+        if error is not None:
+            raise error
+
+    async def list_topics(self, *, timeout_ms: float = CALL_TIMEOUT_MS) -> list[str]:
+        """Names of all topics, sorted."""
+        return sorted(await self.describe_topics(timeout_ms=timeout_ms))
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[str, TopicDescription]:
+        """Partitions with leader, epoch, replicas and ISR, of these topics or of all.
+
+        Raises UnknownTopicOrPartition if one of the named topics does not exist.
+        """
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)]
+        request = MetadataRequest(topics=asked)
+        reply = await self._cluster_checked().ask_any(request, MetadataResponse, self._deadline(timeout_ms))
+        result: dict[str, TopicDescription] = {}
+        for topic in reply.topics:
+            if topic.error_code and not topic.partitions:
+                if asked is None:
+                    continue  # being deleted just now
+                raise broker_error(topic.error_code, Where(topic=topic.name))
+            partitions = [
+                PartitionDescription(
+                    partition.partition_index,
+                    from_wire(partition.leader_id),
+                    from_wire(partition.leader_epoch),
+                    tuple(partition.replica_nodes),
+                    tuple(partition.isr_nodes),
+                    tuple(partition.offline_replicas),
+                    error_code(partition.error_code),
+                )
+                for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+            ]
+            result[topic.name] = TopicDescription(topic.name, topic.topic_id, partitions)
+        return result
+
+    # -------------------------------------------------------------------------------------------------------- cluster
+    async def describe_cluster(self, *, timeout_ms: float = CALL_TIMEOUT_MS) -> ClusterDescription:
+        """Live brokers with their addresses, and the controller."""
+        reply = await self._cluster_checked().ask_any(
+            DescribeClusterRequest(), DescribeClusterResponse, self._deadline(timeout_ms)
+        )
+        brokers = [
+            BrokerDescription(broker.broker_id, Address(broker.host, broker.port), from_wire(broker.broker_epoch))
+            for broker in sorted(reply.brokers, key=lambda broker: broker.broker_id)
+        ]
+        return ClusterDescription(
+            reply.cluster_id, from_wire(reply.controller_id), from_wire(reply.controller_epoch), brokers
+        )
+
+    async def describe_replica_state(
+        self, topics: Iterable[str] | None = None, *, timeout_ms: float = 5_000
+    ) -> dict[BrokerId, BrokerReplicas]:
+        """Ask every registered broker for its replicas (of these topics or of all): role, epochs, LEO, HW, ISR, lag.
+
+        A broker that does not answer in time has its `error` set; the others are there all the same.
+        """
+        cluster = self._cluster_checked()
+        deadline = self._deadline(timeout_ms)
+        await cluster.refresh(deadline)
+        request = DescribeReplicaStateRequest(topics=None if topics is None else list(dict.fromkeys(topics)))
+        broker_ids = sorted(cluster.metadata.brokers)
+        answers = await asyncio.gather(*(self._replicas_of(broker_id, request, deadline) for broker_id in broker_ids))
+        return dict(zip(broker_ids, answers, strict=True))
+
+    async def _replicas_of(
+        self, broker_id: BrokerId, request: DescribeReplicaStateRequest, deadline: Deadline
+    ) -> BrokerReplicas:
+        try:
+            reply = await self._cluster.ask(broker_id, request, DescribeReplicaStateResponse, deadline)
+        except MinibrokerError as error:
+            return BrokerReplicas(broker_id, error=error)
+        return BrokerReplicas(
+            broker_id,
+            broker_epoch=from_wire(reply.broker_epoch),
+            incarnation_id=reply.incarnation_id,
+            fenced=reply.fenced,
+            controller_id=from_wire(reply.controller_id),
+            controller_epoch=from_wire(reply.controller_epoch),
+            replicas={
+                TopicPartition(topic.topic, replica.partition): replica
+                for topic in reply.topics
+                for replica in topic.partitions
+            },
+        )
+
+    # -------------------------------------------------------------------------------------------------------- offsets
+    async def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset not older than a timestamp in ms, of each partition; EARLIEST_TIMESTAMP (-2) and
+        LATEST_TIMESTAMP (-1, the high watermark) as in Kafka."""
+        wanted = {TopicPartition(*partition): timestamp for partition, timestamp in timestamps.items()}
+        return await list_offsets(self._cluster_checked(), wanted, self._deadline(timeout_ms))
+
+    async def offsets(
+        self, topic: str, *, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """(first offset kept, high watermark) of each partition of a topic."""
+        deadline = self._deadline(timeout_ms)
+        described = await self.describe_topics([topic], timeout_ms=deadline.remaining_ms())
+        partitions = [TopicPartition(topic, partition.partition) for partition in described[topic].partitions]
+        cluster = self._cluster_checked()
+        starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), deadline)
+        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST_TIMESTAMP), deadline)
+        return {partition: (starts[partition].offset or 0, ends[partition].offset or 0) for partition in partitions}
+
+    # ------------------------------------------------------------------------------------------------------- settings
+    async def describe_configs(
+        self, *, topic: str | None = None, broker_id: BrokerId | None = None, timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[str, ConfigEntry]:
+        """The settings of one topic or one broker, with where each value comes from."""
+        kind, name = _resource(topic, broker_id)
+        request = DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=kind.value, resource_name=name)]
+        )
+        cluster, deadline = self._cluster_checked(), self._deadline(timeout_ms)
+        if broker_id is not None:
+            reply = await cluster.ask(broker_id, request, DescribeConfigsResponse, deadline)
+        else:
+            reply = await cluster.ask_any(request, DescribeConfigsResponse, deadline)
+        for result in reply.results:
+            if result.error_code:
+                raise broker_error(result.error_code, Where(topic=topic, broker_id=broker_id), result.error_message)
+        return {
+            config.name: ConfigEntry(
+                config.name,
+                config.value,
+                _source_name(config.config_source),
+                config.read_only,
+                config.is_sensitive,
+                config.documentation,
+            )
+            for result in reply.results
+            for config in result.configs
+        }
+
+    async def alter_configs(
+        self,
+        changes: Mapping[str, str | None],
+        *,
+        topic: str | None = None,
+        broker_id: BrokerId | None = None,
+        validate_only: bool = False,
+        timeout_ms: float = CALL_TIMEOUT_MS,
+    ) -> None:
+        """Set (or with None: unset) some settings of one topic or one broker; the others stay. Raises InvalidConfig."""
+        kind, name = _resource(topic, broker_id)
+        configs = [
+            AlterableConfig(
+                name=key,
+                config_operation=int(ConfigOperation.DELETE if value is None else ConfigOperation.SET),
+                value=value,
+            )
+            for key, value in changes.items()
+        ]
+        resource = AlterConfigsResource(resource_type=kind.value, resource_name=name, configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        reply, _ = await self._change(
+            request, IncrementalAlterConfigsResponse, self._deadline(timeout_ms), _alter_errors
+        )
+        for result in reply.responses:
+            if result.error_code:
+                raise broker_error(result.error_code, Where(topic=topic, broker_id=broker_id), result.error_message)
+
+    # --------------------------------------------------------------------------------------------------------- pieces
+    async def _change(
+        self, request: Request, answer: type[R], deadline: Deadline, errors_of: "ErrorsOf[R]"
+    ) -> tuple[R, bool]:
+        """Ask the controller, wherever it is, until it answers. Also says whether an earlier attempt is in doubt."""
+        cluster = self._cluster_checked()
+        in_doubt = False
+        while True:
+            try:
+                reply = await cluster.ask_controller(request, answer, deadline)
+                moved = [code for code in errors_of(reply) if code == ErrorCode.NOT_CONTROLLER]
+                if not moved:
+                    return reply, in_doubt
+                last: MinibrokerError = broker_error(ErrorCode.NOT_CONTROLLER)
+            except BrokerUnreachable as error:
+                in_doubt = in_doubt or error.in_doubt
+                last = error
+            except BrokerError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            cluster.request_refresh()
+            if not await deadline.pause(self._settings.retry_backoff_ms):
+                raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
+
+    async def _until_everywhere(self, names: list[str], deadline: Deadline, *, present: bool) -> None:
+        """Wait until every live broker knows leaders for all partitions of the topics (or has forgotten the topics)."""
+        cluster = self._cluster_checked()
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+        await cluster.refresh(deadline)
+        waiting = sorted(cluster.metadata.brokers)
+        while waiting:
+            answers = await asyncio.gather(*(self._knows(broker_id, request, present) for broker_id in waiting))
+            waiting = [broker_id for broker_id, knows in zip(waiting, answers, strict=True) if not knows]
+            if waiting and not await deadline.pause(self._settings.retry_backoff_ms / 2):
+                state = "know of" if present else "have forgotten"
+                raise CallTimedOut(
+                    f"it is done, but brokers {waiting} do not {state} {', '.join(names[:5])} after "
+                    f"{round(deadline.timeout_ms)} ms"
+                )
+
+    async def _knows(self, broker_id: BrokerId, request: MetadataRequest, present: bool) -> bool:
+        try:
+            reply = await self._cluster.ask(broker_id, request, MetadataResponse, Deadline(1_000))
+        except MinibrokerError:
+            # a broker that died meanwhile is not waited for, once the cluster has noticed
+            return broker_id not in self._cluster.metadata.brokers
+        for topic in reply.topics:
+            if not present and not topic.error_code:
+                return False
+            led = topic.partitions and all(partition.leader_id >= 0 for partition in topic.partitions)
+            if present and (topic.error_code or not led):
+                return False
+        return True
+
+    def _deadline(self, timeout_ms: float) -> Deadline:
+        self._cluster_checked()
+        return Deadline(timeout_ms)
+
+    def _cluster_checked(self) -> Cluster:
+        if not self._started or self._closed:
+            raise ClientClosed("the admin client is not open: use `async with AdminClient(...)` or `await start()`")
+        return self._cluster
+
+
+ErrorsOf = Callable[[R], list[int]]
+
+
+def _create_errors(reply: CreateTopicsResponse) -> list[int]:
+    return [topic.error_code for topic in reply.topics]
+
+
+def _delete_errors(reply: DeleteTopicsResponse) -> list[int]:
+    return [topic.error_code for topic in reply.responses]
+
+
+def _alter_errors(reply: IncrementalAlterConfigsResponse) -> list[int]:
+    return [resource.error_code for resource in reply.responses]
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    for name, number in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
+        if number is not None:
+            check_at_least(1, **{name: number})
+            if topic.assignment is not None:
+                raise InvalidCall(f"topic {topic.name!r}: give {name} or an assignment, not both")
+    assignments = [
+        CreatableAssignment(partition_index=partition, broker_ids=list(brokers))
+        for partition, brokers in sorted((topic.assignment or {}).items())
+    ]
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=to_wire(topic.partitions),
+        replication_factor=to_wire(topic.replication_factor),
+        assignments=assignments,
+        configs={str(key): str(value) for key, value in topic.configs.items()},
+    )
+
+
+def _resource(topic: str | None, broker_id: BrokerId | None) -> tuple[ResourceType, str]:
+    if topic is not None and broker_id is None:
+        return ResourceType.TOPIC, topic
+    if broker_id is not None and topic is None:
+        return ResourceType.BROKER, str(broker_id)
+    raise InvalidCall("give topic= or broker_id=, one of them")
+
+
+def _source_name(source: int) -> str:
+    try:
+        return ConfigSource(source).name.lower().replace("_", "-")
+    except ValueError:
+        return f"source-{source}"

@@ -1,0 +1,213 @@
+"""Records on their way to one partition: batches, and the promise given for each record. Pure but for `__await__`.
+
+A batch collects records while it is open, is packed once when it is first sent, and has one outcome for all of them.
+A Delivery is what `send` returns: a batch and a position in it, with no future of its own unless somebody awaits it.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from minibroker.client.errors import MinibrokerError
+from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.record_batch import BatchBuilder, decode_records
+
+if TYPE_CHECKING:
+    from minibroker.client.accumulator import PartitionQueue
+
+
+class ProducerIdentity(msgspec.Struct, frozen=True):
+    """Who writes, as brokers tell writers apart (KIP-98). A generation rises with each identity that was granted."""
+
+    producer_id: int
+    producer_epoch: int
+    generation: int
+
+
+class RecordMetadata(msgspec.Struct, frozen=True):
+    """Where a record was written."""
+
+    topic: str
+    partition: int
+    offset: Offset | None
+    """None with acks=0, and where a broker said 'written before' without remembering where."""
+    leader_epoch: LeaderEpoch | None
+    timestamp_ms: int
+
+
+class Batch:
+    """Records of one partition that travel together. Life: open, sealed, packed and in flight, perhaps waiting for
+    another attempt, done. `error` is None and `done` true: written."""
+
+    __slots__ = (
+        "_waiters",
+        "append",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "created_ms",
+        "deadline_ms",
+        "done",
+        "error",
+        "identity",
+        "in_flight",
+        "last_error",
+        "leader_epoch",
+        "maybe_written",
+        "observed",
+        "packed",
+        "parent",
+        "parts",
+        "queue",
+        "record_count",
+        "reserved_bytes",
+    )
+
+    def __init__(self, queue: "PartitionQueue", max_bytes: int, created_ms: float, deadline_ms: float) -> None:
+        self.queue = queue
+        self.builder = BatchBuilder(max_bytes)
+        self.append = self.builder.append
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+        self.reserved_bytes = 0
+        self.record_count = 0
+        """Set when the batch is sealed."""
+        self.packed: bytearray | None = None
+        self.identity: ProducerIdentity | None = None
+        self.base_sequence: int | None = None
+        self.attempts = 0
+        self.in_flight = False
+        self.maybe_written = False
+        self.last_error: MinibrokerError | None = None
+        self.done = False
+        self.error: MinibrokerError | None = None
+        self.base_offset: Offset | None = None
+        self.leader_epoch: LeaderEpoch | None = None
+        self.observed = False
+        """Somebody looked at the outcome: flush() need not report a failure again."""
+        self.parent: Batch | None = None
+        self.parts: list[tuple[int, Batch]] = []
+        """After a split: (first delta, batch), which hold the records now."""
+        self._waiters: list[Callable[[], None]] | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.queue.topic_partition
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the wire, or an upper bound of them while it is not packed."""
+        return len(self.packed) if self.packed is not None else self.builder.size_bytes
+
+    def pack(self) -> None:
+        """Turn the records into the bytes that travel, under the identity and sequence the batch has."""
+        if self.identity is None or self.base_sequence is None:
+            self.packed = self.builder.close()
+        else:
+            identity = self.identity
+            self.packed = self.builder.close(identity.producer_id, identity.producer_epoch, self.base_sequence)
+
+    def finish(self, error: MinibrokerError | None) -> None:
+        """Give the batch its outcome; the waiters are told by `notify`."""
+        assert not self.done
+        self.done = True
+        self.error = error
+        self.packed = None
+
+    def when_done(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` once the batch is done. Not for a batch that is."""
+        assert not self.done
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+
+    def notify(self) -> None:
+        """Call the waiters."""
+        waiters, self._waiters = self._waiters, None
+        if waiters is not None:
+            for waiter in waiters:
+                waiter()
+
+    def holder_of(self, delta: int) -> "tuple[Batch, int]":
+        """The batch that holds the record now (after splits), and its position there."""
+        batch = self
+        while batch.parts:
+            first, part = next(entry for entry in reversed(batch.parts) if entry[0] <= delta)
+            batch, delta = part, delta - first
+        return batch, delta
+
+
+def split(batch: Batch, max_bytes: int) -> list[Batch]:
+    """The same records in at least two smaller batches, in the same order."""
+    assert batch.packed is not None
+    assert batch.record_count > 1
+    records = decode_records(batch.packed)
+    parts: list[Batch] = []
+    part: Batch | None = None
+    for delta, record in enumerate(records):
+        # the first half never takes everything, whatever the bound
+        full = part is None or (len(parts) == 1 and delta == len(records) - 1)
+        if not full:
+            assert part is not None
+            full = part.append(record.key, record.value, record.timestamp_ms, record.headers) is None
+        if full:
+            part = Batch(batch.queue, max_bytes, batch.created_ms, batch.deadline_ms)
+            part.parent = batch
+            part.observed = batch.observed
+            part.append(record.key, record.value, record.timestamp_ms, record.headers)
+            parts.append(part)
+            batch.parts.append((delta, part))
+    for part in parts:
+        part.record_count = part.builder.record_count
+    return parts
+
+
+class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The promise for one record: `await` it for its RecordMetadata, or for the error that ended it.
+
+    Any number of tasks may await it, any number of times. `done` and `result()` look without waiting.
+    """
+
+    _batch: Batch
+    _delta: int
+    timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where the record goes."""
+        return self._batch.topic_partition
+
+    @property
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        batch = self._batch
+        return batch.done or (bool(batch.parts) and batch.holder_of(self._delta)[0].done)
+
+    def result(self) -> RecordMetadata:
+        """The outcome: RecordMetadata, or the record's error is raised. Only once `done`."""
+        batch, delta = self._batch.holder_of(self._delta)
+        if not batch.done:
+            raise asyncio.InvalidStateError("the record's outcome is not known yet; await the delivery")
+        batch.observed = True
+        if batch.error is not None:
+            raise batch.error
+        partition = batch.queue.topic_partition
+        return RecordMetadata(
+            partition.topic,
+            partition.partition,
+            None if batch.base_offset is None else batch.base_offset + delta,
+            batch.leader_epoch,
+            self.timestamp_ms,
+        )
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        while not self.done:
+            batch, _ = self._batch.holder_of(self._delta)
+            batch.observed = True
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
+            yield from future
+        return self.result()

@@ -1,0 +1,340 @@
+"""The cluster as one client sees it: metadata kept fresh, and whom to ask for what.
+
+Owns: when metadata is fetched and from whom, the way to a broker, the controller or anybody, and the diagnosis when
+nobody can be reached. Refuses to know what is produced, fetched or administered.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from minibroker.client.connections import Connections
+from minibroker.client.errors import (
+    BrokerUnreachable,
+    CallTimedOut,
+    ClientClosed,
+    ClusterUnreachable,
+    MinibrokerError,
+    Where,
+    broker_error,
+    where_of,
+)
+from minibroker.client.limits import (
+    BOOTSTRAP_TIMEOUT_MS,
+    CONNECT_TIMEOUT_MS,
+    METADATA_BACKOFF_MAX_MS,
+    METADATA_TIMEOUT_MS,
+    Deadline,
+)
+from minibroker.client.metadata_cache import Address, MetadataCache
+from minibroker.client.retry import backoff_ms
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import BrokerId, TopicPartition
+from minibroker.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.rpc import RpcConnection, RpcError
+
+R = TypeVar("R", bound=Response)
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the three public classes have in common."""
+
+    bootstrap: list[Address]
+    client_id: str
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS
+
+
+class Cluster:
+    """Shared by the parts of one client; starts one task (`start`), which `close` ends."""
+
+    def __init__(self, runtime: Runtime, settings: ClusterSettings) -> None:
+        self.runtime = runtime
+        self.settings = settings
+        self.metadata = MetadataCache()
+        self.connections = Connections(
+            runtime, settings.client_id, settings.retry_backoff_ms, settings.retry_backoff_max_ms
+        )
+        self.last_error: MinibrokerError | None = None
+        """Why the last round of metadata failed; None after a success."""
+        self._topics: dict[str, None] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self._wake = asyncio.Event()
+        self._wanted = False
+        self._avoid: Address | None = None
+        self._answered_by: Address | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # --------------------------------------------------------------------------------------------------------- life
+    async def start(self) -> None:
+        """Find the cluster. Raises ClusterUnreachable (why, server by server) after bootstrap_timeout_ms."""
+        if self._closed or self._task is not None:
+            raise ClientClosed("a client is started once")
+        self._task = asyncio.get_running_loop().create_task(self._keep_metadata())
+        deadline = Deadline(self.settings.bootstrap_timeout_ms)
+        try:
+            while True:
+                try:
+                    await self.refresh(deadline)
+                    return
+                except CallTimedOut as error:
+                    raise self.last_error or error from None
+                except ClusterUnreachable:
+                    if deadline.passed:
+                        raise
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop the task and close every connection."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(ClientClosed("the client was closed"))
+                waiter.exception()  # its asker may be gone
+        self._waiters.clear()
+        await self.connections.close()
+
+    # ----------------------------------------------------------------------------------------------------- metadata
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Called after every round of metadata, whether it brought news or failed."""
+        self._listeners.append(listener)
+
+    def want_topics(self, topics: Iterable[str]) -> None:
+        """Keep these topics in the cache from now on; fetched soon if they are new."""
+        new = [topic for topic in topics if topic not in self._topics]
+        if new:
+            self._topics.update(dict.fromkeys(new))
+            self.request_refresh()
+
+    def request_refresh(self) -> None:
+        """Ask for new metadata soon: at once, or after a short pause if it was just fetched."""
+        self._wanted = True
+        self._wake.set()
+
+    async def refresh(self, deadline: Deadline) -> None:
+        """Wait for a round of metadata that begins after this call. Raises what that round met, or CallTimedOut."""
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self.request_refresh()
+        done, _ = await asyncio.wait([waiter], timeout=deadline.remaining_ms() / 1000)
+        if not done:
+            waiter.cancel()
+            raise CallTimedOut(f"no broker sent metadata within {round(deadline.timeout_ms)} ms", self.last_error)
+        waiter.result()
+
+    async def _keep_metadata(self) -> None:
+        loop = asyncio.get_running_loop()
+        rounds_wanted = 0
+        while True:
+            wanted = await self._wait_until_wanted(loop)
+            rounds_wanted = rounds_wanted + 1 if wanted else 0
+            started = loop.time()
+            waiters, self._waiters = self._waiters, []
+            self._wanted = False
+            self._wake.clear()
+            error: MinibrokerError | None = None
+            try:
+                await self._fetch_metadata()
+            except MinibrokerError as failure:
+                error = failure
+                self.request_refresh()
+            except BaseException:
+                self._waiters.extend(waiters)  # close() tells them
+                raise
+            self.last_error = error
+            _settle(waiters, error)
+            for listener in self._listeners:
+                listener()
+            if not self._wanted:
+                rounds_wanted = 0
+            pause_ms = backoff_ms(
+                max(1, rounds_wanted),
+                self.settings.retry_backoff_ms,
+                min(METADATA_BACKOFF_MAX_MS, self.settings.retry_backoff_max_ms),
+                self.runtime.random.random(),
+            )
+            await asyncio.sleep(max(0.0, started + pause_ms / 1000 - loop.time()))
+
+    async def _wait_until_wanted(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """True if somebody asked, False if the metadata grew too old."""
+        try:
+            async with asyncio.timeout(self.settings.metadata_max_age_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _fetch_metadata(self) -> None:
+        """One round: ask one server after the other until one answers."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(self._topics)])
+        reasons: dict[Address, str] = {}
+        for address in self._candidates():
+            deadline = Deadline(CONNECT_TIMEOUT_MS)
+            try:
+                connection = await self.connections.acquire(address, deadline)
+                reply = await connection.request(request, METADATA_TIMEOUT_MS)
+            except (MinibrokerError, RpcError) as error:
+                reasons[address] = str(error)
+                self._avoid = address
+                continue
+            if not isinstance(reply, MetadataResponse) or reply.error_code or not reply.brokers:
+                reasons[address] = f"{address} answered without naming any broker ({error_code(reply.error_code).name})"
+                self._avoid = address
+                continue
+            self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
+            self._answered_by = address
+            self._avoid = None
+            return
+        raise ClusterUnreachable(
+            f"no broker answers; tried {'; '.join(reasons.values())}. Start the brokers or check bootstrap_servers"
+        )
+
+    def _candidates(self) -> list[Address]:
+        """Brokers with an open connection first, then other brokers, then the bootstrap servers; the one that failed
+        last comes last."""
+        known = list(self.metadata.brokers.values())
+        self.runtime.random.shuffle(known)
+        known.sort(key=lambda address: not self.connections.is_open(address))
+        ordered = list(dict.fromkeys([*known, *self.settings.bootstrap]))
+        if self._avoid in ordered:
+            ordered.remove(self._avoid)
+            ordered.append(self._avoid)
+        return ordered
+
+    # ------------------------------------------------------------------------------------------------------- asking
+    def open_connection(self, broker_id: BrokerId) -> RpcConnection | None:
+        """The connection to a broker if it is open; None starts an attempt, or new metadata if its address is gone."""
+        address = self.metadata.brokers.get(broker_id)
+        if address is None:
+            self.request_refresh()
+            return None
+        return self.connections.open_connection(address)
+
+    def is_connected(self, broker_id: BrokerId) -> bool:
+        """Is there an open connection to this broker? Starts nothing."""
+        address = self.metadata.brokers.get(broker_id)
+        return address is not None and self.connections.is_open(address)
+
+    async def acquire(self, broker_id: BrokerId, deadline: Deadline) -> RpcConnection:
+        """A connection to a broker. Raises BrokerUnreachable with a diagnosis."""
+        address = self.metadata.brokers.get(broker_id)
+        if address is None:
+            self.request_refresh()
+            raise BrokerUnreachable(f"broker {broker_id} is not registered with the cluster; is it running?", broker_id)
+        try:
+            return await self.connections.acquire(address, deadline)
+        except BrokerUnreachable as error:
+            raise self.unreachable(broker_id, error) from error
+
+    def unreachable(self, broker_id: BrokerId, cause: Exception | None = None) -> BrokerUnreachable:
+        """Why this broker cannot be reached; tells a wrong advertised address from a dead broker."""
+        address = self.metadata.brokers.get(broker_id)
+        if address is None:
+            return BrokerUnreachable(
+                f"broker {broker_id} is not registered with the cluster; is it running?", broker_id
+            )
+        reason = cause or self.connections.last_error(address) or "no connection yet"
+        foreign = address not in self.settings.bootstrap and not self.connections.ever_connected(address)
+        if foreign and self._answered_by is not None:
+            return BrokerUnreachable(
+                f"bootstrap {self._answered_by} answered but advertises broker {broker_id} as {address}, which this "
+                f"machine cannot resolve or reach ({reason}): check advertised.listeners of broker {broker_id}",
+                broker_id,
+            )
+        return BrokerUnreachable(f"broker {broker_id} at {address} does not answer ({reason})", broker_id)
+
+    async def ask(self, broker_id: BrokerId, body: Request, answer: type[R], deadline: Deadline) -> R:
+        """Ask one broker once. Raises BrokerUnreachable, CallTimedOut or the BrokerError of the whole request."""
+        connection = await self.acquire(broker_id, deadline)
+        timeout_ms = deadline.at_most(self.settings.request_timeout_ms)
+        try:
+            reply = await connection.request(body, timeout_ms)
+        except RpcError as error:
+            self.request_refresh()
+            raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
+        return expect(reply, answer, Where(broker_id=broker_id))
+
+    async def ask_any(self, body: Request, answer: type[R], deadline: Deadline) -> R:
+        """Ask brokers one after the other until one answers or the deadline passes."""
+        last: MinibrokerError | None = None
+        while True:
+            for broker_id in self._brokers_by_reach():
+                try:
+                    return await self.ask(broker_id, body, answer, deadline)
+                except MinibrokerError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+                if deadline.passed:
+                    raise CallTimedOut(f"no broker answered within {round(deadline.timeout_ms)} ms", last)
+            if not await deadline.pause(self.settings.retry_backoff_ms):
+                raise CallTimedOut(f"no broker answered within {round(deadline.timeout_ms)} ms", last)
+            self.request_refresh()
+
+    async def ask_controller(self, body: Request, answer: type[R], deadline: Deadline) -> R:
+        """Ask the controller once. Raises NotController (retriable) if none is known."""
+        controller = self.metadata.controller_id
+        if controller is None:
+            self.request_refresh()
+            raise broker_error(ErrorCode.NOT_CONTROLLER, message="no controller is known; is ZooKeeper well?")
+        return await self.ask(controller, body, answer, deadline)
+
+    def _brokers_by_reach(self) -> list[BrokerId]:
+        brokers = sorted(self.metadata.brokers)
+        self.runtime.random.shuffle(brokers)
+        brokers.sort(key=lambda broker_id: not self.connections.is_open(self.metadata.brokers[broker_id]))
+        return brokers
+
+    # ------------------------------------------------------------------------------------------------------- wording
+    def where(self, partition: TopicPartition, broker_id: BrokerId | None = None) -> Where:
+        """What is known of a partition, for an error's text; the broker defaults to the leader."""
+        info = self.metadata.partition(partition)
+        return where_of(partition, info.leader if broker_id is None else broker_id, info.leader_epoch, info.isr)
+
+    def leader_problem(self, partition: TopicPartition) -> MinibrokerError:
+        """Why nothing can be asked of this partition's leader now."""
+        info = self.metadata.partition(partition)
+        topic = self.metadata.topics.get(partition.topic)
+        if self.last_error is not None:
+            return self.last_error
+        if topic is None or partition.partition not in topic.partitions:
+            return broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.where(partition))
+        if info.leader is None:
+            return broker_error(
+                ErrorCode.LEADER_NOT_AVAILABLE, self.where(partition), f"replicas {list(info.replicas)}"
+            )
+        return self.unreachable(info.leader)
+
+
+def expect(reply: Response, answer: type[R], where: Where) -> R:
+    """The reply as the type that was asked for; a request that failed as a whole is a BrokerError."""
+    if reply.error_code:
+        raise broker_error(reply.error_code, where, reply.error_message)
+    assert isinstance(reply, answer), f"{type(reply).__name__} came instead of {answer.__name__}"
+    return reply
+
+
+def _settle(waiters: list["asyncio.Future[None]"], error: MinibrokerError | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+            waiter.exception()  # its asker may have given up in the same moment

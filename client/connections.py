@@ -1,0 +1,199 @@
+"""Open connections, one a server, with their handshake and back-off.
+
+Owns: when to connect again, and the check that the peer is a minibroker (ApiVersions, once a connection). Refuses to
+know which broker lives where (`cluster`), and what is asked.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from minibroker.client.errors import BrokerUnreachable, ClientClosed, MinibrokerError, NotMinibroker, broker_error
+from minibroker.client.limits import CONNECT_TIMEOUT_MS, Deadline
+from minibroker.client.metadata_cache import Address
+from minibroker.client.retry import backoff_ms
+from minibroker.protocol.messages import ApiKey, ApiVersionsRequest, ApiVersionsResponse
+from minibroker.runtime.ports import NetworkError, Runtime
+from minibroker.runtime.rpc import PeerBroken, RequestTimedOut, RpcConnection, RpcError, connect
+
+SOFTWARE_NAME = "minibroker-python"
+NEEDED_APIS = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA)
+"""A peer that lacks one of these at version 0 is of no use to any client."""
+
+
+class _Server:
+    """What is known of one address."""
+
+    def __init__(self) -> None:
+        self.connection: RpcConnection | None = None
+        self.attempt: asyncio.Task[RpcConnection] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.last_error: MinibrokerError | None = None
+        self.ever_connected = False
+
+
+class Connections:
+    """The connections of one client."""
+
+    def __init__(self, runtime: Runtime, client_id: str, backoff_base_ms: float, backoff_max_ms: float) -> None:
+        self._runtime = runtime
+        self._client_id = client_id
+        self._backoff_base_ms = backoff_base_ms
+        self._backoff_max_ms = backoff_max_ms
+        self._servers: dict[Address, _Server] = {}
+        self._closed = False
+        self.on_change: Callable[[Address], None] = lambda address: None
+        """Called after a connection was opened, was lost, or could not be opened."""
+
+    def open_connection(self, address: Address) -> RpcConnection | None:
+        """The connection, if one is open now; else None, and an attempt is on its way (`on_change` tells its end)."""
+        server = self._servers.get(address)
+        if server is not None and server.connection is not None:
+            if not server.connection.closed:
+                return server.connection
+            server.connection = None
+        if not self._closed:
+            self._attempt(address)
+        return None
+
+    def is_open(self, address: Address) -> bool:
+        """Is there a connection now? Starts nothing."""
+        server = self._servers.get(address)
+        return server is not None and server.connection is not None and not server.connection.closed
+
+    async def acquire(self, address: Address, deadline: Deadline) -> RpcConnection:
+        """A connection within the deadline. Raises BrokerUnreachable, NotMinibroker or ClientClosed."""
+        connection = self.open_connection(address)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        attempt = self._attempt(address)
+        done, _ = await asyncio.wait([attempt], timeout=deadline.remaining_ms() / 1000)
+        if not done:
+            raise self.last_error(address) or BrokerUnreachable(
+                f"{address} did not accept a connection within {round(deadline.timeout_ms)} ms"
+            )
+        if attempt.cancelled():
+            raise ClientClosed("the client was closed")
+        return attempt.result()
+
+    def last_error(self, address: Address) -> MinibrokerError | None:
+        """Why the last attempt failed; None after a success."""
+        server = self._servers.get(address)
+        return server.last_error if server is not None else None
+
+    def ever_connected(self, address: Address) -> bool:
+        """Has this address ever answered us?"""
+        server = self._servers.get(address)
+        return server is not None and server.ever_connected
+
+    async def close(self) -> None:
+        """Close all; attempts under way are cancelled and awaited."""
+        self._closed = True
+        attempts = [server.attempt for server in self._servers.values() if server.attempt is not None]
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for server in self._servers.values():
+            if server.connection is not None:
+                await server.connection.close()
+                server.connection = None
+
+    def abort(self) -> None:
+        """Drop every connection at once (a last resort for a cancelled close)."""
+        for server in self._servers.values():
+            if server.connection is not None:
+                server.connection.abort()
+
+    # ------------------------------------------------------------------------------------------------------ attempts
+    def _attempt(self, address: Address) -> "asyncio.Task[RpcConnection]":
+        server = self._servers.setdefault(address, _Server())
+        if server.attempt is None:
+            server.attempt = asyncio.get_running_loop().create_task(self._open(address, server))
+            server.attempt.add_done_callback(lambda task: self._attempt_ended(address, server, task))
+        return server.attempt
+
+    def _attempt_ended(self, address: Address, server: _Server, task: "asyncio.Task[RpcConnection]") -> None:
+        server.attempt = None
+        if task.cancelled():
+            return
+        error = task.exception()  # looked at here, so that an attempt nobody waits for ends quietly
+        if error is not None and not isinstance(error, MinibrokerError):
+            raise error  # ours: a bug must not be retried for ever
+        self.on_change(address)
+
+    async def _open(self, address: Address, server: _Server) -> RpcConnection:
+        loop = asyncio.get_running_loop()
+        if server.retry_at > loop.time():
+            await asyncio.sleep(server.retry_at - loop.time())
+        try:
+            connection = await self._connect(address)
+        except MinibrokerError as error:
+            server.failures += 1
+            server.last_error = error
+            pause_ms = backoff_ms(
+                server.failures, self._backoff_base_ms, self._backoff_max_ms, self._runtime.random.random()
+            )
+            server.retry_at = loop.time() + pause_ms / 1000
+            raise
+        server.failures = 0
+        server.last_error = None
+        server.ever_connected = True
+        server.retry_at = 0.0
+        server.connection = connection
+        connection.on_closed = lambda: self._lost(address, server, connection)
+        return connection
+
+    def _lost(self, address: Address, server: _Server, connection: RpcConnection) -> None:
+        if server.connection is connection:
+            server.connection = None
+            if not self._closed:
+                self.on_change(address)
+
+    async def _connect(self, address: Address) -> RpcConnection:
+        """Connect and shake hands."""
+        try:
+            connection = await connect(
+                self._runtime.network,
+                address.host,
+                address.port,
+                client_id=self._client_id,
+                timeout_ms=CONNECT_TIMEOUT_MS,
+            )
+        except NetworkError as error:
+            raise BrokerUnreachable(str(error)) from error
+        try:
+            reply = await connection.request(ApiVersionsRequest(client_software_name=SOFTWARE_NAME), CONNECT_TIMEOUT_MS)
+            _check_versions(address, reply)
+        except RpcError as error:
+            connection.abort()
+            raise _handshake_failed(address, error) from error
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+
+def _check_versions(address: Address, reply: object) -> None:
+    if not isinstance(reply, ApiVersionsResponse):
+        raise NotMinibroker(f"{address} answered the handshake with something else; is it a minibroker?")
+    if reply.error_code:
+        raise NotMinibroker(f"{address} refused the handshake: {broker_error(reply.error_code)}")
+    spoken = {version.api_key for version in reply.api_keys if version.min_version <= 0 <= version.max_version}
+    missing = [api.name for api in NEEDED_APIS if api.value not in spoken]
+    if missing:
+        raise NotMinibroker(
+            f"{address} runs version {reply.broker_software_version or '?'}, which does not speak "
+            f"{', '.join(missing)} as this client does; use the same minibroker version on both sides"
+        )
+
+
+def _handshake_failed(address: Address, error: RpcError) -> MinibrokerError:
+    if isinstance(error, PeerBroken):
+        return NotMinibroker(f"{address} does not speak minibroker's protocol ({error}); check the port")
+    if isinstance(error, RequestTimedOut):
+        return BrokerUnreachable(f"{address} accepts connections but does not answer; is the broker paused?")
+    return BrokerUnreachable(
+        f"{address} closed the connection during the handshake; is it a minibroker, and not Kafka or a TLS port?"
+    )

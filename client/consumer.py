@@ -1,0 +1,574 @@
+"""The public consumer: reads records of assigned partitions, in order, below the high watermark.
+
+Owns: the assignment, handing out records, and the calls about offsets. Positions are `cursor`'s, the network is
+`fetcher`'s. There are no consumer groups: a consumer reads every partition of its topics, or those it was assigned.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+
+from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.cursor import Cursor, OffsetReset
+from minibroker.client.errors import (
+    CallTimedOut,
+    ClientClosed,
+    CorruptRecords,
+    InvalidCall,
+    MinibrokerError,
+    Where,
+    broker_error,
+)
+from minibroker.client.fetcher import Fetcher, FetchSettings
+from minibroker.client.limits import (
+    BOOTSTRAP_TIMEOUT_MS,
+    CALL_TIMEOUT_MS,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Deadline,
+    check_at_least,
+    parse_servers,
+)
+from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.records import Record, RecordBatch, RecordTuple, read_batch, to_columns, to_records
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
+from minibroker.runtime.ports import Runtime
+
+UNREACHABLE_AFTER_MS = 60_000
+"""`async for` raises when for this long no leader of any partition has answered; iterating again goes on waiting."""
+
+
+class ConnectionState(msgspec.Struct, frozen=True):
+    """Why nothing comes: 'no data' and 'no broker' are different things."""
+
+    state: Literal["fetching", "paused", "no-leader", "connecting", "no-position", "validating", "halted"]
+    """fetching: the leader answers; there simply is no more data. connecting: the leader does not answer now.
+    no-position: where to begin is being asked for. validating: a new leader is asked whether our position still holds.
+    halted: an error waits for a seek."""
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch | None
+    last_answer_ms_ago: float | None
+    error: MinibrokerError | None
+
+    @property
+    def healthy(self) -> bool:
+        """Would new records come?"""
+        return self.state == "fetching"
+
+
+class Consumer:
+    """Reads records. Use it as `async with Consumer("topic", ...) as consumer: async for record in consumer: ...`.
+
+    An instance belongs to one event loop, and one task at a time reads from it.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        client_id: str = "minibroker-consumer",
+        auto_offset_reset: Literal["earliest", "latest", "none"] = "latest",
+        on_truncation: Literal["raise", "reset"] = "raise",
+        fetch_max_wait_ms: int = 500,
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 52_428_800,
+        max_partition_fetch_bytes: int = 1_048_576,
+        max_poll_records: int = 500,
+        check_crcs: bool = True,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        request_timeout_ms: int = 30_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
+        bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values.
+
+        on_truncation: 'raise' tells of every truncation with LogTruncated and stays until `seek`; 'reset' logs a
+        warning and goes on at the divergent offset.
+        """
+        check_at_least(
+            1,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_bytes=fetch_max_bytes,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+            max_poll_records=max_poll_records,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        check_at_least(0, fetch_max_wait_ms=fetch_max_wait_ms)
+        for name, value, allowed in (
+            ("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none")),
+            ("on_truncation", on_truncation, ("raise", "reset")),
+            ("isolation_level", isolation_level, ("read_uncommitted", "read_committed")),
+        ):
+            if value not in allowed:
+                raise InvalidCall(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        if not all(isinstance(topic, str) and topic for topic in topics):
+            raise InvalidCall("topics are names; servers go into bootstrap_servers=")
+        self._topics = tuple(dict.fromkeys(topics))
+        self._reset = OffsetReset(auto_offset_reset)
+        self._max_partition_fetch_bytes = max_partition_fetch_bytes
+        self._max_poll_records = max_poll_records
+        self._check_crcs = check_crcs
+        self._runtime = runtime
+        self._cluster_settings = ClusterSettings(
+            bootstrap=parse_servers(bootstrap_servers),
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        self._fetch_settings = FetchSettings(
+            max_wait_ms=fetch_max_wait_ms,
+            min_bytes=fetch_min_bytes,
+            max_bytes=fetch_max_bytes,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            isolation_level=int(isolation_level == "read_committed"),
+            reset=self._reset,
+            halt_on_truncation=on_truncation == "raise",
+        )
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._current: Iterator[Record] = iter(())
+        self._current_cursor: Cursor | None = None
+        self._news: asyncio.Future[None] | None = None
+        self._started = False
+        self._closed = False
+
+    # --------------------------------------------------------------------------------------------------------- life
+    async def start(self) -> None:
+        """Find the cluster and take every partition of the topics. Raises ClusterUnreachable or
+        UnknownTopicOrPartition."""
+        if self._started or self._closed:
+            raise ClientClosed("a consumer is started once")
+        runtime = self._runtime
+        if runtime is None:
+            from minibroker.runtime.real import real_runtime
+
+            runtime = real_runtime()
+        self._cluster = Cluster(runtime, self._cluster_settings)
+        self._fetcher = Fetcher(self._cluster, self._fetch_settings, self._tell_news)
+        self._cluster.want_topics(self._topics)
+        try:
+            await self._cluster.start()
+            self._started = True
+            self._fetcher.start()
+            if self._topics:
+                deadline = Deadline(CALL_TIMEOUT_MS)
+                partitions = [
+                    TopicPartition(topic, index)
+                    for topic in self._topics
+                    for index in await self.partitions_for(topic, deadline.remaining_ms())
+                ]
+                self.assign(partitions)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Disconnect. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        self._tell_news()
+        if hasattr(self, "_fetcher"):
+            await self._fetcher.close()
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ----------------------------------------------------------------------------------------------------- assignment
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these partitions from now on; those that stay keep their position."""
+        self._check_open()
+        wanted = [TopicPartition(topic, index) for topic, index in partitions]
+        self._forget_current()
+        cursors = {
+            partition: self._cursors.get(partition) or Cursor(partition, self._reset, self._max_partition_fetch_bytes)
+            for partition in wanted
+        }
+        for cursor in cursors.values():
+            if cursor.position is not None:
+                cursor.seek(cursor.position, cursor.position_epoch)  # what was fetched ahead is fetched again
+        self._cursors = cursors
+        self._cluster.want_topics(partition.topic for partition in wanted)
+        self._fetcher.assign(cursors.values())
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions being read."""
+        return sorted(self._cursors)
+
+    def seek(self, partition: TopicPartition, offset: Offset) -> None:
+        """Go on at this offset. Also what ends a halt after LogTruncated or OffsetOutOfRange."""
+        check_at_least(0, offset=offset)
+        self._cursor(partition)
+        self._forget_current()
+        self._cursor(partition).seek(offset)
+        self._fetcher.moved()
+
+    async def seek_to_beginning(self, *partitions: TopicPartition, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
+        """Go to the first offset kept, of these partitions or of all."""
+        await self._seek_by(EARLIEST_TIMESTAMP, partitions, timeout_ms)
+
+    async def seek_to_end(self, *partitions: TopicPartition, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
+        """Go to the end (the high watermark as the leader knows it now), of these partitions or of all."""
+        await self._seek_by(LATEST_TIMESTAMP, partitions, timeout_ms)
+
+    async def _seek_by(self, timestamp: int, partitions: Sequence[TopicPartition], timeout_ms: float) -> None:
+        cursors = [self._cursor(partition) for partition in partitions or self.assignment()]
+        self._forget_current()
+        for cursor in cursors:
+            cursor.seek_by(timestamp)
+        self._fetcher.moved()
+        deadline = Deadline(timeout_ms)
+        for cursor in cursors:
+            await self._known_position(cursor, deadline)
+
+    async def position(self, partition: TopicPartition, timeout_ms: float = CALL_TIMEOUT_MS) -> Offset:
+        """The next offset that will be handed out; waits until it is known."""
+        return await self._known_position(self._cursor(partition), Deadline(timeout_ms))
+
+    async def _known_position(self, cursor: Cursor, deadline: Deadline) -> Offset:
+        while cursor.position is None:
+            if cursor.halted is not None:
+                raise cursor.halted
+            if not await self._wait_for_news(deadline):
+                raise CallTimedOut(
+                    f"the position in {cursor.topic_partition} is not known after {round(deadline.timeout_ms)} ms",
+                    cursor.error,
+                )
+        return cursor.position
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of these partitions until `resume`. They keep their position."""
+        for partition in partitions:
+            self._cursor(partition).paused = True
+        if self._current_cursor is not None and self._current_cursor.paused:
+            self._forget_current()
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """End a pause."""
+        for partition in partitions:
+            cursor = self._cursor(partition)
+            if cursor.paused:
+                cursor.paused = False
+                if cursor.chunks and cursor not in self._fetcher.ready:
+                    self._fetcher.ready.append(cursor)
+        self._fetcher.moved()
+        self._tell_news()
+
+    # -------------------------------------------------------------------------------------------------------- reading
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        for record in self._current:
+            cursor = self._current_cursor
+            assert cursor is not None
+            cursor.position = record.offset + 1
+            return record
+        try:
+            return await self.getone()
+        except ClientClosed:
+            if self._closed:
+                raise StopAsyncIteration from None
+            raise
+
+    async def getone(self, timeout_ms: float | None = None) -> Record:
+        """The next record. Raises CallTimedOut if a time is given and passes; without one it waits for data as long as
+        brokers answer, and raises CallTimedOut once no leader has answered for a minute."""
+        deadline = None if timeout_ms is None else Deadline(timeout_ms)
+        silent_since = Deadline(UNREACHABLE_AFTER_MS)
+        while True:
+            for record in self._current:
+                assert self._current_cursor is not None
+                self._current_cursor.position = record.offset + 1
+                return record
+            self._check_open()
+            if self._next_batch():
+                await asyncio.sleep(0)  # one breath a batch, so that a busy reader does not starve the loop
+                continue
+            self._raise_halted()
+            if self._any_answers():
+                silent_since = Deadline(UNREACHABLE_AFTER_MS)
+            if not await self._wait_for_news(deadline or silent_since, at_most_ms=1_000):
+                waited_ms = (deadline or silent_since).timeout_ms
+                what = "no record came" if deadline is not None else "no leader of any assigned partition answered"
+                raise CallTimedOut(f"{what} for {round(waited_ms)} ms", self._first_error())
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """What is there, at most max_records (max_poll_records unless given), of these partitions or of all.
+
+        Waits up to timeout_ms for the first record; {} if none came: `connection_state` tells why.
+        """
+        limit = self._max_poll_records if max_records is None else max_records
+        check_at_least(1, max_records=limit)
+        deadline = Deadline(timeout_ms)
+        result: dict[TopicPartition, list[Record]] = {}
+        taken = 0
+        while taken < limit:
+            self._check_open()
+            current = self._current_cursor
+            fits = current is not None and (not partitions or current.topic_partition in partitions)
+            if not fits and not self._next_batch(partitions):
+                if result:
+                    break
+                self._raise_halted(partitions)
+                if not await self._wait_for_news(deadline):
+                    break
+                continue
+            cursor = self._current_cursor
+            assert cursor is not None
+            records = list(islice(self._current, limit - taken))
+            if records:
+                result.setdefault(cursor.topic_partition, []).extend(records)
+                cursor.position = records[-1].offset + 1
+                taken += len(records)
+            if taken < limit:
+                self._current_cursor = None
+        await asyncio.sleep(0)
+        return result
+
+    async def getmany_batches(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_bytes: int = 4_194_304
+    ) -> list[RecordBatch]:
+        """As `getmany`, but in columns (`keys`, `values`), a batch at a time and in order: several times faster.
+
+        Stops after max_bytes of encoded batches (but hands out at least one).
+        """
+        deadline = Deadline(timeout_ms)
+        self._forget_current()
+        result: list[RecordBatch] = []
+        taken_bytes = 0
+        while taken_bytes < max_bytes:
+            self._check_open()
+            cursor = self._ready_cursor(partitions)
+            if cursor is None:
+                if result:
+                    break
+                self._raise_halted(partitions)
+                if not await self._wait_for_news(deadline):
+                    break
+                continue
+            header, tuples, start = self._read(cursor)
+            taken_bytes += header.size_bytes
+            if header.end_offset > start:
+                result.append(to_columns(cursor.topic_partition, header, tuples, start))
+                cursor.position = header.end_offset
+        await asyncio.sleep(0)
+        return result
+
+    def _next_batch(self, partitions: Sequence[TopicPartition] = ()) -> bool:
+        """Make the next batch the current one; False if none is buffered."""
+        if self._current_cursor is not None and partitions:
+            self._forget_current()
+        while (cursor := self._ready_cursor(partitions)) is not None:
+            header, tuples, start = self._read(cursor)
+            if header.end_offset > start:
+                self._current = iter(to_records(cursor.topic_partition, header, tuples, start))
+                self._current_cursor = cursor
+                return True
+        self._current_cursor = None
+        return False
+
+    def _ready_cursor(self, partitions: Sequence[TopicPartition]) -> Cursor | None:
+        ready = self._fetcher.ready
+        for _ in range(len(ready)):
+            cursor = ready[0]
+            if not cursor.chunks or self._cursors.get(cursor.topic_partition) is not cursor or cursor.paused:
+                ready.popleft()  # resume() brings a paused one back
+            elif partitions and cursor.topic_partition not in partitions:
+                ready.rotate(-1)
+            else:
+                return cursor
+        return None
+
+    # ---------------------------------------------------------------------------------------------------------- offsets
+    async def partitions_for(self, topic: str, timeout_ms: float = CALL_TIMEOUT_MS) -> list[int]:
+        """The numbers of a topic's partitions. Raises UnknownTopicOrPartition."""
+        self._check_open()
+        deadline = Deadline(timeout_ms)
+        grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, timeout_ms))
+        self._cluster.want_topics([topic])
+        while not (known := self._cluster.metadata.partitions_of(topic)):
+            info = self._cluster.metadata.topics.get(topic)
+            if info is not None and info.error is not ErrorCode.NONE:
+                error = broker_error(info.error, Where(topic=topic))
+                if not error.retriable or grace.passed:
+                    raise error
+            try:
+                await self._cluster.refresh(deadline)
+            except MinibrokerError as error:
+                if not error.retriable or deadline.passed:
+                    raise
+        return known
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, Offset]:
+        """The first offset kept, of each."""
+        return await self._list_offsets(partitions, EARLIEST_TIMESTAMP, timeout_ms)
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, Offset]:
+        """The offset after the last committed record (the high watermark), of each."""
+        return await self._list_offsets(partitions, LATEST_TIMESTAMP, timeout_ms)
+
+    async def offsets_for_times(
+        self, timestamps_ms: dict[TopicPartition, int], timeout_ms: float = CALL_TIMEOUT_MS
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record not older than the time, of each; None where every record is older."""
+        self._check_open()
+        for timestamp in timestamps_ms.values():
+            check_at_least(0, timestamp=timestamp)
+        found = await list_offsets(self._cluster, timestamps_ms, Deadline(timeout_ms))
+        return {partition: answer if answer.offset is not None else None for partition, answer in found.items()}
+
+    async def _list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: float
+    ) -> dict[TopicPartition, Offset]:
+        self._check_open()
+        wanted = {TopicPartition(*partition): timestamp for partition in partitions}
+        found = await list_offsets(self._cluster, wanted, Deadline(timeout_ms))
+        return {partition: answer.offset or 0 for partition, answer in found.items()}
+
+    def highwater(self, partition: TopicPartition) -> Offset | None:
+        """The high watermark as the last fetch told it; None before the first."""
+        return self._cursor(partition).high_watermark
+
+    def connection_state(self, partition: TopicPartition) -> ConnectionState:
+        """How it goes with one partition: tells 'no data' from 'no broker'."""
+        cursor = self._cursor(partition)
+        leader = self._fetcher.leaders.get(cursor.leader) if cursor.leader is not None else None
+        answered = leader.answered_at_ms if leader is not None else None
+        ago = None if answered is None else self._fetcher.now_ms() - answered
+        error = cursor.halted or cursor.error or (leader.error if leader is not None else None)
+        state: Literal["fetching", "paused", "no-leader", "connecting", "no-position", "validating", "halted"]
+        connected = cursor.leader is not None and self._cluster.is_connected(cursor.leader)
+        if cursor.halted is not None:
+            state = "halted"
+        elif cursor.paused:
+            state = "paused"
+        elif cursor.leader is None:
+            state = "no-leader"
+        elif not connected:
+            state = "connecting"
+        elif cursor.needs_reset:
+            state = "no-position"
+        elif cursor.needs_validation:
+            state = "validating"
+        else:
+            slow = ago is None or ago > 2 * self._fetch_settings.max_wait_ms + 5_000
+            state = "connecting" if slow and error is not None else "fetching"
+        if state in ("no-leader", "connecting") and error is None:
+            error = self._cluster.leader_problem(partition)
+        return ConnectionState(state, cursor.leader, cursor.leader_epoch, ago, error)
+
+    # --------------------------------------------------------------------------------------------------------- pieces
+    def _read(self, cursor: Cursor) -> tuple[BatchHeader, list[RecordTuple], Offset]:
+        """Decode the next batch of a cursor; also the offset from which on it is news. Damage is raised, and what was
+        buffered is fetched again."""
+        chunk = cursor.chunks[0]
+        start = cursor.position if cursor.position is not None else 0
+        try:
+            header, tuples = read_batch(chunk.records, chunk.position, self._check_crcs)
+        except CorruptBatch as error:
+            cursor.seek(start, cursor.position_epoch)
+            self._fetcher.moved()
+            where = self._cluster.where(cursor.topic_partition)
+            raise CorruptRecords(f"what came {where} at offset {start} is damaged: {error}") from error
+        chunk.position += header.size_bytes
+        if chunk.position >= chunk.end:
+            cursor.chunks.popleft()
+            ready = self._fetcher.ready
+            ready.popleft()
+            if cursor.chunks:
+                ready.append(cursor)
+            self._fetcher.wake()
+        cursor.position_epoch = header.partition_leader_epoch
+        return header, tuples, start
+
+    def _forget_current(self) -> None:
+        """What was decoded but not handed out is fetched again."""
+        cursor = self._current_cursor
+        self._current = iter(())
+        self._current_cursor = None
+        if cursor is not None and cursor.position is not None and cursor.reset_timestamp is None:
+            cursor.seek(cursor.position, cursor.position_epoch)
+
+    def _cursor(self, partition: TopicPartition) -> Cursor:
+        cursor = self._cursors.get(partition)
+        if cursor is None:
+            self._check_open()
+            raise InvalidCall(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        return cursor
+
+    def _raise_halted(self, partitions: Sequence[TopicPartition] = ()) -> None:
+        for cursor in self._cursors.values():
+            if (
+                cursor.halted is not None
+                and not cursor.paused
+                and (not partitions or cursor.topic_partition in partitions)
+            ):
+                raise cursor.halted
+        resolver = self._fetcher.resolver
+        if resolver is not None and resolver.done():
+            resolver.result()  # a bug of ours: say so instead of waiting for ever
+        if not self._cursors:
+            raise InvalidCall("nothing is assigned: give topics to Consumer() or call assign()")
+
+    def _any_answers(self) -> bool:
+        now_ms = self._fetcher.now_ms()
+        states = self._fetcher.leaders.values()
+        limit_ms = self._fetch_settings.max_wait_ms + 2_000
+        return any(state.answered_at_ms is not None and now_ms - state.answered_at_ms < limit_ms for state in states)
+
+    def _first_error(self) -> MinibrokerError | None:
+        for partition, cursor in self._cursors.items():
+            if cursor.error is not None:
+                return cursor.error
+            if not self.connection_state(partition).healthy:
+                return self._cluster.leader_problem(partition)
+        return None
+
+    def _tell_news(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _wait_for_news(self, deadline: Deadline, at_most_ms: float | None = None) -> bool:
+        """Wait until something happened; False if the deadline passed."""
+        if deadline.passed:
+            return False
+        if self._news is None or self._news.done():
+            self._news = asyncio.get_running_loop().create_future()
+        timeout_ms = deadline.remaining_ms() if at_most_ms is None else min(at_most_ms, deadline.remaining_ms())
+        await asyncio.wait([self._news], timeout=timeout_ms / 1000)
+        return True
+
+    def _check_open(self) -> None:
+        if not self._started or self._closed:
+            raise ClientClosed("the consumer is not open: use `async with Consumer(...)` or `await consumer.start()`")

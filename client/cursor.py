@@ -1,0 +1,219 @@
+"""Where a consumer stands in one partition. Pure.
+
+Owns: the two positions (what was handed out, what was fetched), when they may be trusted, and what a reply means for
+them. Refuses to know connections, tasks and time.
+
+    position       next offset for the user; None until it is known
+    fetch_offset   next offset to ask for: `position` plus what waits in `chunks`
+
+States, in the order in which they are looked at:
+
+    halted        an error the user has to act on (seek) stands here
+    resetting     the position has to be asked for (start, seek_to_beginning, a reset policy)
+    validating    the leader's epoch is newer than the one the position was last seen under: before anything is fetched
+                  from the new leader it is asked where that epoch ends (KIP-320)
+    fetching      all is well
+
+A position only moves forward, but for the user's own seek and a truncation. Every change that did not come from a
+fetch raises `generation`; replies asked for under an older generation, or for another offset, are dropped.
+"""
+
+from collections import deque
+from enum import Enum
+
+import msgspec
+
+from minibroker.client.errors import LogTruncated, MinibrokerError, OffsetOutOfRange, Where, broker_error
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
+
+CHUNKS_MAX = 2
+"""Fetched chunks that may wait for the user: one being read, one ahead."""
+
+
+class OffsetReset(Enum):
+    """What to do without a valid position."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+    @property
+    def timestamp(self) -> int:
+        """As ListOffsets asks for it."""
+        return EARLIEST_TIMESTAMP if self is OffsetReset.EARLIEST else LATEST_TIMESTAMP
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """Whole batches that were fetched together, and how far they have been read."""
+
+    records: bytes
+    position: int
+    end: int
+
+
+class Cursor:
+    """One assigned partition."""
+
+    __slots__ = (
+        "chunks",
+        "error",
+        "fetch_epoch",
+        "fetch_offset",
+        "generation",
+        "halted",
+        "high_watermark",
+        "leader",
+        "leader_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "paused",
+        "position",
+        "position_epoch",
+        "reset_timestamp",
+        "retry_at_ms",
+        "topic_partition",
+        "validated_epoch",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, reset: OffsetReset, max_bytes: int) -> None:
+        self.topic_partition = topic_partition
+        self.position: Offset | None = None
+        self.position_epoch: LeaderEpoch | None = None
+        """Epoch of the last record handed out."""
+        self.fetch_offset: Offset = 0
+        self.fetch_epoch: LeaderEpoch | None = None
+        """Epoch of the last record fetched."""
+        self.chunks: deque[Chunk] = deque()
+        self.generation = 0
+        self.leader: BrokerId | None = None
+        self.leader_epoch: LeaderEpoch | None = None
+        self.validated_epoch: LeaderEpoch | None = None
+        """Leader epoch under which the fetch position was last known to be right."""
+        self.reset_timestamp: int | None = None
+        self.halted: MinibrokerError | None = None
+        """Raised by every call until the user seeks."""
+        self.error: MinibrokerError | None = None
+        """What went wrong last; None once an answer came."""
+        self.paused = False
+        self.high_watermark: Offset | None = None
+        self.log_start_offset: Offset | None = None
+        self.max_bytes = max_bytes
+        self.retry_at_ms = 0.0
+        if reset is OffsetReset.NONE:
+            where = Where(topic_partition=topic_partition)
+            self.halted = broker_error(
+                ErrorCode.OFFSET_OUT_OF_RANGE, where, "no position yet, and auto_offset_reset is 'none'"
+            )
+        else:
+            self.reset_timestamp = reset.timestamp
+
+    # -------------------------------------------------------------------------------------------------------- states
+    @property
+    def needs_reset(self) -> bool:
+        return self.halted is None and self.reset_timestamp is not None
+
+    @property
+    def needs_validation(self) -> bool:
+        return (
+            self.halted is None
+            and self.reset_timestamp is None
+            and self.fetch_epoch is not None
+            and self.leader_epoch is not None
+            and self.validated_epoch is not None
+            and self.leader_epoch > self.validated_epoch
+        )
+
+    @property
+    def wants_data(self) -> bool:
+        """May be fetched now, as far as positions are concerned, and has room or not."""
+        return self.halted is None and not self.paused and self.reset_timestamp is None and not self.needs_validation
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.chunks) < CHUNKS_MAX
+
+    # ----------------------------------------------------------------------------------------------------- decisions
+    def learn_leader(self, leader: BrokerId | None, epoch: LeaderEpoch | None) -> None:
+        """What metadata says; a position that nobody has validated yet is taken as seen under this epoch."""
+        if (leader, epoch) != (self.leader, self.leader_epoch):
+            self.retry_at_ms = 0.0
+        self.leader = leader
+        self.leader_epoch = epoch
+        if self.validated_epoch is None or self.fetch_epoch is None:
+            self.validated_epoch = epoch
+
+    def seek(self, offset: Offset, epoch: LeaderEpoch | None = None) -> None:
+        """Stand at this offset. `epoch`: the leader epoch of the record before it, if known."""
+        self._move(offset, epoch)
+        self.reset_timestamp = None
+        self.halted = None
+        self.error = None
+        self.validated_epoch = self.leader_epoch if epoch is None else epoch
+
+    def seek_by(self, timestamp: int) -> None:
+        """Ask the leader where to stand."""
+        self.generation += 1
+        self.chunks.clear()
+        self.position = None
+        self.reset_timestamp = timestamp
+        self.halted = None
+        self.error = None
+
+    def settle_reset(self, generation: int, offset: Offset, epoch: LeaderEpoch | None) -> bool:
+        """The answer to a reset; dropped if the user has sought meanwhile. Says whether it was taken."""
+        if generation != self.generation or self.reset_timestamp is None:
+            return False
+        self.seek(offset, epoch)
+        return True
+
+    def fetched(self, chunk: Chunk, end: Offset, epoch: LeaderEpoch) -> None:
+        """A reply brought batches up to `end`."""
+        assert end > self.fetch_offset
+        self.chunks.append(chunk)
+        self.fetch_offset = end
+        self.fetch_epoch = epoch
+
+    def out_of_range(self, reset: OffsetReset, where: Where) -> None:
+        """The leader has no such offset (the reply's offset still being ours). What is buffered stays readable."""
+        if self.chunks:
+            return  # ask again when the user has caught up: the log may have moved by then
+        if reset is OffsetReset.NONE:
+            text = f"position {self.fetch_offset} is not in the log, and auto_offset_reset is 'none'"
+            self.halted = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, where, text)
+        else:
+            self.seek_by(reset.timestamp)
+
+    def validated(
+        self, generation: int, epoch: LeaderEpoch, end: EpochEndOffset, *, halt: bool, where: Where
+    ) -> LogTruncated | None:
+        """The leader of `epoch` said where the epoch of our last record ends. Truncated: that is said, too.
+
+        What is only buffered is dropped quietly: nobody has seen it.
+        """
+        if generation != self.generation:
+            return None
+        undefined = end.end_offset < 0 or end.epoch < 0
+        if not undefined and end.end_offset >= self.fetch_offset:
+            self.validated_epoch = epoch
+            return None
+        position = self.fetch_offset if self.position is None else self.position
+        if not undefined and end.end_offset >= position and self.chunks:
+            self._move(position, self.position_epoch)  # and then this position is validated in its turn
+            return None
+        problem = LogTruncated(where, position, None if undefined else end.end_offset)
+        if halt or undefined:
+            self.generation += 1
+            self.chunks.clear()
+            self.halted = problem
+        else:
+            self.seek(end.end_offset, end.epoch)
+            self.validated_epoch = epoch
+        return problem
+
+    def _move(self, offset: Offset, epoch: LeaderEpoch | None) -> None:
+        self.generation += 1
+        self.chunks.clear()
+        self.position = self.fetch_offset = offset
+        self.position_epoch = self.fetch_epoch = epoch

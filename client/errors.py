@@ -1,0 +1,345 @@
+"""What can go wrong for a user of the client: one tree.
+
+    MinibrokerError               .retriable  .refreshes_metadata  .code  .maybe_written
+    |- InvalidCall                the call can never succeed as it is (also a ValueError)
+    |  |- ClientClosed            used before start or after close
+    |  `- RecordTooLarge          larger than max_request_size, or than the broker's max.message.bytes
+    |- ClusterUnreachable         nobody we know of answers
+    |  |- BrokerUnreachable       one broker does not; says so if its advertised address is to blame
+    |  `- NotMinibroker           somebody answers, but not a minibroker
+    |- CallTimedOut               a call reached its deadline (also a TimeoutError); names the last error
+    |  |- BufferTimedOut          send() waited max_block_ms for buffer memory or metadata
+    |  |- DeliveryTimedOut        a record was not acknowledged within delivery_timeout_ms
+    |  `- FlushTimedOut           flush() or close() gave up; says what is still on its way
+    |- DeliveryAborted            the producer was closed before the record could be delivered
+    |- UndeliveredRecords         told by flush() and close(): failures that nobody has looked at
+    |- BrokerError                a broker refused; its class follows the error code
+    |  |- UnknownTopicOrPartition, NotLeaderOrFollower, LeaderNotAvailable, NotEnoughReplicas,
+    |  |  NotEnoughReplicasAfterAppend, InvalidTopic, TopicAlreadyExists, InvalidReplicationFactor,
+    |  |  InvalidPartitions, InvalidConfig, NotController, StorageError, CorruptMessage, OffsetNotAvailable
+    |  |- OffsetOutOfRange        the position is outside the log and there is no reset policy
+    |  |- ProducerFenced          another producer took over this producer's identity
+    |  `- SequenceError           the broker no longer knows what this producer wrote before
+    |- CorruptRecords             what a broker sent is damaged (CRC)
+    `- LogTruncated               records that were read here have since been lost; names the divergent offset
+
+Owns: the classes and their wording. Refuses to know who raises them when. Every text names the topic-partition, the
+broker, its leader epoch and the in-sync replicas as far as they are known, and says what to do.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode, error_code
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Which partition, which broker, and what was known of both when it happened."""
+
+    topic_partition: TopicPartition | None = None
+    topic: str | None = None
+    broker_id: BrokerId | None = None
+    leader_epoch: LeaderEpoch | None = None
+    isr: tuple[BrokerId, ...] | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.broker_id is not None:
+            parts.append(f"from broker {self.broker_id}")
+        if self.topic_partition is not None:
+            parts.append(f"for {self.topic_partition}")
+        elif self.topic is not None:
+            parts.append(f"for topic {self.topic!r}")
+        known = []
+        if self.leader_epoch is not None:
+            known.append(f"epoch {self.leader_epoch}")
+        if self.isr is not None:
+            known.append(f"ISR [{', '.join(map(str, self.isr))}]")
+        if known:
+            parts.append(f"({', '.join(known)})")
+        return " ".join(parts)
+
+
+NOWHERE = Where()
+
+
+class MinibrokerError(Exception):
+    """Base of everything the client raises."""
+
+    retriable = False
+    """The same call may succeed later."""
+    refreshes_metadata = False
+    """What the client knew of the cluster was out of date (it has fetched it anew already)."""
+    code: ErrorCode | None = None
+    """What the broker said, if a broker said it."""
+    maybe_written = False
+    """For a record that was not acknowledged: it may stand in the log all the same."""
+
+
+class InvalidCall(MinibrokerError, ValueError):
+    """This call can never succeed as it is."""
+
+
+class ClientClosed(InvalidCall):
+    """The client is not open: `await start()` or `async with` comes first, and after close() nothing does."""
+
+
+class RecordTooLarge(InvalidCall):
+    """A record is larger than what may be sent."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class ClusterUnreachable(MinibrokerError):
+    """No broker that we know of answers."""
+
+    retriable = True
+    refreshes_metadata = True
+
+
+class BrokerUnreachable(ClusterUnreachable):
+    """One broker does not answer."""
+
+    def __init__(self, message: str, broker_id: BrokerId | None = None, *, in_doubt: bool = False) -> None:
+        super().__init__(message)
+        self.broker_id = broker_id
+        self.in_doubt = in_doubt
+        """The request had been sent: it may have been carried out."""
+
+
+class NotMinibroker(ClusterUnreachable):
+    """The peer speaks another protocol, or another version of this one."""
+
+    retriable = False
+
+
+class CallTimedOut(MinibrokerError, TimeoutError):
+    """A call reached its deadline."""
+
+    retriable = True
+
+    def __init__(self, message: str, last_error: Exception | None = None) -> None:
+        if last_error is not None:
+            message = f"{message}; last error: {last_error}"
+        super().__init__(message)
+        self.last_error = last_error
+        """What stood in the way, as the last answer (or lack of one) told it."""
+        if isinstance(last_error, MinibrokerError):
+            self.code = last_error.code
+
+
+class BufferTimedOut(CallTimedOut):
+    """send() could not take the record within max_block_ms; the record was not taken."""
+
+
+class DeliveryTimedOut(CallTimedOut):
+    """The record was not acknowledged within delivery_timeout_ms. `maybe_written` says whether it may be in the log."""
+
+    def __init__(self, message: str, last_error: Exception | None = None, *, maybe_written: bool = False) -> None:
+        super().__init__(message, last_error)
+        self.maybe_written = maybe_written
+
+
+class FlushTimedOut(CallTimedOut):
+    """flush() or close() reached its deadline with records still on their way."""
+
+
+class DeliveryAborted(MinibrokerError):
+    """The producer was closed before the record could be delivered."""
+
+    def __init__(self, message: str, *, maybe_written: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_written = maybe_written
+
+
+class UndeliveredRecords(MinibrokerError):
+    """Records failed, and nobody has looked at their deliveries."""
+
+    def __init__(self, record_count: int, first: Exception) -> None:
+        super().__init__(f"{record_count} records could not be delivered; the first failure: {first}")
+        self.record_count = record_count
+        self.first = first
+
+
+class CorruptRecords(MinibrokerError):
+    """A broker sent records that fail their checks."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+    retriable = True
+
+
+class LogTruncated(MinibrokerError):
+    """Records at and above `divergent_offset` that were read here are no longer in the log (KIP-320).
+
+    Happens after an unclean election or loss of all in-sync replicas. The consumer stays where it is until `seek`.
+    """
+
+    def __init__(self, where: Where, position: Offset, divergent_offset: Offset | None) -> None:
+        self.topic_partition = where.topic_partition
+        self.position = position
+        self.divergent_offset = divergent_offset
+        """First offset at which what was read differs from the log now; None if the leader could not tell."""
+        lost = "an unknown offset" if divergent_offset is None else f"offset {divergent_offset}"
+        seek = "seek_to_beginning()" if divergent_offset is None else f"seek({divergent_offset})"
+        super().__init__(
+            f"the log of {where.topic_partition} was truncated {_known(where)}: read up to {position}, but it differs "
+            f"from {lost} on; records read there before may be gone. Discard what was derived from them, then {seek}"
+        )
+
+
+def _known(where: Where) -> str:
+    text = str(Where(broker_id=where.broker_id, leader_epoch=where.leader_epoch, isr=where.isr))
+    return text.replace("from broker", "by broker")
+
+
+class BrokerError(MinibrokerError):
+    """A broker refused."""
+
+    def __init__(self, code: int, where: Where = NOWHERE, message: str | None = None) -> None:
+        self.code = error_code(code)
+        self.where = where
+        self.broker_message = message
+        self.retriable = self.code in RETRIABLE
+        self.refreshes_metadata = self.code in REFRESHES_METADATA
+        name = self.code.name if self.code == code else f"error {code}"
+        text = f"{name} {where}".rstrip()
+        if message:
+            text += f": {message}"
+        advice = ADVICE.get(self.code)
+        if advice:
+            text += f" [{advice}]"
+        super().__init__(text)
+
+    @property
+    def topic_partition(self) -> TopicPartition | None:
+        return self.where.topic_partition
+
+    @property
+    def broker_id(self) -> BrokerId | None:
+        return self.where.broker_id
+
+
+class UnknownTopicOrPartition(BrokerError):
+    """The topic or partition does not exist, or this broker has not heard of it yet."""
+
+
+class LeaderNotAvailable(BrokerError):
+    """The partition has no leader now."""
+
+
+class NotLeaderOrFollower(BrokerError):
+    """The broker asked does not lead (any more)."""
+
+
+class NotEnoughReplicas(BrokerError):
+    """Fewer in-sync replicas than min.insync.replicas: nothing was written."""
+
+
+class NotEnoughReplicasAfterAppend(BrokerError):
+    """Written, but the in-sync replicas fell below min.insync.replicas before it was committed."""
+
+    maybe_written = True
+
+
+class InvalidTopic(BrokerError):
+    """The name cannot be one of a topic."""
+
+
+class TopicAlreadyExists(BrokerError):
+    """A topic of this name exists."""
+
+
+class InvalidReplicationFactor(BrokerError):
+    """More replicas than brokers, or fewer than one."""
+
+
+class InvalidPartitions(BrokerError):
+    """The number of partitions cannot be."""
+
+
+class InvalidConfig(BrokerError):
+    """A setting that does not exist, or a value it cannot have."""
+
+
+class NotController(BrokerError):
+    """The broker asked is not the controller (any more)."""
+
+
+class StorageError(BrokerError):
+    """The broker's log directory failed, or its disk is full."""
+
+
+class CorruptMessage(BrokerError):
+    """The broker found a batch damaged on its way."""
+
+
+class OffsetNotAvailable(BrokerError):
+    """A new leader has not yet learnt how far the log is committed."""
+
+
+class OffsetOutOfRange(BrokerError):
+    """The position is outside the log."""
+
+
+class ProducerFenced(BrokerError):
+    """Another producer took over this producer's identity."""
+
+
+class SequenceError(BrokerError):
+    """The broker does not know what this producer wrote before."""
+
+
+ADVICE: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
+    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; restart a broker of its ISR",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; restart the missing brokers or lower min.insync.replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",
+    ErrorCode.KAFKA_STORAGE_ERROR: "a log directory failed or its disk is full; see that broker's log",
+    ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic or send less at once",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset of the log, or set auto_offset_reset",
+    ErrorCode.NOT_CONTROLLER: "the controller moved; the client asks the new one",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica a broker; see `minibroker cluster status`",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this producer id",
+    ErrorCode.REQUEST_TIMED_OUT: "the in-sync replicas are slow; see `minibroker replicas`",
+}
+
+CLASS_OF_CODE: dict[ErrorCode, type[BrokerError]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.CORRUPT_MESSAGE: CorruptMessage,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicOrPartition,
+    ErrorCode.LEADER_NOT_AVAILABLE: LeaderNotAvailable,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: NotLeaderOrFollower,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidTopic,
+    ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: NotEnoughReplicasAfterAppend,
+    ErrorCode.TOPIC_ALREADY_EXISTS: TopicAlreadyExists,
+    ErrorCode.INVALID_PARTITIONS: InvalidPartitions,
+    ErrorCode.INVALID_REPLICATION_FACTOR: InvalidReplicationFactor,
+    ErrorCode.INVALID_CONFIG: InvalidConfig,
+    ErrorCode.NOT_CONTROLLER: NotController,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: SequenceError,
+    ErrorCode.UNKNOWN_PRODUCER_ID: SequenceError,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.KAFKA_STORAGE_ERROR: StorageError,
+    ErrorCode.OFFSET_NOT_AVAILABLE: OffsetNotAvailable,
+}
+
+
+def broker_error(code: int, where: Where = NOWHERE, message: str | None = None) -> BrokerError:
+    """The error for a code that a broker sent."""
+    return CLASS_OF_CODE.get(error_code(code), BrokerError)(code, where, message)
+
+
+def where_of(
+    topic_partition: TopicPartition, broker_id: BrokerId | None, leader_epoch: LeaderEpoch | None, isr: Sequence[int]
+) -> Where:
+    """Where, with an ISR only if one is known."""
+    return Where(
+        topic_partition=topic_partition,
+        broker_id=broker_id,
+        leader_epoch=leader_epoch,
+        isr=tuple(isr) if isr else None,
+    )

@@ -1,0 +1,445 @@
+"""Keeps a consumer's partitions fed: one fetch a leader in flight, results in chunks. The consumer's shell.
+
+Owns: fetch requests and their answers, the task that resolves positions (resets, validation after an election), and
+back-off. What an answer means for a position is decided in `cursor`.
+
+A leader is asked only when every partition it leads for us has room: so each long poll covers all of them, and data
+for any of them ends it. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_fetch_bytes a partition.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.cursor import Chunk, Cursor, OffsetReset
+from minibroker.client.errors import BrokerUnreachable, CorruptRecords, MinibrokerError, broker_error
+from minibroker.client.limits import Deadline
+from minibroker.client.metadata_cache import Address
+from minibroker.client.offsets import ask_offsets
+from minibroker.client.retry import backoff_ms
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
+from minibroker.protocol.messages import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    Response,
+)
+from minibroker.protocol.record_batch import CorruptBatch, iterate_headers
+from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
+
+SLOW_ANSWER_MS = 1_000.0
+"""A fetch that is answered this much later than its max_wait_ms: ask others whether this broker still leads."""
+PARTITION_BYTES_MAX = 64 * 1024 * 1024
+"""However large a single batch is, no more than this is asked for (a frame is bounded far below)."""
+RESET_TIMEOUT_MS = 5_000
+"""One attempt to resolve positions; it is repeated until the consumer closes, and tells why in `cursor.error`."""
+
+_log = logging.getLogger("minibroker.client")
+
+
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    isolation_level: int
+    reset: OffsetReset
+    halt_on_truncation: bool
+
+
+class _Asked(msgspec.Struct, eq=False):
+    """One fetch in flight: what was asked, so that a stale answer is recognised."""
+
+    connection: RpcConnection
+    correlation_id: int
+    sent_at_ms: float
+    cursors: dict[TopicPartition, tuple[Cursor, int, Offset]]
+
+
+class LeaderState(msgspec.Struct):
+    """How it goes with one leader, for `connection_state`."""
+
+    answered_at_ms: float | None = None
+    failures: int = 0
+    error: MinibrokerError | None = None
+
+
+class Fetcher:
+    """Started and closed by the consumer that owns it."""
+
+    def __init__(self, cluster: Cluster, settings: FetchSettings, on_news: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._on_news = on_news
+        self._loop = asyncio.get_running_loop()
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self.ready: deque[Cursor] = deque()
+        """Cursors that hold chunks, in the order in which these came."""
+        self.leaders: dict[BrokerId, LeaderState] = {}
+        self._asked: dict[BrokerId, _Asked] = {}
+        self._resolver: asyncio.Task[None] | None = None
+        self._resolve = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False
+        self._closed = False
+        self._rotation = 0
+        cluster.add_listener(self._on_metadata)
+        cluster.connections.on_change = self._on_connection
+
+    # ---------------------------------------------------------------------------------------------- for the consumer
+    def start(self) -> None:
+        self._resolver = self._loop.create_task(self._keep_resolving())
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._resolver is not None:
+            self._resolver.cancel()
+            await asyncio.gather(self._resolver, return_exceptions=True)
+
+    def assign(self, cursors: Iterable[Cursor]) -> None:
+        """From now on these partitions and no others."""
+        for cursor in self._cursors.values():
+            cursor.generation += 1
+            cursor.chunks.clear()
+        self._cursors = {cursor.topic_partition: cursor for cursor in cursors}
+        self.ready.clear()
+        self._learn_leaders()
+        self.wake()
+
+    def moved(self) -> None:
+        """Positions were changed, or a partition was resumed."""
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at everything, soon."""
+        if not self._soon and not self._closed:
+            self._soon = True
+            self._loop.call_soon(self._pump)
+
+    def now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    @property
+    def resolver(self) -> "asyncio.Task[None] | None":
+        """The task; a consumer that waits looks whether it died of a bug."""
+        return self._resolver
+
+    # ------------------------------------------------------------------------------------------------------- fetching
+    def _pump(self) -> None:
+        """Ask every leader that may be asked; then set the timer for those that may not yet."""
+        self._soon = False
+        if self._closed:
+            return
+        now_ms = self.now_ms()
+        by_leader: dict[BrokerId, list[Cursor]] = {}
+        blocked: set[BrokerId] = set()
+        next_ms: list[float] = []
+        for cursor in self._cursors.values():
+            if cursor.needs_reset or cursor.needs_validation:
+                self._resolve.set()
+            if not cursor.wants_data:
+                continue
+            if cursor.leader is None:
+                self._cluster.request_refresh()
+            elif not cursor.has_room:
+                blocked.add(cursor.leader)
+            elif cursor.retry_at_ms > now_ms + 0.5:
+                next_ms.append(cursor.retry_at_ms)
+            else:
+                by_leader.setdefault(cursor.leader, []).append(cursor)
+        for leader, cursors in by_leader.items():
+            if leader not in blocked and leader not in self._asked:
+                self._ask(leader, cursors)
+        self._check_slow(now_ms)
+        next_ms.extend(
+            min(asked.sent_at_ms + self._settings.max_wait_ms + SLOW_ANSWER_MS, now_ms + SLOW_ANSWER_MS)
+            for asked in self._asked.values()
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_ms:
+            self._timer = self._loop.call_at(max(min(next_ms), now_ms + 1) / 1000, self._pump)
+
+    def _ask(self, leader: BrokerId, cursors: list[Cursor]) -> None:
+        connection = self._cluster.open_connection(leader)
+        if connection is None:
+            return  # _on_connection goes on
+        settings = self._settings
+        self._rotation += 1
+        start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: not always the same
+        topics: dict[str, list[FetchPartition]] = {}
+        asked: dict[TopicPartition, tuple[Cursor, int, Offset]] = {}
+        for cursor in cursors[start:] + cursors[:start]:
+            topic, index = cursor.topic_partition
+            question = FetchPartition(
+                partition=index,
+                current_leader_epoch=to_wire(cursor.leader_epoch),
+                fetch_offset=cursor.fetch_offset,
+                partition_max_bytes=cursor.max_bytes,
+            )
+            topics.setdefault(topic, []).append(question)
+            asked[cursor.topic_partition] = (cursor, cursor.generation, cursor.fetch_offset)
+        request = FetchRequest(
+            max_wait_ms=settings.max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.max_bytes,
+            isolation_level=settings.isolation_level,
+            topics=[FetchTopic(topic=name, partitions=partitions) for name, partitions in topics.items()],
+        )
+        flight = _Asked(connection, -1, self.now_ms(), asked)
+        try:
+            flight.correlation_id = connection.send(request, partial(self._on_reply, leader, flight))
+        except ConnectionClosed:
+            self.wake()
+            return
+        self._asked[leader] = flight
+
+    def _on_reply(self, leader: BrokerId, flight: _Asked, reply: Response | RpcError) -> None:
+        if self._asked.get(leader) is flight:
+            del self._asked[leader]
+        if self._closed:
+            return
+        state = self.leaders.setdefault(leader, LeaderState())
+        if isinstance(reply, FetchResponse) and not reply.error_code:
+            state.answered_at_ms = self.now_ms()
+            state.failures = 0
+            state.error = None
+            for topic in reply.responses:
+                for answer in topic.partitions:
+                    asked = flight.cursors.get(TopicPartition(topic.topic, answer.partition_index))
+                    if asked is not None:
+                        self._on_partition(leader, *asked, answer)
+        else:
+            if isinstance(reply, Response):
+                error: MinibrokerError = broker_error(reply.error_code, message=reply.error_message)
+            else:
+                error = BrokerUnreachable(f"broker {leader}: {reply}", leader)
+            self._failed(leader, state, flight, error)
+        self._on_news()
+        self._pump()
+
+    def _failed(self, leader: BrokerId, state: LeaderState, flight: _Asked, error: MinibrokerError) -> None:
+        state.failures += 1
+        state.error = error
+        retry_at_ms = self._retry_at_ms(state.failures)
+        for cursor, _, _ in flight.cursors.values():
+            cursor.error = error
+            cursor.retry_at_ms = retry_at_ms
+        self._cluster.request_refresh()
+
+    def _on_partition(
+        self, leader: BrokerId, cursor: Cursor, generation: int, offset: Offset, answer: FetchPartitionResponse
+    ) -> None:
+        partition = cursor.topic_partition
+        if self._cursors.get(partition) is not cursor:
+            return
+        if cursor.generation != generation or cursor.fetch_offset != offset:
+            return  # an answer to a question of the past
+        if answer.error_code:
+            self._on_refusal(leader, cursor, answer)
+            return
+        cursor.error = None
+        if answer.high_watermark >= 0:
+            cursor.high_watermark = answer.high_watermark
+        if answer.log_start_offset >= 0:
+            cursor.log_start_offset = answer.log_start_offset
+        if answer.diverging_epoch is not None:
+            self._on_validated(leader, cursor, generation, cursor.leader_epoch or 0, answer.diverging_epoch)
+        elif answer.records:
+            self._on_records(leader, cursor, answer.records)
+
+    def _on_records(self, leader: BrokerId, cursor: Cursor, records: bytes) -> None:
+        first: int | None = None
+        header = None
+        end = 0
+        try:
+            for position, header in iterate_headers(records):
+                end = position + header.size_bytes
+                if first is None and header.end_offset > cursor.fetch_offset:
+                    first = position
+        except CorruptBatch as error:
+            if header is None:
+                self._corrupt(leader, cursor, error)
+                return
+        if header is None or first is None:
+            if header is None and cursor.max_bytes < PARTITION_BYTES_MAX:
+                cursor.max_bytes *= 2  # a single batch is larger than what was asked for
+            else:
+                self._corrupt(leader, cursor, CorruptBatch("no whole batch at the asked offset", 0))
+            return
+        was_empty = not cursor.chunks
+        cursor.fetched(Chunk(records, first, end), header.end_offset, header.partition_leader_epoch)
+        if was_empty:
+            self.ready.append(cursor)
+
+    def _corrupt(self, leader: BrokerId, cursor: Cursor, error: CorruptBatch) -> None:
+        where = self._cluster.where(cursor.topic_partition, leader)
+        cursor.error = CorruptRecords(f"what came {where} at offset {cursor.fetch_offset} is damaged: {error}")
+        cursor.retry_at_ms = self._retry_at_ms(3)
+        _log.warning("%s", cursor.error)
+
+    def _on_refusal(self, leader: BrokerId, cursor: Cursor, answer: FetchPartitionResponse) -> None:
+        partition = cursor.topic_partition
+        where = self._cluster.where(partition, leader)
+        error = broker_error(answer.error_code, where)
+        cursor.error = error
+        state = self.leaders.setdefault(leader, LeaderState())
+        cursor.retry_at_ms = self._retry_at_ms(max(1, state.failures))
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            cursor.out_of_range(self._settings.reset, where)
+            return
+        if self._cluster.metadata.apply_hint(partition, answer.current_leader):
+            self._learn_leaders()
+        if error.refreshes_metadata or error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            self._cluster.request_refresh()
+        elif not error.retriable:
+            cursor.halted = error
+
+    def _retry_at_ms(self, failures: int) -> float:
+        settings, unit_random = self._settings, self._cluster.runtime.random.random()
+        return self.now_ms() + backoff_ms(
+            max(1, failures), settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random
+        )
+
+    def _check_slow(self, now_ms: float) -> None:
+        """Who lets us wait longer than agreed? A leader that was replaced meanwhile is given up."""
+        for leader, flight in list(self._asked.items()):
+            age_ms = now_ms - flight.sent_at_ms
+            limit_ms = self._settings.max_wait_ms + SLOW_ANSWER_MS
+            if age_ms + 0.5 < limit_ms:
+                continue
+            deposed = any(cursor.leader not in (leader, None) for cursor, _, _ in flight.cursors.values())
+            if deposed or age_ms >= self._settings.max_wait_ms + self._settings.request_timeout_ms:
+                flight.connection.abort()  # comes back to _on_reply as lost
+            else:
+                self._cluster.request_refresh()
+
+    # ---------------------------------------------------------------------------------------------------------- news
+    def _learn_leaders(self) -> None:
+        for partition, cursor in self._cursors.items():
+            info = self._cluster.metadata.partition(partition)
+            cursor.learn_leader(info.leader, info.leader_epoch)
+
+    def _on_metadata(self) -> None:
+        self._learn_leaders()
+        self.wake()
+
+    def _on_connection(self, address: Address) -> None:
+        if self._cluster.connections.last_error(address) is not None and any(
+            cursor.leader is not None and self._cluster.metadata.brokers.get(cursor.leader) == address
+            for cursor in self._cursors.values()
+        ):
+            self._cluster.request_refresh()
+        self.wake()
+        self._on_news()
+
+    # ----------------------------------------------------------------------------------------------------- positions
+    async def _keep_resolving(self) -> None:
+        """Resets and validations, as they become necessary."""
+        failures = 0
+        while True:
+            await self._resolve.wait()
+            self._resolve.clear()
+            resets = [cursor for cursor in self._cursors.values() if cursor.needs_reset]
+            doubts = [
+                cursor for cursor in self._cursors.values() if cursor.needs_validation and cursor.leader is not None
+            ]
+            settled = await self._reset(resets) if resets else True
+            settled = (await self._validate(doubts) if doubts else True) and settled
+            self._on_news()
+            self.wake()
+            if settled:
+                failures = 0
+                continue
+            failures += 1
+            self._cluster.request_refresh()
+            await asyncio.sleep((self._retry_at_ms(failures) - self.now_ms()) / 1000)
+            self._resolve.set()
+
+    async def _reset(self, cursors: list[Cursor]) -> bool:
+        generations = {cursor.topic_partition: cursor.generation for cursor in cursors}
+        wanted = {c.topic_partition: c.reset_timestamp for c in cursors if c.reset_timestamp is not None}
+        answers = await ask_offsets(self._cluster, wanted, Deadline(RESET_TIMEOUT_MS))
+        settled = True
+        for cursor in cursors:
+            answer = answers[cursor.topic_partition]
+            if isinstance(answer, MinibrokerError):
+                cursor.error = answer
+                settled = False
+                if not answer.retriable:
+                    cursor.halted = answer
+            elif answer.offset is not None:
+                cursor.settle_reset(generations[cursor.topic_partition], answer.offset, answer.leader_epoch)
+        return settled
+
+    async def _validate(self, cursors: list[Cursor]) -> bool:
+        """Ask the new leaders where the epochs of our last records end."""
+        by_leader: dict[BrokerId, list[Cursor]] = {}
+        for cursor in cursors:
+            assert cursor.leader is not None
+            by_leader.setdefault(cursor.leader, []).append(cursor)
+        asked = (self._validate_at(leader, part) for leader, part in by_leader.items())
+        return all(await asyncio.gather(*asked))
+
+    async def _validate_at(self, leader: BrokerId, cursors: list[Cursor]) -> bool:
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        asked: dict[TopicPartition, tuple[Cursor, int, int]] = {}
+        for cursor in cursors:
+            assert cursor.fetch_epoch is not None
+            assert cursor.leader_epoch is not None
+            topic, index = cursor.topic_partition
+            question = OffsetForLeaderPartition(
+                partition=index, current_leader_epoch=cursor.leader_epoch, leader_epoch=cursor.fetch_epoch
+            )
+            topics.setdefault(topic, []).append(question)
+            asked[cursor.topic_partition] = (cursor, cursor.generation, cursor.leader_epoch)
+        request = OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic=name, partitions=partitions) for name, partitions in topics.items()]
+        )
+        deadline = Deadline(min(RESET_TIMEOUT_MS, self._settings.request_timeout_ms))
+        try:
+            reply = await self._cluster.ask(leader, request, OffsetForLeaderEpochResponse, deadline)
+        except MinibrokerError as error:
+            for cursor in cursors:
+                cursor.error = error
+            return False
+        settled = 0
+        for topic_answer in reply.topics:
+            for answer in topic_answer.partitions:
+                entry = asked.get(TopicPartition(topic_answer.topic, answer.partition))
+                if entry is None:
+                    continue
+                cursor, generation, epoch = entry
+                if answer.error_code:
+                    cursor.error = broker_error(answer.error_code, self._cluster.where(cursor.topic_partition, leader))
+                    continue
+                settled += 1
+                if self._cursors.get(cursor.topic_partition) is cursor:
+                    end = EpochEndOffset(epoch=answer.leader_epoch, end_offset=answer.end_offset)
+                    self._on_validated(leader, cursor, generation, epoch, end)
+        return settled == len(cursors)
+
+    def _on_validated(self, leader: BrokerId, cursor: Cursor, generation: int, epoch: int, end: EpochEndOffset) -> None:
+        where = self._cluster.where(cursor.topic_partition, leader)
+        problem = cursor.validated(generation, epoch, end, halt=self._settings.halt_on_truncation, where=where)
+        if problem is not None:
+            cursor.error = problem
+            _log.warning("%s", problem)

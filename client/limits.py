@@ -1,0 +1,94 @@
+"""Every limit of the client that is not a parameter of its public classes, with its reason; and reading parameters.
+
+Owns: numbers, deadlines, and the checks of what users pass in. Refuses to know the network.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from minibroker.client.errors import InvalidCall
+from minibroker.client.metadata_cache import Address
+
+DEFAULT_PORT = 9092
+BOOTSTRAP_SERVERS_MAX = 100
+CONNECT_TIMEOUT_MS = 5_000
+"""A host that does not even refuse: the next server is tried after this."""
+METADATA_TIMEOUT_MS = 2_000
+"""A paused broker must not hold up the search for the new leader: the next one is asked after this."""
+METADATA_BACKOFF_MAX_MS = 400
+"""While a leader is missing metadata is asked for at least this often: it bounds how long writes stand still after an
+election, and costs a broker next to nothing."""
+UNKNOWN_TOPIC_GRACE_MS = 5_000
+"""A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
+BOOTSTRAP_TIMEOUT_MS = 10_000
+"""How long start() looks for a first broker."""
+CALL_TIMEOUT_MS = 30_000
+"""Deadline of a call that was given none."""
+CANCELLED_CLOSE_MS = 1_000
+"""Leaving `async with` because of Ctrl-C or a cancelled task: what is in the buffers gets this long."""
+IN_FLIGHT_MAX_IDEMPOTENT = 5
+"""A broker remembers the last five batches of a producer (KIP-98): with more in flight a retry could be mistaken."""
+BATCH_SIZE_MAX = 8 * 1024 * 1024
+"""Half of what one frame may hold."""
+FAILURES_REMEMBERED = 1_000
+"""Failed batches that flush() can still report in detail; beyond it they are only counted."""
+
+
+class Deadline:
+    """One shrinking time budget for all steps of a call."""
+
+    __slots__ = ("_at", "_loop", "timeout_ms")
+
+    def __init__(self, timeout_ms: float) -> None:
+        if timeout_ms < 0:
+            raise InvalidCall(f"timeout_ms is {timeout_ms}; it must not be negative")
+        self._loop = asyncio.get_running_loop()
+        self.timeout_ms = timeout_ms
+        self._at = self._loop.time() + timeout_ms / 1000
+
+    def remaining_ms(self) -> int:
+        """Whole milliseconds left, at least 0."""
+        return max(0, round((self._at - self._loop.time()) * 1000))
+
+    @property
+    def passed(self) -> bool:
+        return self.remaining_ms() <= 0
+
+    def at_most(self, limit_ms: float) -> int:
+        """The smaller of what is left and a limit for one step; at least 1, so that a step may be tried."""
+        return max(1, min(self.remaining_ms(), round(limit_ms)))
+
+    async def pause(self, duration_ms: float) -> bool:
+        """Sleep, but not past the deadline; says whether time is left."""
+        await asyncio.sleep(min(duration_ms, self.remaining_ms()) / 1000)
+        return not self.passed
+
+
+def parse_servers(servers: str | Sequence[str]) -> list[Address]:
+    """`"host:port,host:port"` or a list of such; IPv6 as `[::1]:9092`; the port defaults to 9092."""
+    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [_parse_server(text.strip()) for text in texts if text.strip()]
+    if not addresses:
+        raise InvalidCall("bootstrap_servers is empty; give HOST:PORT[,HOST:PORT]..")
+    if len(addresses) > BOOTSTRAP_SERVERS_MAX:
+        raise InvalidCall(f"{len(addresses)} bootstrap servers; at most {BOOTSTRAP_SERVERS_MAX} make sense")
+    return list(dict.fromkeys(addresses))
+
+
+def _parse_server(text: str) -> Address:
+    host, separator, port_text = text.rpartition(":")
+    if not separator or text.endswith("]"):
+        host, port_text = text, str(DEFAULT_PORT)
+    elif ":" in host and not host.startswith("["):
+        host, port_text = text, str(DEFAULT_PORT)  # a bare IPv6 address
+    host = host.strip("[]")
+    if not host or not port_text.isdigit() or not 0 < int(port_text) < 65_536:
+        raise InvalidCall(f"bootstrap server {text!r} is not HOST:PORT")
+    return Address(host, int(port_text))
+
+
+def check_at_least(minimum: float, **values: float) -> None:
+    """Each named parameter must be a number of at least `minimum`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < minimum:
+            raise InvalidCall(f"{name} is {value!r}; it must be a number of at least {minimum}")

@@ -1,0 +1,130 @@
+"""What the client knows of the cluster: brokers, controller, leaders with their epochs. Pure.
+
+Owns: which news to believe. A partition's entry is taken only if its leader epoch is not below the one seen before:
+a broker that is behind must not lead the client back to a dead leader (KIP-320). A topic whose id changed is another
+topic of the same name, and starts anew. Refuses to know how metadata is fetched, and when.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, TopicPartition, from_wire
+from minibroker.protocol.messages import CurrentLeader, MetadataPartition, MetadataResponse, MetadataTopic
+
+
+class Address(NamedTuple):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """What is known of one partition."""
+
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch | None
+    replicas: tuple[BrokerId, ...] = ()
+    isr: tuple[BrokerId, ...] = ()
+    offline: tuple[BrokerId, ...] = ()
+    error: ErrorCode = ErrorCode.NONE
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """What is known of one topic."""
+
+    topic_id: str
+    partitions: dict[int, PartitionInfo]
+    error: ErrorCode = ErrorCode.NONE
+
+
+UNKNOWN_PARTITION = PartitionInfo(leader=None, leader_epoch=None, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class MetadataCache:
+    """The newest view that may be believed."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, Address] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.controller_id: BrokerId | None = None
+        self.cluster_id = ""
+        self.updated_at_ms: float | None = None
+        self.version = 0
+        """Rises with every change; tells a waiter that there is something new to look at."""
+
+    def update(self, response: MetadataResponse, now_ms: float) -> None:
+        """Take an answer in. Topics that it does not name stay as they were."""
+        self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
+        self.controller_id = from_wire(response.controller_id)
+        self.cluster_id = response.cluster_id or self.cluster_id
+        for topic in response.topics:
+            self.topics[topic.name] = self._newer_topic(topic)
+        self.updated_at_ms = now_ms
+        self.version += 1
+
+    def _newer_topic(self, topic: MetadataTopic) -> TopicInfo:
+        known = self.topics.get(topic.name)
+        error = error_code(topic.error_code)
+        if error is not ErrorCode.NONE and not topic.partitions:
+            # A broker that has just started knows no topics: what we knew, with its epochs, is kept beside the error.
+            kept = known.partitions if known is not None else {}
+            return TopicInfo(topic_id=known.topic_id if known is not None else "", partitions=kept, error=error)
+        same = known is not None and (known.topic_id == topic.topic_id or not known.topic_id or not topic.topic_id)
+        before = known.partitions if known is not None and same else {}
+        partitions = {p.partition_index: _newer_partition(before.get(p.partition_index), p) for p in topic.partitions}
+        for index, info in before.items():
+            partitions.setdefault(index, info)  # partitions are added, never removed, while the id stays
+        return TopicInfo(topic_id=topic.topic_id, partitions=dict(sorted(partitions.items())), error=error)
+
+    def apply_hint(self, partition: TopicPartition, hint: CurrentLeader | None) -> bool:
+        """A refusal named the leader (KIP-951): believe it if its epoch is newer. Says whether that changed anything.
+
+        A leader of the same epoch is believed, too, where none was known.
+        """
+        if hint is None or hint.leader_epoch < 0:
+            return False
+        topic = self.topics.get(partition.topic)
+        known = topic.partitions.get(partition.partition) if topic is not None else None
+        if topic is None or known is None:
+            return False
+        leader = from_wire(hint.leader_id)
+        epoch = -1 if known.leader_epoch is None else known.leader_epoch
+        if hint.leader_epoch < epoch or (hint.leader_epoch == epoch and (known.leader is not None or leader is None)):
+            return False
+        topic.partitions[partition.partition] = msgspec.structs.replace(
+            known, leader=leader, leader_epoch=hint.leader_epoch, error=ErrorCode.NONE
+        )
+        self.version += 1
+        return True
+
+    def partition(self, partition: TopicPartition) -> PartitionInfo:
+        """What is known of it; UNKNOWN_PARTITION if nothing is."""
+        topic = self.topics.get(partition.topic)
+        if topic is None:
+            return UNKNOWN_PARTITION
+        return topic.partitions.get(partition.partition, UNKNOWN_PARTITION)
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """Sorted numbers; empty if the topic is not known."""
+        info = self.topics.get(topic)
+        return list(info.partitions) if info is not None else []
+
+
+def _newer_partition(known: PartitionInfo | None, news: MetadataPartition) -> PartitionInfo:
+    epoch = from_wire(news.leader_epoch)
+    if known is not None and known.leader_epoch is not None and (epoch is None or epoch < known.leader_epoch):
+        return known
+    return PartitionInfo(
+        leader=from_wire(news.leader_id),
+        leader_epoch=epoch,
+        replicas=tuple(news.replica_nodes),
+        isr=tuple(news.isr_nodes),
+        offline=tuple(news.offline_replicas),
+        error=error_code(news.error_code),
+    )

@@ -1,0 +1,116 @@
+"""Asking leaders for offsets: the earliest, the latest, or the first at a time.
+
+Owns: ListOffsets with its retries, for consumer and admin alike. A reply belongs to the leader epoch it was asked
+under; a leader that does not know its end yet (OFFSET_NOT_AVAILABLE) is asked again until the deadline.
+"""
+
+import asyncio
+
+import msgspec
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
+from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
+from minibroker.protocol.messages import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+
+class OffsetAndTimestamp(msgspec.Struct, frozen=True):
+    """An answer of ListOffsets."""
+
+    offset: Offset | None
+    """None: no record is that young."""
+    timestamp_ms: int | None
+    leader_epoch: LeaderEpoch | None
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: dict[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The offset for each partition's timestamp (or EARLIEST_TIMESTAMP, LATEST_TIMESTAMP).
+
+    Raises CallTimedOut with the last error of a partition that could not be answered in time, or at once an error that
+    no waiting heals.
+    """
+    cluster.want_topics({partition.topic: None for partition in wanted})
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, deadline.timeout_ms))
+    while True:
+        missing = {partition: at for partition, at in wanted.items() if partition not in found}
+        errors: dict[TopicPartition, MinibrokerError] = {}
+        for partition, answer in (await ask_offsets(cluster, missing, deadline)).items():
+            if isinstance(answer, MinibrokerError):
+                errors[partition] = answer
+            else:
+                found[partition] = answer
+        if not errors:
+            return {partition: found[partition] for partition in wanted}
+        for error in errors.values():
+            unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and grace.passed
+            if not error.retriable or unknown:
+                raise error
+        last = next(iter(errors.values()))
+        names = ", ".join(str(partition) for partition in sorted(errors)[:5])
+        cluster.request_refresh()
+        if not await deadline.pause(cluster.settings.retry_backoff_ms):
+            raise CallTimedOut(f"offsets of {names} are not known after {round(deadline.timeout_ms)} ms", last)
+
+
+async def ask_offsets(
+    cluster: Cluster, wanted: dict[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, OffsetAndTimestamp | MinibrokerError]:
+    """One round: ask every leader once, all at the same time."""
+    answers: dict[TopicPartition, OffsetAndTimestamp | MinibrokerError] = {}
+    by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
+    for partition, timestamp in wanted.items():
+        leader = cluster.metadata.partition(partition).leader
+        if leader is None:
+            answers[partition] = cluster.leader_problem(partition)
+        else:
+            by_leader.setdefault(leader, {})[partition] = timestamp
+    asked = (_ask_leader(cluster, leader, part, deadline) for leader, part in by_leader.items())
+    for part in await asyncio.gather(*asked):
+        answers.update(part)
+    return answers
+
+
+async def _ask_leader(
+    cluster: Cluster, leader: BrokerId, wanted: dict[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, OffsetAndTimestamp | MinibrokerError]:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for partition, timestamp in wanted.items():
+        epoch = to_wire(cluster.metadata.partition(partition).leader_epoch)
+        question = ListOffsetsPartition(
+            partition_index=partition.partition, current_leader_epoch=epoch, timestamp=timestamp
+        )
+        topics.setdefault(partition.topic, []).append(question)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=ps) for name, ps in topics.items()])
+    try:
+        reply = await cluster.ask(leader, request, ListOffsetsResponse, deadline)
+    except MinibrokerError as error:
+        return dict.fromkeys(wanted, error)
+    answers: dict[TopicPartition, OffsetAndTimestamp | MinibrokerError] = {}
+    for topic in reply.topics:
+        for answer in topic.partitions:
+            partition = TopicPartition(topic.name, answer.partition_index)
+            if partition in wanted:
+                answers[partition] = _judge(cluster, leader, partition, answer)
+    for partition in wanted:
+        answers.setdefault(partition, broker_error(ErrorCode.LEADER_NOT_AVAILABLE, cluster.where(partition, leader)))
+    return answers
+
+
+def _judge(
+    cluster: Cluster, leader: BrokerId, partition: TopicPartition, answer: ListOffsetsPartitionResponse
+) -> OffsetAndTimestamp | MinibrokerError:
+    if answer.error_code:
+        cluster.metadata.apply_hint(partition, answer.current_leader)
+        return broker_error(answer.error_code, cluster.where(partition, leader), answer.error_message)
+    return OffsetAndTimestamp(from_wire(answer.offset), from_wire(answer.timestamp), from_wire(answer.leader_epoch))

@@ -1,0 +1,597 @@
+"""The public producer: takes records, gives deliveries.
+
+Owns: parameters and their checks, choice of the partition, memory and back-pressure, flush and close. Order, retries
+and sequences are `accumulator`'s, the network is `sender`'s. `try_send` is the hot path: a look-up, an append to a
+list, and one small object a record.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from minibroker.client.accumulator import Accumulator, PartitionQueue
+from minibroker.client.batches import Batch, Delivery, RecordMetadata
+from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.errors import (
+    BufferTimedOut,
+    CallTimedOut,
+    ClientClosed,
+    DeliveryAborted,
+    FlushTimedOut,
+    InvalidCall,
+    MinibrokerError,
+    RecordTooLarge,
+    UndeliveredRecords,
+    Where,
+    broker_error,
+)
+from minibroker.client.limits import (
+    BATCH_SIZE_MAX,
+    BOOTSTRAP_TIMEOUT_MS,
+    CANCELLED_CLOSE_MS,
+    FAILURES_REMEMBERED,
+    IN_FLIGHT_MAX_IDEMPOTENT,
+    UNKNOWN_TOPIC_GRACE_MS,
+    Deadline,
+    check_at_least,
+    parse_servers,
+)
+from minibroker.client.partitioner import Partitioner, murmur2_partitioner
+from minibroker.client.sender import Sender, SenderSettings
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchBuilder, Header
+from minibroker.runtime.ports import Runtime
+
+RecordBytes = bytes | bytearray | memoryview | None
+Headers = Sequence[Header]
+
+
+class _Topic:
+    """What the producer keeps of one topic."""
+
+    __slots__ = ("name", "partition_count", "queues", "sticky")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: dict[int, PartitionQueue] = {}
+        self.partition_count = 0
+        self.sticky: PartitionQueue
+
+
+class Producer:
+    """Writes records. Use it as `async with Producer(...) as producer`; leaving the block delivers what is buffered.
+
+    Records of one partition keep the order of their `send` calls, also under retries. With `enable_idempotence` (the
+    default) a retry never writes a record twice. An instance belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        *,
+        client_id: str = "minibroker-producer",
+        acks: Literal["all", -1, 0, 1] = "all",
+        linger_ms: float = 5,
+        batch_size: int = 131_072,
+        enable_idempotence: bool | None = None,
+        max_in_flight_requests_per_connection: int = 5,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        max_block_ms: int = 60_000,
+        buffer_memory: int = 33_554_432,
+        max_request_size: int = 1_048_576,
+        metadata_max_age_ms: int = 300_000,
+        bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+        partitioner: Partitioner = murmur2_partitioner,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values."""
+        if acks not in ("all", -1, 0, 1) or isinstance(acks, bool):
+            raise InvalidCall(f"acks is {acks!r}; it must be 'all', 1 or 0")
+        self._acks = -1 if acks == "all" else acks
+        self._idempotent = self._acks == -1 if enable_idempotence is None else enable_idempotence
+        check_at_least(0, linger_ms=linger_ms, max_block_ms=max_block_ms)
+        check_at_least(
+            1,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        check_at_least(1_024, batch_size=batch_size, max_request_size=max_request_size, buffer_memory=buffer_memory)
+        if self._idempotent and self._acks != -1:
+            raise InvalidCall("enable_idempotence needs acks='all': only then a retry can be told from a loss")
+        if self._idempotent and max_in_flight_requests_per_connection > IN_FLIGHT_MAX_IDEMPOTENT:
+            raise InvalidCall(
+                f"enable_idempotence allows at most {IN_FLIGHT_MAX_IDEMPOTENT} requests in flight, not "
+                f"{max_in_flight_requests_per_connection}: a broker remembers that many batches of a producer"
+            )
+        if batch_size > BATCH_SIZE_MAX or max_request_size > BATCH_SIZE_MAX:
+            raise InvalidCall(f"batch_size and max_request_size are at most {BATCH_SIZE_MAX} bytes")
+        if delivery_timeout_ms < linger_ms:
+            raise InvalidCall("delivery_timeout_ms must not be below linger_ms")
+        self._cluster_settings = ClusterSettings(
+            bootstrap=parse_servers(bootstrap_servers),
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            bootstrap_timeout_ms=bootstrap_timeout_ms,
+        )
+        self._sender_settings = SenderSettings(
+            acks=self._acks,
+            max_request_size=max_request_size,
+            in_flight_max=max_in_flight_requests_per_connection,
+            request_timeout_ms=request_timeout_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+        )
+        self._max_block_ms = max_block_ms
+        self._buffer_memory = buffer_memory
+        self._partitioner = partitioner
+        self._runtime = runtime
+        self._accumulator = Accumulator(
+            batch_size=min(batch_size, max_request_size),
+            linger_ms=linger_ms,
+            idempotent=self._idempotent,
+            in_flight_max=max_in_flight_requests_per_connection,
+            acks=self._acks,
+        )
+        self._topics: dict[str, _Topic] = {}
+        self._memory_used = 0
+        self._memory_waiters: deque[asyncio.Future[None]] = deque()
+        self._flushes = 0
+        self._breath_due = False
+        self._failures: list[Batch] = []
+        self._failures_forgotten = 0
+        self._started = False
+        self._closing = False
+
+    # --------------------------------------------------------------------------------------------------------- life
+    async def start(self) -> None:
+        """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
+        if self._started or self._closing:
+            raise ClientClosed("a producer is started once")
+        runtime = self._runtime
+        if runtime is None:
+            from minibroker.runtime.real import real_runtime
+
+            runtime = real_runtime()
+        self._now_ms = runtime.clock.now_ms
+        self._random = runtime.random
+        self._cluster = Cluster(runtime, self._cluster_settings)
+        self._sender = Sender(
+            self._cluster, self._accumulator, self._sender_settings, self._on_finished, self._on_packed
+        )
+        self._cluster.add_listener(self._on_metadata)
+        await self._cluster.start()
+        self._started = True
+        if self._idempotent:
+            self._sender.want_identity()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        cancelled = not isinstance(error, Exception)
+        try:
+            await self.close(timeout_ms=CANCELLED_CLOSE_MS if cancelled else None)
+        except MinibrokerError as problem:
+            error.add_note(f"besides, the producer could not deliver everything: {problem}")
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Deliver what is buffered, within the deadline (delivery_timeout_ms unless given), then disconnect.
+
+        Raises FlushTimedOut or UndeliveredRecords if something could not be delivered. Closing twice is fine.
+        """
+        if self._closing or not self._started:
+            self._closing = True
+            return
+        self._closing = True
+        limit_ms = self._sender_settings.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            deadline = Deadline(limit_ms)
+            await self._flush(deadline)
+            if self._acks == 0:
+                await self._sender.barrier(deadline)
+        finally:
+            self._abort_rest()
+            await self._sender.close()
+            await self._cluster.close()
+
+    # ------------------------------------------------------------------------------------------------------- sending
+    async def send(
+        self,
+        topic: str,
+        value: RecordBytes,
+        key: RecordBytes = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Take a record; `await` the returned delivery to learn where it was written.
+
+        Waits only while buffer_memory is used up or the topic is not known yet, at most max_block_ms. Without a
+        partition the key decides (murmur2), without a key the batch at hand. Raises RecordTooLarge, BufferTimedOut,
+        UnknownTopicOrPartition; then the record was not taken.
+        """
+        delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+        if delivery is None:
+            return await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
+        if self._breath_due:
+            self._breath_due = False
+            await asyncio.sleep(0)  # a caller that never waits would starve the loop, and with it the sending
+        return delivery
+
+    def try_send(
+        self,
+        topic: str,
+        value: RecordBytes,
+        key: RecordBytes = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery | None:
+        """As `send`, but never waits: None where `send` would have to (then await `send`). That is also so once a batch
+        has become full: the loop has to run before the next one is begun."""
+        if value.__class__ is not bytes and value is not None:
+            value = _as_bytes("value", value)
+        state = self._topics.get(topic)
+        if state is None:
+            self._check_open()
+            return None
+        if timestamp_ms is None:
+            timestamp_ms = self._now_ms()
+        if partition is not None:
+            queue = state.queues.get(partition)
+            if queue is None:
+                return None
+            if key is not None and key.__class__ is not bytes:
+                key = _as_bytes("key", key)
+        elif key is None:
+            queue = state.sticky
+        else:
+            if key.__class__ is not bytes:
+                key = _as_bytes("key", key)
+            queue = state.queues[self._partitioner(key, state.partition_count)]
+        if headers:
+            headers = _checked_headers(headers)
+        batch = queue.open_batch
+        if batch is not None:
+            delta = batch.append(key, value, timestamp_ms, headers)
+            if delta is not None:
+                return Delivery(batch, delta, timestamp_ms)
+        keyless = partition is None and key is None
+        return self._begin_batch(state, queue, key, value, headers, timestamp_ms, keyless)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: RecordBytes,
+        key: RecordBytes = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait until it is acknowledged. Raises what `send` raises, and the delivery's error."""
+        delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+        if delivery is None:
+            delivery = await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
+        return await delivery
+
+    async def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until every record sent before has its outcome (delivery_timeout_ms unless a time is given).
+
+        Raises FlushTimedOut if that takes longer, UndeliveredRecords if records failed whose deliveries nobody
+        awaited: nothing is lost silently.
+        """
+        self._check_open()
+        await self._flush(Deadline(self._sender_settings.delivery_timeout_ms if timeout_ms is None else timeout_ms))
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions. Raises UnknownTopicOrPartition or CallTimedOut."""
+        self._check_open()
+        return list((await self._topic(topic, Deadline(self._max_block_ms))).queues)
+
+    # ------------------------------------------------------------------------------------------------- the slow paths
+    def _begin_batch(
+        self,
+        topic: _Topic,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        keyless: bool,
+    ) -> Delivery | None:
+        """The queue has no open batch, or it is full. None: no memory for another one, or the loop has to run first."""
+        self._check_open()
+        if self._breath_due:
+            return None
+        size = _record_size(key, value, headers)
+        if size > self._sender_settings.max_request_size or size > self._buffer_memory:
+            raise RecordTooLarge(
+                f"a record for topic {topic.name!r} takes {size} bytes; max_request_size is "
+                f"{self._sender_settings.max_request_size}, buffer_memory {self._buffer_memory}"
+            )
+        if queue.open_batch is not None:
+            self._accumulator.seal(queue)
+            self._breath_due = True
+            self._sender.batch_sealed(queue)
+        if keyless:
+            topic.sticky = queue = self._next_sticky(topic)
+            batch = queue.open_batch
+            delta = batch.append(key, value, timestamp_ms, headers) if batch is not None else None
+            if batch is not None and delta is not None:
+                return Delivery(batch, delta, timestamp_ms)
+            if batch is not None:
+                self._accumulator.seal(queue)
+                self._sender.batch_sealed(queue)
+        reserve = max(size, self._accumulator.batch_size)
+        if self._memory_used + reserve > self._buffer_memory and self._memory_used:
+            return None
+        now_ms = self._sender.now_ms()
+        batch = self._accumulator.open(queue, now_ms, now_ms + self._sender_settings.delivery_timeout_ms)
+        batch.reserved_bytes = reserve
+        self._memory_used += reserve
+        delta = batch.append(key, value, timestamp_ms, headers)
+        assert delta is not None, "a first record is always taken"
+        self._sender.batch_opened(now_ms)
+        return Delivery(batch, delta, timestamp_ms)
+
+    def _next_sticky(self, topic: _Topic) -> PartitionQueue:
+        """The next partition for keyless records: of two drawn at random the one with less waiting, so that a slow
+        broker gets less; partitions without a leader only if there is no other."""
+        queues = list(topic.queues.values())
+        led = [queue for queue in queues if queue.leader is not None] or queues
+        first = led[self._random.randrange(len(led))]
+        second = led[self._random.randrange(len(led))]
+        return min(first, second, key=lambda queue: len(queue.fresh) + len(queue.attempted))
+
+    async def _send_when_possible(
+        self,
+        topic: str,
+        value: RecordBytes,
+        key: RecordBytes,
+        partition: int | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        deadline = Deadline(self._max_block_ms)
+        state = await self._topic(topic, deadline)
+        if partition is not None and partition not in state.queues:
+            await self._cluster.refresh(deadline)  # partitions may have been added
+            if partition not in state.queues:
+                where = Where(topic_partition=TopicPartition(topic, partition))
+                raise broker_error(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, f"the topic has {state.partition_count} partitions"
+                )
+        while True:
+            if self._breath_due:
+                self._breath_due = False
+                await asyncio.sleep(0)
+            delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+            if delivery is not None:
+                return delivery
+            if not self._breath_due:
+                await self._wait_for_memory(deadline)
+
+    async def _wait_for_memory(self, deadline: Deadline) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._memory_waiters.append(waiter)
+        self._rush()
+        try:
+            async with asyncio.timeout(deadline.remaining_ms() / 1000):
+                await waiter
+            return
+        except TimeoutError:
+            if waiter in self._memory_waiters:
+                self._memory_waiters.remove(waiter)
+            raise BufferTimedOut(
+                f"buffer_memory ({self._buffer_memory} bytes) stayed full for {self._max_block_ms} ms",
+                self._last_obstacle(),
+            ) from None
+        except asyncio.CancelledError:
+            if waiter in self._memory_waiters:
+                self._memory_waiters.remove(waiter)
+            else:
+                self._wake_memory_waiter()  # what we were given is for the next one
+            raise
+        finally:
+            self._unrush()
+
+    async def _topic(self, name: str, deadline: Deadline) -> _Topic:
+        """The topic, once its partitions are known."""
+        self._check_open()
+        grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, self._max_block_ms))
+        while name not in self._topics:
+            self._cluster.want_topics([name])
+            info = self._cluster.metadata.topics.get(name)
+            if info is not None and not info.partitions and info.error is not ErrorCode.NONE:
+                error = broker_error(info.error, Where(topic=name))
+                if not error.retriable or grace.passed:
+                    raise error
+            try:
+                await self._cluster.refresh(deadline)
+            except CallTimedOut as error:
+                raise BufferTimedOut(f"topic {name!r} stayed unknown for {self._max_block_ms} ms", error) from error
+            except MinibrokerError as error:
+                if not error.retriable or deadline.passed:
+                    raise BufferTimedOut(f"topic {name!r} is not known", error) from error
+            self._check_open()
+        return self._topics[name]
+
+    def _on_metadata(self) -> None:
+        """Learn new topics and new partitions."""
+        for name, info in self._cluster.metadata.topics.items():
+            if not info.partitions:
+                continue
+            topic = self._topics.get(name)
+            if topic is None:
+                topic = _Topic(name)
+            for index in info.partitions:
+                if index not in topic.queues:
+                    queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index))
+                    self._sender.add_queue(queue)
+            topic.partition_count = len(topic.queues)
+            if name not in self._topics:
+                topic.sticky = self._next_sticky(topic)
+                self._topics[name] = topic
+
+    # ------------------------------------------------------------------------------------------- memory and outcomes
+    def _on_packed(self, batch: Batch) -> None:
+        """A batch needs what it weighs, not what was set aside for it."""
+        surplus = batch.reserved_bytes - batch.size_bytes
+        if surplus > 0:
+            batch.reserved_bytes -= surplus
+            self._release(surplus)
+
+    def _on_finished(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            if batch.reserved_bytes:
+                self._release(batch.reserved_bytes)
+                batch.reserved_bytes = 0
+            if batch.error is not None and not batch.parts:
+                self._remember_failure(batch)
+            batch.notify()
+
+    def _release(self, byte_count: int) -> None:
+        self._memory_used -= byte_count
+        if self._memory_waiters:
+            self._wake_memory_waiter()
+
+    def _wake_memory_waiter(self) -> None:
+        while self._memory_waiters:
+            waiter = self._memory_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _remember_failure(self, batch: Batch) -> None:
+        if len(self._failures) < FAILURES_REMEMBERED:
+            self._failures.append(batch)
+        else:
+            self._failures = [failed for failed in self._failures if not failed.observed]
+            if len(self._failures) < FAILURES_REMEMBERED:
+                self._failures.append(batch)
+            else:
+                self._failures_forgotten += batch.record_count
+
+    def _report_failures(self) -> None:
+        failures = [batch for batch in self._failures if not batch.observed]
+        count = sum(batch.record_count for batch in failures) + self._failures_forgotten
+        self._failures.clear()
+        self._failures_forgotten = 0
+        if failures and failures[0].error is not None:
+            raise UndeliveredRecords(count, failures[0].error)
+
+    # ----------------------------------------------------------------------------------------------- flush and close
+    def _rush(self) -> None:
+        """Send open batches at once while somebody waits for them."""
+        self._flushes += 1
+        self._accumulator.rushing = True
+        self._sender.wake()
+
+    def _unrush(self) -> None:
+        self._flushes -= 1
+        self._accumulator.rushing = self._flushes > 0
+
+    async def _flush(self, deadline: Deadline) -> None:
+        pending = [batch for queue in self._accumulator.active_queues() for batch in queue.unfinished()]
+        if pending:
+            await self._wait_for(pending, deadline)
+        await asyncio.sleep(0)  # whoever awaits a delivery looks at its failure first
+        self._report_failures()
+
+    async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
+        left = len(pending)
+        all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def one_done() -> None:
+            nonlocal left
+            left -= 1
+            if not left and not all_done.done():
+                all_done.set_result(None)
+
+        for batch in pending:
+            batch.when_done(one_done)
+        self._rush()
+        try:
+            async with asyncio.timeout(deadline.remaining_ms() / 1000):
+                await all_done
+        except TimeoutError:
+            waiting = [batch for batch in pending if not batch.done]
+            partitions = sorted({str(batch.topic_partition) for batch in waiting})
+            raise FlushTimedOut(
+                f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged after "
+                f"{round(deadline.timeout_ms)} ms",
+                self._last_obstacle(),
+            ) from None
+        finally:
+            self._unrush()
+
+    def _abort_rest(self) -> None:
+        """The end: nothing stays without an outcome."""
+        for queue in self._accumulator.active_queues():
+            for batch in queue.unfinished():
+                in_doubt = batch.maybe_written or batch.in_flight
+                fate = "it may be in the log all the same" if in_doubt else "nothing was written"
+                error = DeliveryAborted(
+                    f"the producer was closed before records for {queue.topic_partition} were acknowledged ({fate})",
+                    maybe_written=in_doubt,
+                )
+                self._accumulator.expire(batch, error)
+        finished, self._accumulator.finished = self._accumulator.finished, []
+        self._on_finished(finished)
+        while self._memory_waiters:
+            waiter = self._memory_waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(ClientClosed("the producer was closed"))
+
+    def _last_obstacle(self) -> MinibrokerError | None:
+        """Why the oldest waiting batch is not through."""
+        batches = [batch for queue in self._accumulator.active_queues() if (batch := queue.oldest()) is not None]
+        if not batches:
+            return None
+        oldest = min(batches, key=lambda batch: batch.created_ms)
+        return oldest.last_error or self._cluster.leader_problem(oldest.topic_partition)
+
+    def _check_open(self) -> None:
+        if not self._started or self._closing:
+            raise ClientClosed("the producer is not open: use `async with Producer(...)` or `await producer.start()`")
+
+
+def _as_bytes(name: str, value: object) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidCall(f"{name} is {type(value).__name__}; it must be bytes or None (encode text first)")
+
+
+def _checked_headers(headers: Headers) -> tuple[Header, ...]:
+    for header in headers:
+        if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], bytes | None):
+            raise InvalidCall(f"header {header!r} is not a pair of str and bytes (or None)")
+    return tuple((name, content) for name, content in headers)
+
+
+def _record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Upper bound of a batch that holds only this record."""
+    probe = BatchBuilder(0)
+    probe.append(key, value, 0, headers)
+    return probe.size_bytes

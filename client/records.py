@@ -1,0 +1,96 @@
+"""What a consumer hands out: records, decoded a batch at a time.
+
+Owns: the public Record, and reading one batch of a fetched chunk. The hot path of consuming: one decoder call and one
+object a record.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    Header,
+    check_batch,
+    read_header,
+)
+
+RecordTuple = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+_DECODER = msgspec.msgpack.Decoder(list[RecordTuple])
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One record and where it stands."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    """Epoch of the leader that wrote it."""
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class RecordBatch(msgspec.Struct, frozen=True):
+    """Consecutive records of one partition, as `getmany_batches` hands them out: no object a record.
+
+    The record `values[i]` stands at `base_offset + i`.
+    """
+
+    topic_partition: TopicPartition
+    base_offset: Offset
+    leader_epoch: LeaderEpoch
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    timestamps_ms: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def read_batch(buffer: bytes, position: int, check_crcs: bool) -> tuple[BatchHeader, list[RecordTuple]]:
+    """Header and records of the batch at `position`, checked as far as wanted. Raises CorruptBatch."""
+    header = check_batch(buffer, position) if check_crcs else read_header(buffer, position)
+    payload = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
+    try:
+        tuples = _DECODER.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptBatch(f"the payload does not decode: {error}", position) from None
+    if len(tuples) != header.record_count:
+        raise CorruptBatch(f"{len(tuples)} records instead of {header.record_count}", position)
+    return header, tuples
+
+
+def to_records(
+    partition: TopicPartition, header: BatchHeader, tuples: list[RecordTuple], start: Offset
+) -> list[Record]:
+    """The records from offset `start` on."""
+    topic, index = partition
+    epoch = header.partition_leader_epoch
+    base, time = header.base_offset, header.base_timestamp
+    if start > base:
+        tuples = tuples[start - base :]
+    return [
+        Record(topic, index, base + delta, epoch, time + timestamp_delta, key, value, headers)
+        for delta, timestamp_delta, key, value, headers in tuples
+    ]
+
+
+def to_columns(partition: TopicPartition, header: BatchHeader, tuples: list[RecordTuple], start: Offset) -> RecordBatch:
+    """The records from offset `start` on, as columns."""
+    base, time = header.base_offset, header.base_timestamp
+    if start > base:
+        tuples = tuples[start - base :]
+    return RecordBatch(
+        partition,
+        max(base, start),
+        header.partition_leader_epoch,
+        [entry[2] for entry in tuples],
+        [entry[3] for entry in tuples],
+        [time + entry[1] for entry in tuples],
+    )

@@ -1,0 +1,65 @@
+"""What to do after a failure, and when. Pure.
+
+Owns: the classes of error codes as a client sees them (replication.md section 10) and the back-off. Refuses to know
+what is retried. Randomness comes in as a number, so that one seed gives one run.
+"""
+
+from enum import Enum
+
+from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
+
+JITTER = 0.2
+"""A fifth up or down: clients that failed together should not come back together (as in Kafka)."""
+
+
+class Verdict(Enum):
+    """What the answer to a produced batch means."""
+
+    WRITTEN = "it is in the log"
+    RETRY = "try again: it may succeed later"
+    SPLIT = "too large as a whole, perhaps not in parts"
+    RESTART = "the broker does not know this producer's last sequence: a new producer epoch is needed"
+    FENCED = "this producer's identity belongs to somebody else"
+    FAIL = "it will never succeed"
+
+
+def judge_produce(code: ErrorCode, record_count: int) -> Verdict:
+    """The verdict on one batch."""
+    if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        return Verdict.WRITTEN
+    if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+        return Verdict.RESTART
+    if code is ErrorCode.INVALID_PRODUCER_EPOCH:
+        return Verdict.FENCED
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return Verdict.SPLIT if record_count > 1 else Verdict.FAIL
+    return Verdict.RETRY if code in RETRIABLE else Verdict.FAIL
+
+
+LEAVES_DOUBT = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""After these a produced batch may be in some log all the same. NOT_LEADER_OR_FOLLOWER is among them: a leader that is
+deposed answers its waiters so, after it has appended."""
+
+
+def refreshes_metadata(code: ErrorCode) -> bool:
+    """Should the client ask anew who leads what?"""
+    return code in REFRESHES_METADATA
+
+
+def backoff_ms(attempt: int, base_ms: float, max_ms: float, unit_random: float) -> float:
+    """Pause before the attempt after `attempt` failed ones (1 is the first): doubled each time, bounded, jittered.
+
+    `unit_random` is in [0, 1).
+    """
+    assert attempt >= 1
+    pause = min(max_ms, base_ms * 2.0 ** min(attempt - 1, 30))
+    return pause * (1.0 - JITTER + 2.0 * JITTER * unit_random)

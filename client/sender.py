@@ -1,0 +1,440 @@
+"""Sends what the accumulator decides, and brings the answers back to it. The producer's shell.
+
+Owns: requests in flight (one lane a broker), timers, the producer's identity, and when to look for new leaders.
+Decides nothing about order or sequences: that is `accumulator`. There is no task a batch and no future a record:
+everything here runs in callbacks of the loop, from an answer to the next request in one synchronous call.
+
+What makes it run: a batch is full; linger_ms passed; an answer came; a connection opened or was lost; metadata came;
+an identity was granted; a back-off or a deadline ended. The last four of these share one timer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from minibroker.client.accumulator import Accumulator, PartitionQueue
+from minibroker.client.batches import Batch, ProducerIdentity
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import (
+    BrokerUnreachable,
+    DeliveryTimedOut,
+    MinibrokerError,
+    broker_error,
+)
+from minibroker.client.limits import Deadline
+from minibroker.client.metadata_cache import Address
+from minibroker.client.retry import Verdict, backoff_ms
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, from_wire
+from minibroker.protocol.messages import (
+    ApiVersionsRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    Response,
+)
+from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
+
+SLOW_ANSWER_MS = 1_000.0
+"""An answer that takes longer than this is a reason to ask others who leads: a paused leader does not say that it was
+replaced, and would otherwise hold its batches for request_timeout_ms."""
+TIMER_SLACK_MS = 0.5
+"""Loops count in whole milliseconds: a timer may fire this much before the moment it was set for."""
+
+
+class SenderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    acks: int
+    max_request_size: int
+    in_flight_max: int
+    """Requests in flight for each broker."""
+    request_timeout_ms: int
+    delivery_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+class _Sent(msgspec.Struct, eq=False):
+    """One request that waits for its answer."""
+
+    batches: list[Batch]
+    connection: RpcConnection
+    sent_at_ms: float
+
+
+class _Lane:
+    """The way to one broker."""
+
+    __slots__ = ("broker_id", "in_flight")
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self.broker_id = broker_id
+        self.in_flight: dict[int, _Sent] = {}
+        """In order of sending."""
+
+
+class Sender:
+    """Started and closed by the producer that owns it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        settings: SenderSettings,
+        on_finished: Callable[[list[Batch]], None],
+        on_packed: Callable[[Batch], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._settings = settings
+        self._on_finished = on_finished
+        self._on_packed = on_packed
+        self._loop = asyncio.get_running_loop()
+        self._queues: list[PartitionQueue] = []
+        self._lanes: dict[BrokerId, _Lane] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0.0
+        self._soon = False
+        self._sent_count = 0
+        self._seen_version = -1
+        self._identity_task: asyncio.Task[None] | None = None
+        self._identity_error: MinibrokerError | None = None
+        self._fresh_identity = False
+        self._closed = False
+        cluster.add_listener(self._on_metadata)
+        cluster.connections.on_change = self._on_connection
+
+    # ---------------------------------------------------------------------------------------------- for the producer
+    def now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def add_queue(self, queue: PartitionQueue) -> None:
+        """A partition joins; its leader is taken from metadata, now and from now on."""
+        self._queues.append(queue)
+        info = self._cluster.metadata.partition(queue.topic_partition)
+        self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
+
+    def batch_opened(self, now_ms: float) -> None:
+        """A batch began to collect: it is sent after linger_ms at the latest."""
+        if self._accumulator.linger_ms <= 0 or self._accumulator.rushing:
+            self.wake()
+        else:
+            self._arm(now_ms + self._accumulator.linger_ms)
+
+    def batch_sealed(self, queue: PartitionQueue) -> None:
+        """A batch is full: send it now, if its broker has room."""
+        if queue.leader is not None:
+            self._drain(queue.leader)
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look at everything, soon."""
+        if not self._soon and not self._closed:
+            self._soon = True
+            self._loop.call_soon(self._tick)
+
+    def want_identity(self) -> None:
+        """Idempotence needs a producer id: ask for it before the first record comes."""
+        self._accumulator.identity_wanted = True
+        self._obtain_identity()
+
+    async def barrier(self, deadline: Deadline) -> None:
+        """With acks=0 nobody answers: make sure that brokers have received what was written to their connections.
+
+        A later request on the same connection is read after it, so any answer to one proves it.
+        """
+        for broker_id in self._lanes:
+            connection = self._cluster.open_connection(broker_id)
+            if connection is not None:
+                try:
+                    await connection.request(ApiVersionsRequest(), deadline.at_most(self._settings.request_timeout_ms))
+                except RpcError:
+                    continue  # acks=0 promises nothing
+
+    async def close(self) -> None:
+        """Stop. Batches without outcome are the producer's to end."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._identity_task is not None:
+            self._identity_task.cancel()
+            await asyncio.gather(self._identity_task, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------------- sending
+    def _drain(self, leader: BrokerId) -> None:
+        """Fill the lane to one broker."""
+        accumulator = self._accumulator
+        lane = self._lanes.get(leader)
+        if lane is None:
+            lane = self._lanes[leader] = _Lane(leader)
+        now_ms = self.now_ms() + TIMER_SLACK_MS
+        while len(lane.in_flight) < self._settings.in_flight_max and accumulator.has_work(leader) and not self._closed:
+            connection = self._cluster.open_connection(leader)
+            if connection is None:
+                break  # _on_connection goes on
+            batches = accumulator.drain(leader, now_ms, self._settings.max_request_size)
+            if not batches or not self._send(lane, connection, batches):
+                break
+        if accumulator.identity_wanted:
+            self._obtain_identity()
+
+    def _send(self, lane: _Lane, connection: RpcConnection, batches: list[Batch]) -> bool:
+        topics: dict[str, list[ProducePartition]] = {}
+        for batch in batches:
+            assert batch.packed is not None
+            self._on_packed(batch)
+            topic, index = batch.queue.topic_partition
+            topics.setdefault(topic, []).append(ProducePartition(index=index, records=batch.packed))
+        request = ProduceRequest(
+            acks=self._settings.acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            topic_data=[ProduceTopic(name=name, partition_data=parts) for name, parts in topics.items()],
+        )
+        try:
+            if self._settings.acks == 0:
+                connection.send_without_reply(request)
+                self._finish_unanswered(batches)
+                return True
+            self._sent_count = number = self._sent_count + 1
+            now_ms = self.now_ms()
+            lane.in_flight[number] = _Sent(batches, connection, now_ms)
+            connection.send(request, partial(self._on_reply, lane, number))
+            self._arm(now_ms + SLOW_ANSWER_MS)
+        except ConnectionClosed as error:
+            lane.in_flight.pop(self._sent_count, None)
+            for batch in batches:
+                self._accumulator.unsend(batch)
+                batch.last_error = BrokerUnreachable(f"broker {lane.broker_id}: {error}", lane.broker_id)
+            self._cluster.request_refresh()
+            self.wake()
+            return False
+        return True
+
+    def _finish_unanswered(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            self._accumulator.written(batch, None, None)
+        self._tell()
+
+    # ------------------------------------------------------------------------------------------------------- answers
+    def _on_reply(self, lane: _Lane, number: int, reply: Response | RpcError) -> None:
+        sent = lane.in_flight.pop(number)
+        if isinstance(reply, ProduceResponse) and not reply.error_code:
+            answers = {(t.name, p.index): p for t in reply.responses for p in t.partition_responses}
+            for batch in sent.batches:
+                answer = answers.get(batch.queue.topic_partition)
+                if answer is None:
+                    self._on_lost(lane, batch, f"broker {lane.broker_id} did not answer for {batch.topic_partition}")
+                elif answer.error_code == 0:
+                    self._accumulator.written(batch, from_wire(answer.base_offset), from_wire(answer.leader_epoch))
+                else:
+                    self._on_error(lane, batch, answer)
+        elif isinstance(reply, Response):
+            for batch in sent.batches:
+                index = batch.queue.topic_partition.partition
+                answer = ProducePartitionResponse(
+                    index=index, error_code=reply.error_code, error_message=reply.error_message
+                )
+                self._on_error(lane, batch, answer)
+        else:
+            for batch in sent.batches:
+                self._on_lost(lane, batch, f"broker {lane.broker_id}: {reply}")
+        if self._accumulator.finished:
+            self._tell()
+        self._drain(lane.broker_id)
+
+    def _on_error(self, lane: _Lane, batch: Batch, answer: ProducePartitionResponse) -> None:
+        partition = batch.queue.topic_partition
+        if answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._accumulator.written(batch, None, None)  # written before; where, the broker no longer knows
+            return
+        error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), answer.error_message)
+        verdict = self._accumulator.refused(batch, error, self._retry_at_ms(batch))
+        if verdict is Verdict.FENCED:
+            self._fresh_identity = True
+        if error.refreshes_metadata:
+            if self._cluster.metadata.apply_hint(partition, answer.current_leader):
+                info = self._cluster.metadata.partition(partition)
+                self._accumulator.set_leader(batch.queue, info.leader, info.leader_epoch)
+            self._cluster.request_refresh()
+        self._arm_for(batch.queue)
+
+    def _on_lost(self, lane: _Lane, batch: Batch, reason: str) -> None:
+        error = BrokerUnreachable(f"{reason} [{self._cluster.where(batch.queue.topic_partition)}]", lane.broker_id)
+        self._accumulator.lost(batch, error, self._retry_at_ms(batch))
+        self._cluster.request_refresh()
+        self._arm_for(batch.queue)
+
+    def _retry_at_ms(self, batch: Batch) -> float:
+        settings = self._settings
+        unit_random = self._cluster.runtime.random.random()
+        failures = batch.queue.failures + 1
+        return self.now_ms() + backoff_ms(
+            failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random
+        )
+
+    def _tell(self) -> None:
+        finished, self._accumulator.finished = self._accumulator.finished, []
+        if finished:
+            self._on_finished(finished)
+
+    # ---------------------------------------------------------------------------------------------------- the timer
+    def _arm(self, at_ms: float) -> None:
+        """Tick at this time, or earlier."""
+        if self._timer is not None:
+            if self._timer_at_ms <= at_ms:
+                return
+            self._timer.cancel()
+        if not self._closed:
+            self._timer_at_ms = at_ms
+            self._timer = self._loop.call_at(at_ms / 1000, self._on_timer)
+
+    def _arm_for(self, queue: PartitionQueue) -> None:
+        now_ms = self.now_ms()
+        ready_at_ms = self._accumulator.ready_at_ms(queue, now_ms)
+        if ready_at_ms is None:
+            return
+        if ready_at_ms > now_ms:
+            self._arm(ready_at_ms)
+        else:
+            self.wake()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._tick()
+
+    def _tick(self) -> None:
+        """Look at everything: what expired, what may be sent, who answers too slowly; then set the timer."""
+        self._soon = False
+        if self._closed:
+            return
+        now_ms = self.now_ms()
+        self._expire(now_ms + TIMER_SLACK_MS)
+        self._check_lanes(now_ms + TIMER_SLACK_MS)
+        for leader in self._accumulator.leaders():
+            if leader is None:
+                self._cluster.request_refresh()
+            else:
+                self._drain(leader)
+        next_ms = [lane_ms for lane in self._lanes.values() for lane_ms in self._lane_times(lane, now_ms)]
+        for queue in self._accumulator.active_queues():
+            oldest = queue.oldest()
+            if oldest is not None:
+                next_ms.append(oldest.deadline_ms)
+            ready_at_ms = self._accumulator.ready_at_ms(queue, now_ms)
+            if ready_at_ms is not None and ready_at_ms > now_ms + TIMER_SLACK_MS:
+                next_ms.append(ready_at_ms)
+        if next_ms:
+            self._arm(max(min(next_ms), now_ms + 1))
+
+    def _lane_times(self, lane: _Lane, now_ms: float) -> list[float]:
+        if not lane.in_flight:
+            return []
+        oldest = next(iter(lane.in_flight.values()))
+        return [min(now_ms + SLOW_ANSWER_MS, oldest.sent_at_ms + self._settings.request_timeout_ms)]
+
+    def _expire(self, now_ms: float) -> None:
+        for queue in self._accumulator.active_queues():
+            while (batch := queue.oldest()) is not None and batch.deadline_ms <= now_ms:
+                if batch.packed is None:
+                    batch.record_count = batch.builder.record_count
+                self._accumulator.expire(batch, self._expiry_error(batch))
+        self._tell()
+
+    def _expiry_error(self, batch: Batch) -> DeliveryTimedOut:
+        partition = batch.topic_partition
+        last = batch.last_error
+        if last is None:
+            identity_missing = self._accumulator.idempotent and self._accumulator.identity is None
+            last = self._identity_error if identity_missing else None
+        if last is None:
+            last = self._cluster.leader_problem(partition)
+        fate = "it may be in the log all the same" if batch.maybe_written or batch.in_flight else "nothing was written"
+        return DeliveryTimedOut(
+            f"{batch.record_count} records for {partition} timed out after {self._settings.delivery_timeout_ms} ms "
+            f"and {batch.attempts} attempts ({fate})",
+            last,
+            maybe_written=batch.maybe_written or batch.in_flight,
+        )
+
+    def _check_lanes(self, now_ms: float) -> None:
+        """Who answers too slowly? A leader that was replaced meanwhile is not waited for."""
+        for lane in self._lanes.values():
+            if not lane.in_flight:
+                continue
+            oldest = next(iter(lane.in_flight.values()))
+            age_ms = now_ms - oldest.sent_at_ms
+            if age_ms < SLOW_ANSWER_MS:
+                continue
+            deposed = any(batch.queue.leader not in (lane.broker_id, None) for batch in oldest.batches)
+            if deposed or age_ms >= self._settings.request_timeout_ms:
+                oldest.connection.abort()  # all its requests come back as lost, and are retried elsewhere
+            else:
+                self._cluster.request_refresh()
+
+    # --------------------------------------------------------------------------------------------- news from outside
+    def _on_metadata(self) -> None:
+        metadata = self._cluster.metadata
+        if metadata.version != self._seen_version:
+            self._seen_version = metadata.version
+            for queue in self._queues:
+                info = metadata.partition(queue.topic_partition)
+                self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
+        if self._accumulator.active_queues():
+            self.wake()
+
+    def _on_connection(self, address: Address) -> None:
+        """A connection opened, was lost, or could not be made."""
+        if self._closed:
+            return
+        for leader in self._accumulator.leaders():
+            if leader is not None and self._cluster.metadata.brokers.get(leader) == address:
+                if self._cluster.connections.last_error(address) is not None:
+                    self._cluster.request_refresh()
+                self._drain(leader)
+
+    # ------------------------------------------------------------------------------------------------------ identity
+    def _obtain_identity(self) -> None:
+        if self._identity_task is None and not self._closed:
+            self._identity_task = self._loop.create_task(self._ask_for_identity())
+            self._identity_task.add_done_callback(self._identity_task_ended)
+
+    def _identity_task_ended(self, task: "asyncio.Task[None]") -> None:
+        self._identity_task = None
+        if not task.cancelled():
+            task.result()  # a bug must be seen
+            self._tick()
+
+    async def _ask_for_identity(self) -> None:
+        """A first identity, or the next epoch of the one we have. Tries until it is granted or the producer closes."""
+        accumulator = self._accumulator
+        failures = 0
+        while True:
+            had = None if self._fresh_identity else accumulator.identity
+            request = InitProducerIdRequest(
+                producer_id=had.producer_id if had else NO_PRODUCER_ID,
+                producer_epoch=had.producer_epoch if had else NO_PRODUCER_EPOCH,
+            )
+            try:
+                deadline = Deadline(self._settings.request_timeout_ms)
+                reply = await self._cluster.ask_any(request, InitProducerIdResponse, deadline)
+            except MinibrokerError as error:
+                self._identity_error = error
+                failures += 1
+                self._fresh_identity = self._fresh_identity or (had is not None and not error.retriable)
+                settings, unit_random = self._settings, self._cluster.runtime.random.random()
+                pause_ms = backoff_ms(failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random)
+                await asyncio.sleep(pause_ms / 1000)
+                continue
+            generation = accumulator.identity.generation + 1 if accumulator.identity else 0
+            accumulator.identity = ProducerIdentity(reply.producer_id, reply.producer_epoch, generation)
+            accumulator.identity_wanted = False
+            self._identity_error = None
+            self._fresh_identity = False
+            return
