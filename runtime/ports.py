@@ -224,7 +224,8 @@ class SessionEvent(msgspec.Struct, frozen=True):
 
 
 Watcher = Callable[[], None]
-"""Called at most once, on the event loop, when the watched thing changed or the session ended. Read again then."""
+"""Called at most once, on the event loop, when the watched thing changed; also when there is a connection again after
+an outage, in the same session or a new one, for it may have changed unseen. Read again then."""
 
 
 class Coordination(Protocol):

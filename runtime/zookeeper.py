@@ -205,7 +205,6 @@ class ZooKeeperCoordination:
             self._session_ended = True
             self._session_deadline = NEVER
             self._tell("expired")
-            self._fire_held_watches()
         if client.client_state == "CLOSED":  # kazoo's thread has died of an error of its own: begin anew
             self._stop_client(client)
             self._open_client()
@@ -229,7 +228,7 @@ class ZooKeeperCoordination:
     # ------------------------------------------------------------------------------------------------- watches
     def _on_watch(self, shot: "OneShot", session_ended: bool) -> None:
         """kazoo forgets its watches when a connection breaks, and calls them. What they watch cannot be read then, so
-        they are kept until the connection is back or the session is over; a change in between is never missed."""
+        they are kept until there is a connection again, of this session or the next; no change is missed."""
         if session_ended and not self._connected.is_set() and not self._closed:
             self._held_watches.append(shot)
         elif not self._closed:

@@ -189,7 +189,6 @@ class SimulatedCoordination(LinkOwner):
         self._session_ended = True
         self._session_deadline = NEVER
         self._tell("expired")
-        self._fire_held()
 
     def _tell(self, kind: str) -> None:
         if not self._closed:

@@ -94,6 +94,11 @@ class Link:
         self._server.forget_watches(self)
         self.deliver(self._owner.on_broken, self)
 
+    def break_in_between(self) -> None:
+        """Reset by the network: cuts do not keep it from the client."""
+        self._server.forget_watches(self)
+        self._server.loop.call_soon(self._owner.on_broken, self, context=self.process.context)
+
     def break_from_client(self) -> None:
         """The client has given it up; the server sees that, or hears nothing more."""
         self.is_open = False
@@ -149,10 +154,10 @@ class SimulatedZooKeeper:
         self._lost_replies[host] = self._lost_replies.get(host, 0) + times
 
     def drop_connection(self, host: str) -> None:
-        """A reset connection; the session lives."""
+        """A reset connection, wherever it was broken: both ends learn of it. The session lives."""
         for session in list(self.sessions.values()):
             if session.link is not None and session.link.process.name == host:
-                session.link.break_from_server()
+                session.link.break_in_between()
                 session.link = None
 
     def expire_session(self, session_id: int) -> None:

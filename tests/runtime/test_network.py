@@ -279,7 +279,7 @@ async def test_what_is_changed_after_write_arrives_changed(doors: Doors) -> None
     data[:] = b"b" * 1_000_000
     pair.server.transport.resume_reading()
     await pair.server.until_received(len(filler) + len(data))
-    arrived = pair.server.received[-1:]
+    arrived = bytes(pair.server.received[-1:])
     assert arrived == (b"a" if doors.kind == "asyncio" else b"b")
     await pair.close()
 
