@@ -1,8 +1,8 @@
 """Sends many records through the public Producer and keeps account of each: what `produce` and the demo write with.
 
-Owns: which records are on their way, which were acknowledged where, and the report of acknowledged records (one line
-`topic<TAB>partition<TAB>offset<TAB>CRC-32C of the value, 8 hex digits`, the format that `audit --acked` reads). Refuses
-to know where records come from, and to retry: the Producer does.
+Owns: which records are on their way, which were acknowledged where, and the report of acknowledged records, as
+`audit --acked` reads it: a line a record, `topic<TAB>partition<TAB>offset<TAB>CRC-32C of the value in 8 hex digits`
+(`-` for a null value). Refuses to know where records come from, and to retry: the Producer does.
 """
 
 from collections import deque
@@ -56,7 +56,7 @@ class RecordSender:
         self._topic = topic
         self._report = report
         self._on_acknowledged = on_acknowledged
-        self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int, int]]] = {}
+        self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int | None, int]]] = {}
         """Per partition, in order: (delivery, bytes, CRC of the value, tag)."""
         self._until_collect = COLLECT_EVERY
 
@@ -74,7 +74,7 @@ class RecordSender:
             self.collect()
             delivery = await self._producer.send(self._topic, value, key, partition, headers)
         size = len(value) if value is not None else 0
-        checksum = crc32c(value or b"") if self._report is not None else 0
+        checksum = crc32c(value) if self._report is not None and value is not None else None
         name = delivery.topic_partition
         waiting = self._waiting.get(name)
         if waiting is None:
@@ -98,7 +98,7 @@ class RecordSender:
                 self._report.write(b"".join(lines))
 
     def _settle(
-        self, name: TopicPartition, delivery: Delivery, size: int, checksum: int, tag: int, lines: list[bytes]
+        self, name: TopicPartition, delivery: Delivery, size: int, checksum: int | None, tag: int, lines: list[bytes]
     ) -> None:
         tally = self.tally
         try:
@@ -114,7 +114,8 @@ class RecordSender:
         if offset is None:
             return  # acks=0: nobody knows
         if self._report is not None:
-            lines.append(b"%s\t%d\t%d\t%08x\n" % (name.topic.encode(), name.partition, offset, checksum))
+            text = b"-" if checksum is None else b"%08x" % checksum
+            lines.append(b"%s\t%d\t%d\t%s\n" % (name.topic.encode(), name.partition, offset, text))
         if self._on_acknowledged is not None:
             self._on_acknowledged(name, offset, -1 if metadata.leader_epoch is None else metadata.leader_epoch, tag)
 

@@ -1,0 +1,145 @@
+"""`minibroker consume`: a topic's records on stdout."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, run_async, timeout_option
+
+if TYPE_CHECKING:
+    from minibroker.client.records import Record
+    from minibroker.record_reader import RecordReader
+    from minibroker.starting_point import StartingPoint
+
+
+@click.command()
+@bootstrap_option
+@click.option("-t", "--topic", required=True)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
+@click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
+@click.option("-c", "--count", type=click.IntRange(1), help="End after so many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="End at what was the end when the command began.")
+@click.option("-f", "--format", "format_text", help="%t %p %o %e %k %K %s %S %T %h %R %% \\n \\t \\xNN")
+@click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object a line.")
+@timeout_option(30, "Give up when no leader has answered for so many seconds.")
+def consume(
+    bootstrap_servers: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    offset: str,
+    count: int | None,
+    exit_at_end: bool,
+    format_text: str | None,
+    as_json: bool,
+    timeout_s: float,
+) -> int:
+    """Print a topic's records.
+
+    Values are written byte for byte, each followed by a newline. Without -e or -c it waits for more until Ctrl-C.
+    @TIME is milliseconds since 1970 or ISO-8601; -N is N records before the end of each partition.
+    """
+    from minibroker.starting_point import BadStart, parse_start
+
+    try:
+        point = parse_start(offset)
+    except BadStart as error:
+        raise click.BadParameter(str(error), param_hint="-o") from None
+    show = _printer(format_text, as_json)
+    run_async(
+        _consume(bootstrap_servers, topic, partitions, point, count, exit_at_end, show, timeout_s), fast_loop=True
+    )
+    return EXIT_FINE
+
+
+def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], bytes] | None":
+    """How a record is printed; None for the fast way: the value and a newline."""
+    if as_json:
+        import json
+
+        from minibroker.record_format import consumed_as_json
+
+        encode = json.JSONEncoder(ensure_ascii=True).encode
+        return lambda record: encode(consumed_as_json(record)).encode() + b"\n"
+    if format_text is None:
+        return None
+    from minibroker.record_format import BadFormat, compile_format
+
+    try:
+        return compile_format(format_text)
+    except BadFormat as error:
+        raise click.BadParameter(str(error), param_hint="-f") from None
+
+
+async def _consume(
+    servers: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    point: "StartingPoint",
+    count: int | None,
+    exit_at_end: bool,
+    show: "Callable[[Record], bytes] | None",
+    timeout_s: float,
+) -> None:
+    from minibroker.client.consumer import Consumer
+    from minibroker.client.errors import MinibrokerError
+    from minibroker.record_reader import RecordReader
+
+    timeout_ms = max(1, round(timeout_s * 1000))
+    consumer = Consumer(
+        bootstrap_servers=servers,
+        client_id="minibroker-consume",
+        bootstrap_timeout_ms=min(10_000, timeout_ms),
+        auto_offset_reset="none",
+    )
+    try:
+        async with consumer:
+            reader = RecordReader(consumer, topic, partitions, point, timeout_ms)
+            await reader.start()
+            await (
+                _print_values(reader, count, exit_at_end) if show is None else _print(reader, count, exit_at_end, show)
+            )
+    except MinibrokerError as error:
+        raise CommandFailed(str(error)) from None
+
+
+async def _print_values(reader: "RecordReader", count: int | None, exit_at_end: bool) -> None:
+    write, flush = _output()
+    left = count
+    async for batches in reader.batches(exit_at_end):
+        for batch in batches:
+            values = batch.values if left is None else batch.values[:left]
+            write(_joined(values))
+            if left is not None:
+                left -= len(values)
+                if left <= 0:
+                    flush()
+                    return
+        flush()
+
+
+def _joined(values: "Any") -> bytes:
+    try:
+        return b"\n".join(values) + b"\n"
+    except TypeError:  # a null value: an empty line
+        return b"".join((value or b"") + b"\n" for value in values)
+
+
+async def _print(
+    reader: "RecordReader", count: int | None, exit_at_end: bool, show: "Callable[[Record], bytes]"
+) -> None:
+    write, flush = _output()
+    left = count
+    async for records in reader.records(exit_at_end):
+        some = records if left is None else records[:left]
+        write(b"".join(map(show, some)))
+        flush()
+        if left is not None:
+            left -= len(some)
+            if left <= 0:
+                return
+
+
+def _output() -> "tuple[Callable[[bytes], object], Callable[[], None]]":
+    return sys.stdout.buffer.write, sys.stdout.buffer.flush

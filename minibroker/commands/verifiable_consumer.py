@@ -1,0 +1,110 @@
+"""`minibroker verifiable-consumer`: what was read, one JSON event a line, as Kafka's tool of that name."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, json_option, run_async, timeout_option
+from minibroker.events import print_event
+
+if TYPE_CHECKING:
+    from minibroker.client.records import Record
+    from minibroker.starting_point import StartingPoint
+
+
+@click.command()
+@bootstrap_option
+@click.option("-t", "--topic", required=True)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
+@click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
+@click.option("-n", "--max-messages", type=int, default=-1, help="[default: until Ctrl-C]")
+@click.option("-e", "--exit-at-end", is_flag=True, help="End at what was the end when the command began.")
+@click.option("--verbose", is_flag=True, help="One record_data event a record, too.")
+@timeout_option(30, "Give up when no leader has answered for so many seconds.")
+@json_option
+def verifiable_consumer(
+    bootstrap_servers: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    offset: str,
+    max_messages: int,
+    exit_at_end: bool,
+    verbose: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Read records; one JSON event a line.
+
+    Events: startup_complete, partitions_assigned, records_consumed, record_data (--verbose), shutdown_complete. It
+    always speaks JSON. Ctrl-C ends it cleanly.
+    """
+    from minibroker.starting_point import BadStart, parse_start
+
+    try:
+        point = parse_start(offset)
+    except BadStart as error:
+        raise click.BadParameter(str(error), param_hint="-o") from None
+    try:
+        work = _consume(bootstrap_servers, topic, partitions, point, max_messages, exit_at_end, verbose, timeout_s)
+        run_async(work, fast_loop=True)
+    except KeyboardInterrupt:
+        pass  # how an endless run ends
+    print_event("shutdown_complete")
+    return EXIT_FINE
+
+
+async def _consume(
+    servers: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    point: "StartingPoint",
+    max_messages: int,
+    exit_at_end: bool,
+    verbose: bool,
+    timeout_s: float,
+) -> None:
+    from minibroker.client.consumer import Consumer
+    from minibroker.client.errors import MinibrokerError
+    from minibroker.record_reader import RecordReader
+
+    timeout_ms = max(1, round(timeout_s * 1000))
+    consumer = Consumer(
+        bootstrap_servers=servers,
+        client_id="minibroker-verifiable-consumer",
+        bootstrap_timeout_ms=min(10_000, timeout_ms),
+        auto_offset_reset="none",
+    )
+    left = max_messages if max_messages >= 0 else None
+    try:
+        async with consumer:
+            reader = RecordReader(consumer, topic, partitions, point, timeout_ms)
+            await reader.start()
+            print_event("startup_complete")
+            assigned = [{"topic": name, "partition": index} for name, index in reader.partitions]
+            print_event("partitions_assigned", partitions=assigned)
+            if left == 0:
+                return
+            async for records in reader.records(exit_at_end):
+                some = records if left is None else records[:left]
+                _tell(some, verbose)
+                if left is not None:
+                    left -= len(some)
+                    if left <= 0:
+                        return
+    except MinibrokerError as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _tell(records: "list[Record]", verbose: bool) -> None:
+    """Records of one partition, consecutive."""
+    first, last = records[0], records[-1]
+    place = {"topic": first.topic, "partition": first.partition}
+    summary = place | {"count": len(records), "minOffset": first.offset, "maxOffset": last.offset}
+    print_event("records_consumed", count=len(records), partitions=[summary])
+    for record in records if verbose else ():
+        texts = {"key": _text(record.key), "value": _text(record.value)}
+        print_event("record_data", **place, offset=record.offset, **texts)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="surrogateescape")

@@ -1,0 +1,64 @@
+"""`python -m minibroker.demo`: environment FILE, DEMO_SABOTAGE and DEMO_ENGINE; an exit code that can be trusted."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from minibroker import checkup
+from minibroker.asking import NoAnswer
+from minibroker.audit.errors import AuditError
+from minibroker.client.errors import MinibrokerError
+from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_FOUND_WRONG, EXIT_INTERRUPTED, EXIT_USAGE
+from minibroker.demo.input_lines import BadInput, InputLines
+from minibroker.demo.sabotage import SABOTAGES
+from minibroker.demo.script import DemoFailed, run_demo
+from minibroker.demo.story import Story
+from minibroker.local_cluster import ClusterFailed
+from minibroker.zookeeper_process import PortTaken, ZooKeeperFailed
+
+EXPECTED = (ClusterFailed, NoAnswer, MinibrokerError, AuditError, PortTaken, ZooKeeperFailed, DemoFailed, OSError)
+
+
+def main() -> int:
+    """Run it; 0 only if everything held, 10 if something did not, 1 if it could not run, 130 after Ctrl-C."""
+    story = Story()
+    sabotage = os.environ.get("DEMO_SABOTAGE") or None
+    if sabotage is not None and sabotage not in SABOTAGES:
+        print(f"error: DEMO_SABOTAGE={sabotage} is unknown: choose {', '.join(SABOTAGES)}", file=sys.stderr)
+        return EXIT_USAGE
+    engine = os.environ.get("DEMO_ENGINE", "spark")
+    directory = Path(tempfile.mkdtemp(prefix="minibroker-demo-"))
+    try:
+        complaint = checkup.complaint([*checkup.checks_for_cluster(directory, []), *checkup.checks_for_audit(engine)])
+        if complaint:
+            raise DemoFailed(complaint)
+        lines = InputLines.load(os.environ.get("FILE"))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_demo(story, directory, lines, sabotage, engine))
+    except KeyboardInterrupt:
+        print(f"interrupted; the data stays in {directory}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        shutil.rmtree(directory, ignore_errors=True)
+        return EXIT_USAGE
+    except EXPECTED as error:
+        story.end_progress()
+        story.print_summary()
+        print(f"error: {error}\nthe data and the processes' logs stay in {directory}", file=sys.stderr)
+        return EXIT_COULD_NOT
+    story.print_summary()
+    if story.all_held:
+        shutil.rmtree(directory, ignore_errors=True)
+        return EXIT_FINE
+    print(f"the data, the processes' logs and the audit's report stay in {directory}", file=sys.stderr)
+    return EXIT_FOUND_WRONG
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""What the demo tells: each step with its time, progress while it works, and the verdict.
+
+Owns: the clock of the demo, its output on the terminal and without one, and the list of what had to hold. Refuses to
+know what the steps do.
+"""
+
+import sys
+import time
+
+import click
+import msgspec
+
+from minibroker.command_line import ProgressLine, print_table
+
+PLAIN_PROGRESS_EVERY_S = 5.0
+"""Without a terminal (CI), progress is a line now and then."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Something that must hold."""
+
+    name: str
+    held: bool
+    detail: str
+
+
+class Story:
+    """Told while it happens; `print_summary` repeats the essence."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._line = ProgressLine(after_s=0.0)
+        self._next_plain = time.monotonic() + PLAIN_PROGRESS_EVERY_S
+        self.events: list[tuple[float, str]] = []
+        self.checks: list[Check] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def all_held(self) -> bool:
+        return bool(self.checks) and all(check.held for check in self.checks)
+
+    def tell(self, what: str) -> None:
+        """A step, worth a line in the table at the end."""
+        seconds = self.seconds
+        self.events.append((seconds, what))
+        self._print(seconds, what)
+
+    def check(self, name: str, held: bool, detail: str) -> bool:
+        """Note that something held, or that it did not."""
+        self.checks.append(Check(name, held, detail))
+        mark = click.style("held", fg="green") if held else click.style("DID NOT HOLD", fg="red", bold=True)
+        self._print(self.seconds, f"{name}: {mark} ({detail})")
+        return held
+
+    def progress(self, text: str) -> None:
+        """Where a long step stands."""
+        if self._line.enabled:
+            self._line.show(f"{self.seconds:6.1f} s  {text}")
+        elif time.monotonic() >= self._next_plain:
+            self._next_plain = time.monotonic() + PLAIN_PROGRESS_EVERY_S
+            self._print(self.seconds, f".. {text}")
+
+    def end_progress(self) -> None:
+        self._line.clear()
+
+    def _print(self, seconds: float, text: str) -> None:
+        self._line.clear()
+        self._next_plain = time.monotonic() + PLAIN_PROGRESS_EVERY_S
+        click.echo(f"{seconds:6.1f} s  {text}")
+        sys.stdout.flush()
+
+    def print_summary(self) -> None:
+        """The table of what happened, and the verdict."""
+        self._line.clear()
+        click.echo()
+        print_table(("SECONDS", "WHAT HAPPENED"), [(f"{seconds:.1f}", what) for seconds, what in self.events])
+        click.echo()
+        print_table(
+            ("PROMISE", "HELD", "EVIDENCE"),
+            [(check.name, "yes" if check.held else "NO", check.detail) for check in self.checks],
+        )
+        failed = [check.name for check in self.checks if not check.held]
+        click.echo()
+        if self.all_held:
+            click.secho(f"verdict: all of it held, in {self.seconds:.0f} s", fg="green", bold=True)
+        else:
+            click.secho(f"verdict: FAILED: {'; '.join(failed) or 'it did not get to the end'}", fg="red", bold=True)

@@ -1,0 +1,163 @@
+"""The demo writes: every line, through the public Producer, while the leader of lines-0 is killed.
+
+Owns: when the leader is killed, and what is measured of it: who was elected, when writes went on, how many records
+carry the new epoch. Refuses to know how records are sent again: that is the Producer's.
+"""
+
+import asyncio
+from pathlib import Path
+
+from minibroker.asking import NoAnswer
+from minibroker.broker_process import SESSION_TIMEOUT_MS
+from minibroker.client.producer import Producer
+from minibroker.command_line import human_bytes
+from minibroker.demo.input_lines import InputLines
+from minibroker.demo.ledger import Ledger
+from minibroker.demo.story import Story
+from minibroker.local_cluster import LocalCluster
+from minibroker.protocol.ids import TopicPartition
+from minibroker.record_sender import RecordSender
+
+VICTIM = TopicPartition("lines", 0)
+KILL_AT = 0.4
+"""Share of the records that is acknowledged when the leader is killed."""
+HOLD_AT = 0.6
+"""Share of the records beyond which none is sent before the kill, so that a small input, too, meets a dead leader."""
+NEW_EPOCH_SHARE_MIN = 0.1
+GO_ON_WITHIN_S = SESSION_TIMEOUT_MS / 1000 + 2.5
+"""ZooKeeper needs the session timeout to notice the death; the election and the client get the rest."""
+BATCHES_WANTED = 400
+"""A small input gets small batches, so that each partition has enough of them."""
+ELECTION_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.05
+YIELD_EVERY = 256
+
+
+class _Kill:
+    """The death of the leader, and what followed."""
+
+    def __init__(self, story: Story, cluster: LocalCluster, ledger: Ledger, needed: int, wanted: bool) -> None:
+        self._story = story
+        self._cluster = cluster
+        self._ledger = ledger
+        self._needed = needed
+        self._wanted = wanted
+        self._count = 0
+        self._due = asyncio.Event()
+        self.over = asyncio.Event()
+        """Killed, or left out on purpose."""
+        self.broker: int | None = None
+        self.old_epoch = -1
+        self.at_s = 0.0
+        self.went_on_s: float | None = None
+
+    def acknowledged(self, partition: TopicPartition, offset: int, leader_epoch: int, line: int) -> None:
+        """Called for each record."""
+        self._ledger.acknowledged(partition, offset, leader_epoch, line)
+        self._count += 1
+        if self._count == self._needed:
+            self._due.set()
+        if self.went_on_s is None and self.at_s and partition == VICTIM and leader_epoch > self.old_epoch:
+            self.went_on_s = self._story.seconds
+
+    async def happen(self) -> None:
+        """Wait for the moment, kill, and tell who is elected."""
+        try:
+            await self._due.wait()
+            await self._kill()
+        finally:
+            self.over.set()
+        if self.broker is not None:
+            await self._tell_election()
+
+    async def _kill(self) -> None:
+        before = (await self._cluster.look([VICTIM.topic])).partitions[VICTIM]
+        self.old_epoch = before.leader_epoch
+        share = f"{self._count} records are acknowledged"
+        if not self._wanted:
+            self._story.tell(f"{share}; the kill is left out")
+            return
+        self.broker = before.leader_id
+        self.at_s = self._story.seconds
+        await self._cluster.kill(self.broker)
+        epoch = f"epoch {before.leader_epoch}"
+        self._story.tell(f"{share}; killed broker {self.broker}, leader of {VICTIM} ({epoch}), with SIGKILL")
+
+    async def _tell_election(self) -> None:
+        while True:
+            try:
+                now = (await self._cluster.look([VICTIM.topic], timeout_s=1.0)).partitions.get(VICTIM)
+            except NoAnswer:
+                now = None
+            if now is not None and now.leader_id >= 0 and now.leader_epoch > self.old_epoch:
+                seconds = self._story.seconds - self.at_s
+                who = f"broker {now.leader_id} was elected leader of {VICTIM} with epoch {now.leader_epoch}"
+                self._story.tell(f"{who}, {seconds:.1f} s after the kill; ISR {sorted(now.isr_nodes)}")
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def write_all(
+    story: Story, cluster: LocalCluster, lines: InputLines, ledger: Ledger, acked_file: Path, *, kill: bool
+) -> int | None:
+    """Write every line; returns the killed broker, None if no kill was wanted. What must hold is in the story."""
+    death = _Kill(story, cluster, ledger, int(lines.count * KILL_AT), kill)
+    batch_size = max(4_096, min(131_072, lines.total_bytes // BATCHES_WANTED))
+    started = story.seconds
+    report = acked_file.open("wb", 1 << 20)
+    dying = asyncio.create_task(death.happen())
+    try:
+        async with Producer(cluster.bootstrap_servers, client_id="demo", acks="all", batch_size=batch_size) as producer:
+            sender = RecordSender(producer, VICTIM.topic, report=report, on_acknowledged=death.acknowledged)
+            await _send(story, sender, lines, death)
+            finishing = asyncio.create_task(sender.finish())
+            while not finishing.done():
+                _show(story, sender, lines)
+                await asyncio.wait([finishing], timeout=0.2)
+            tally = await finishing
+        if death.over.is_set():
+            await asyncio.wait_for(dying, ELECTION_TIMEOUT_S)
+    finally:
+        dying.cancel()
+        report.close()
+    seconds = story.seconds - started
+    story.tell(f"wrote {tally.acknowledged} records in {seconds:.1f} s ({human_bytes(lines.total_bytes / seconds)}/s)")
+    failure = f"; first failure: {tally.first_failure}" if tally.first_failure else ""
+    detail = f"{tally.acknowledged} of {lines.count} acknowledged with acks=all{failure}"
+    story.check("every record is acknowledged", tally.acknowledged == lines.count, detail)
+    _judge_election(story, death, ledger)
+    return death.broker
+
+
+async def _send(story: Story, sender: RecordSender, lines: InputLines, death: _Kill) -> None:
+    hold_at = int(lines.count * HOLD_AT)
+    for number in range(lines.count):
+        await sender.send(lines[number], tag=number)
+        if number % YIELD_EVERY == 0:
+            _show(story, sender, lines)
+            await asyncio.sleep(0)
+        if number == hold_at:
+            while not death.over.is_set():
+                _show(story, sender, lines)
+                sender.collect()
+                await asyncio.sleep(0.005)
+
+
+def _show(story: Story, sender: RecordSender, lines: InputLines) -> None:
+    tally = sender.tally
+    story.progress(f"{100 * tally.acknowledged / lines.count:.0f} % of {lines.count} records acknowledged")
+
+
+def _judge_election(story: Story, death: _Kill, ledger: Ledger) -> None:
+    epochs = ", ".join(f"{count} under epoch {epoch}" for epoch, count in sorted(ledger.epochs[VICTIM].items()))
+    if death.went_on_s is None:
+        why = f"no election happened: all records of {VICTIM} carry one epoch ({epochs})"
+        story.check("a new leader takes over", False, why)
+        return
+    seconds = death.went_on_s - death.at_s
+    within = f"{GO_ON_WITHIN_S:g} s: ZooKeeper session + 2.5 s"
+    detail = f"writes to {VICTIM} went on {seconds:.1f} s after the kill (at most {within})"
+    story.check("a new leader takes over", seconds <= GO_ON_WITHIN_S, detail)
+    share = ledger.share_of_epoch_above(VICTIM, death.old_epoch)
+    name = f"a tenth of {VICTIM} carries the new epoch"
+    story.check(name, share >= NEW_EPOCH_SHARE_MIN, f"{100 * share:.0f} %: {epochs}")

@@ -1,0 +1,16 @@
+"""One JSON event a line: the format of verifiable-producer and verifiable-consumer, which is Kafka's.
+
+Owns: `timestamp` (ms) and `name` in front of each event's own fields, and flushing each line: whoever reads these
+events decides by them while the tool still runs.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+
+def print_event(name: str, **fields: Any) -> None:
+    event = {"timestamp": round(time.time() * 1000), "name": name} | fields
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,87 @@
+"""Reads partitions through the public Consumer until an end, or for ever: what `consume` and its kin read with.
+
+Owns: which partitions, from where, until when, and how long silence of the leaders is borne. Refuses to print.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from minibroker.client.consumer import Consumer
+from minibroker.client.errors import CallTimedOut, InvalidCall, MinibrokerError
+from minibroker.client.records import Record, RecordBatch
+from minibroker.protocol.ids import TopicPartition
+from minibroker.starting_point import StartingPoint, find_offsets
+
+POLL_MS = 500
+
+
+class RecordReader:
+    """One reading of some partitions of a topic. `start` it, then take `batches` or `records`."""
+
+    def __init__(
+        self, consumer: Consumer, topic: str, partitions: Iterable[int], point: StartingPoint, timeout_ms: int
+    ) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._wanted = list(partitions)
+        self._point = point
+        self._timeout_ms = timeout_ms
+        self.ends: dict[TopicPartition, int] = {}
+        """End offsets when the reading began: where `until_end` ends."""
+        self.partitions: list[TopicPartition] = []
+
+    async def start(self) -> None:
+        """Find the partitions and go to where reading begins. Raises MinibrokerError."""
+        known = await self._consumer.partitions_for(self._topic, self._timeout_ms)
+        missing = sorted(set(self._wanted) - set(known))
+        if missing:
+            raise InvalidCall(f"topic {self._topic!r} has no partition {missing[0]}: it has {known[0]} to {known[-1]}")
+        self.partitions = [TopicPartition(self._topic, index) for index in self._wanted or known]
+        self.ends = await self._consumer.end_offsets(self.partitions, self._timeout_ms)
+        offsets = await find_offsets(self._consumer, self._point, self.partitions, self.ends, self._timeout_ms)
+        self._consumer.assign(self.partitions)
+        for partition in self.partitions:
+            self._consumer.seek(partition, offsets[partition])
+        self._offsets = offsets
+
+    async def batches(self, until_end: bool) -> AsyncIterator[list[RecordBatch]]:
+        """Records in columns, as they come; ends when every end was reached, if asked to."""
+        left = self._unread() if until_end else {}
+        silent_since: float | None = None
+        while left or not until_end:
+            batches = await self._consumer.getmany_batches(timeout_ms=POLL_MS)
+            if batches:
+                yield batches
+            for batch in batches:
+                end = left.get(batch.topic_partition)
+                if end is not None and batch.base_offset + len(batch) >= end:
+                    del left[batch.topic_partition]
+            silent_since = None if batches else self._check_silence(silent_since)
+
+    async def records(self, until_end: bool) -> AsyncIterator[list[Record]]:
+        """The same, record by record."""
+        left = self._unread() if until_end else {}
+        silent_since: float | None = None
+        while left or not until_end:
+            found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=5_000)
+            for partition, records in found.items():
+                yield records
+                if partition in left and records[-1].offset + 1 >= left[partition]:
+                    del left[partition]
+            silent_since = None if found else self._check_silence(silent_since)
+
+    def _unread(self) -> dict[TopicPartition, int]:
+        return {partition: end for partition, end in self.ends.items() if self._offsets[partition] < end}
+
+    def _check_silence(self, since: float | None) -> float | None:
+        """No data is fine; no broker is not, for longer than the time limit."""
+        states = [self._consumer.connection_state(partition) for partition in self.partitions]
+        if any(state.healthy for state in states):
+            return None
+        now = asyncio.get_running_loop().time()
+        if since is not None and now - since > self._timeout_ms / 1000:
+            error: MinibrokerError | None = next((state.error for state in states if state.error is not None), None)
+            raise CallTimedOut(
+                f"no leader of topic {self._topic!r} has answered for {self._timeout_ms / 1000:g} s", error
+            )
+        return now if since is None else since

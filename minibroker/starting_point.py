@@ -1,0 +1,82 @@
+"""Where to begin reading: kcat's `-o`, as a value, and as offsets of a topic's partitions.
+
+Owns: the words beginning, end, N, -N and @TIMESTAMP (milliseconds or ISO-8601). Refuses to read records.
+"""
+
+from datetime import datetime
+from enum import Enum
+
+import msgspec
+
+from minibroker.client.consumer import Consumer
+from minibroker.protocol.ids import TopicPartition
+
+
+class Start(Enum):
+    BEGINNING = "beginning"
+    END = "end"
+    OFFSET = "offset"
+    BEFORE_END = "before end"
+    TIME = "time"
+
+
+class BadStart(ValueError):
+    """A word that names no place. One sentence."""
+
+
+class StartingPoint(msgspec.Struct, frozen=True):
+    """One place, the same for every partition."""
+
+    start: Start
+    number: int = 0
+    """The offset, the records before the end, or the time in ms."""
+
+
+def parse_start(text: str) -> StartingPoint:
+    """Raises BadStart."""
+    if text in ("beginning", "earliest"):
+        return StartingPoint(Start.BEGINNING)
+    if text in ("end", "latest"):
+        return StartingPoint(Start.END)
+    if text.startswith("@"):
+        return StartingPoint(Start.TIME, _milliseconds(text[1:]))
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(digits) < 2**63):
+        raise BadStart(f"'{text}' is no offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
+    return StartingPoint(Start.BEFORE_END if text.startswith("-") else Start.OFFSET, int(digits))
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadStart(f"'@{text}' is no time: give milliseconds since 1970 or ISO-8601") from None
+    return round(moment.timestamp() * 1000)
+
+
+async def find_offsets(
+    consumer: Consumer,
+    point: StartingPoint,
+    partitions: list[TopicPartition],
+    ends: dict[TopicPartition, int],
+    timeout_ms: float,
+) -> dict[TopicPartition, int]:
+    """The offset meant in each partition; `ends` are their end offsets."""
+    if point.start is Start.END:
+        return ends
+    if point.start is Start.OFFSET:
+        return dict.fromkeys(partitions, point.number)
+    beginnings = await consumer.beginning_offsets(partitions, timeout_ms)
+    if point.start is Start.BEGINNING:
+        return beginnings
+    if point.start is Start.BEFORE_END:
+        return {partition: max(beginnings[partition], ends[partition] - point.number) for partition in partitions}
+    found = await consumer.offsets_for_times(dict.fromkeys(partitions, point.number), timeout_ms)
+    offsets = {}
+    for partition in partitions:
+        answer = found[partition]
+        offset = None if answer is None else answer.offset
+        offsets[partition] = ends[partition] if offset is None else offset  # all are older: the end
+    return offsets
