@@ -31,6 +31,10 @@ log = logging.getLogger("minibroker.server")
 
 SWEEP_INTERVAL_MS = 2_000
 """How often all connections are looked at for deadlines; one timer for all of them."""
+PARKED_COST_MAX_BYTES = 16 * 1024 * 1024
+"""Estimated memory of decoded requests that wait for an answer, over all connections; above it those are not read."""
+DECODED_GROWTH = 4
+"""A typed request takes about so many times the memory of its bytes."""
 REQUESTS_IN_FLIGHT_MAX = 1_000
 """Requests of one connection that may wait for an answer; above it the connection is not read."""
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
@@ -58,10 +62,13 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
 class IncomingRequest:
     """One request and the way to answer it. `respond` may be called once, at any later time, from the loop."""
 
-    __slots__ = ("_connection", "api_key", "body", "client_id", "correlation_id", "received_at")
+    __slots__ = ("_connection", "_cost", "api_key", "body", "client_id", "correlation_id", "received_at")
 
-    def __init__(self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float) -> None:
+    def __init__(
+        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, cost: int
+    ) -> None:
         self._connection = connection
+        self._cost = cost
         self.api_key = frame.api_key
         self.correlation_id = frame.correlation_id
         self.client_id = frame.client_id
@@ -75,15 +82,16 @@ class IncomingRequest:
 
     def respond(self, body: Response) -> None:
         """Answer. Does nothing if the peer has gone."""
-        self._connection.answer(encode_response(self.correlation_id, body))
+        self.respond_frame(encode_response(self.correlation_id, body))
 
     def respond_frame(self, pieces: Sequence[Buffer]) -> None:
         """Answer with a frame that is packed already (Fetch with records)."""
         self._connection.answer(pieces)
+        self.finish_without_reply()
 
     def finish_without_reply(self) -> None:
         """Produce with acks=0 has no answer."""
-        self._connection.settled()
+        self._connection.settled(self._cost)
 
     def close_connection(self, reason: str) -> None:
         """The only way to tell an acks=0 producer that something went wrong."""
@@ -105,6 +113,7 @@ class RpcServer:
         self.budget = MemoryBudget(self.limits.receive_budget_bytes, self.limits.broker_reserve_bytes)
         self.budget.on_release = self._resume_starved
         self.connections: dict[int, ServerConnection] = {}
+        self.parked_cost_bytes = 0
         self._network = network
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.Task[None] | None = None
@@ -197,12 +206,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def answer(self, pieces: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(pieces)
-        self.settled()
 
-    def settled(self) -> None:
+    def settled(self, cost: int) -> None:
         """One request less waits for an answer."""
         self._in_flight -= 1
-        self._adjust_reading()
+        self._server.parked_cost_bytes -= cost
+        if self._reading_paused:
+            self._adjust_reading()
 
     def close_because(self, reason: str) -> None:
         """Close, with one log line that names the peer."""
@@ -217,6 +227,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def resume_if_starved(self) -> None:
         if self._starved and self._receiver.make_room():
             self._starved = False
+        if self._reading_paused:
             self._adjust_reading()
 
     def release_idle_buffer(self) -> None:
@@ -299,7 +310,6 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --------------------------------------------------------------------------------------------------- requests
     def _on_frame(self, data: memoryview, now: float) -> None:
         frame = decode_request_frame(data)
-        self._in_flight += 1
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
             self.answer(encode_response(frame.correlation_id, _unsupported(frame)))
             return
@@ -309,15 +319,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             log.warning("request from %s refused: %s: %s", self.peer, ApiKey(frame.api_key).name, error)
             refusal = Response(error_code=ErrorCode.INVALID_REQUEST, error_message=f"malformed request: {error}")
             if frame.api_key == ApiKey.PRODUCE:
-                self.settled()
                 raise  # its sender may expect no reply (acks=0): only closing surely tells it
             self.answer(encode_response(frame.correlation_id, refusal))
             return
-        if self._in_flight > REQUESTS_IN_FLIGHT_MAX:
+        cost = 0 if isinstance(body, ProduceRequest) else DECODED_GROWTH * len(data)
+        self._in_flight += 1
+        self._server.parked_cost_bytes += cost
+        self._server.handler(IncomingRequest(self, frame, body, now, cost))
+        if self._in_flight > REQUESTS_IN_FLIGHT_MAX or self._server.parked_cost_bytes > PARKED_COST_MAX_BYTES:
             self._adjust_reading()
-        self._server.handler(IncomingRequest(self, frame, body, now))
-        if isinstance(body, ProduceRequest):
-            self._last_active = now
 
     def _refuse(self, error: ProtocolError) -> None:
         """The framing is lost: answer where possible, close, say it once."""
@@ -334,6 +344,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         pause = self.writing_paused or self._starved or self._in_flight > REQUESTS_IN_FLIGHT_MAX
+        pause = pause or (self._in_flight > 0 and self._server.parked_cost_bytes > PARKED_COST_MAX_BYTES)
         if pause and not self._reading_paused:
             self._reading_paused = True
             transport.pause_reading()

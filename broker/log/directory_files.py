@@ -31,6 +31,15 @@ from minibroker.runtime.ports import Disk, DiskFull, FileMissing
 logger = logging.getLogger(__name__)
 
 
+def read_identity(disk: Disk, path: str) -> tuple[str | None, str | None]:
+    """(cluster id, directory id) of a directory that was used before; nothing of a fresh or damaged one."""
+    try:
+        stored = parse_meta_properties(disk.read_file(f"{path}/{META_PROPERTIES}"))
+    except (FileMissing, CorruptCheckpoint):
+        return None, None  # `claim_directory` says what is wrong with a damaged one
+    return stored.cluster_id, stored.directory_id
+
+
 def claim_directory(
     disk: Disk, path: str, broker_id: int, cluster_id: str, rng: random.Random
 ) -> tuple[MetaProperties, bool]:

@@ -264,6 +264,8 @@ class TruncateTo(Effect, frozen=True, kw_only=True):
 
     end_offset: int
     reason: str
+    below_high_watermark: bool = False
+    """Never in clean operation (I32)."""
 
 
 class ResetTo(Effect, frozen=True, kw_only=True):

@@ -229,7 +229,8 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[E
         effects.append(ResetTo(offset=end_offset))
         _log_is(state, end_offset, end_offset)
         return
-    effects.append(TruncateTo(end_offset=end_offset, reason=reason))
+    below = end_offset < state.high_watermark
+    effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
     _log_is(state, state.log_start_offset, end_offset)
 
 

@@ -1,0 +1,125 @@
+"""The broker process: a broker and a controller candidate on one event loop.
+
+Owns: the only place where broker and controller meet, signals, logging, and the end of the process: 0 after a clean
+stop, 1 when it could not start or lost its place, 70 on a bug of our own (replication recovers a crash; silent
+divergence does not).
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import uvloop
+
+from minibroker.broker.broker import Broker
+from minibroker.broker.config import ConfigError, load_config
+from minibroker.broker.config_table import BrokerConfig
+from minibroker.broker.dynamic_config import validate_broker_config
+from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.broker.registration import RegistrationError
+from minibroker.broker.topic_config import validate_topic_config
+from minibroker.controller.service import ControllerConfig, ControllerService
+from minibroker.runtime.ports import Coordination, CoordinationError, DiskError, NetworkError, Runtime
+from minibroker.runtime.real import real_runtime
+
+log = logging.getLogger("minibroker")
+
+EXIT_BUG = 70
+"""EX_SOFTWARE: an assertion failed; the log says which."""
+
+
+def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
+    """A broker with its controller candidate, not started; the simulation composes the same."""
+
+    def make_controller(coordination: Coordination) -> ControllerService:
+        return ControllerService(
+            ControllerConfig(
+                broker_id=config.broker_id,
+                inter_broker_listener_name=config.inter_broker_listener,
+                unclean_leader_election_enable=config.unclean_leader_election_enable,
+                auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
+                leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
+                leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+                default_replication_factor=config.default_replication_factor,
+                num_partitions=config.num_partitions,
+                default_min_insync_replicas=config.min_insync_replicas,
+                delete_topic_enable=config.delete_topic_enable,
+            ),
+            coordination,
+            runtime.network,
+            runtime.clock,
+            runtime.random,
+            validate_topic_config,
+            lambda name, value: validate_broker_config(config, name, value),
+        )
+
+    return Broker(config, runtime, make_controller)
+
+
+async def run(config: BrokerConfig, runtime: Runtime, stop: asyncio.Event) -> None:
+    """Start, serve until `stop`, close."""
+    broker = compose(config, runtime)
+    try:
+        await broker.start()
+        await broker.serve(stop)
+    finally:
+        await broker.stop()
+
+
+def run_broker(config: BrokerConfig) -> int:
+    """Run in the foreground until SIGTERM or SIGINT; the process's exit code."""
+    assert __debug__, "run without -O: the assertions are part of the design"
+    logging.basicConfig(
+        level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    try:
+        uvloop.run(_main(config))
+    except (RegistrationError, LogDirectoryError, DiskError, NetworkError, CoordinationError) as error:
+        log.error("broker %d: %s", config.broker_id, error)
+        return 1
+    except BaseException:  # a bug of our own: leave a trace, then go; nothing here may be served any further
+        log.critical("broker %d ends because of a bug", config.broker_id, exc_info=True)
+        return EXIT_BUG
+    return 0
+
+
+async def _main(config: BrokerConfig) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.set_exception_handler(_end_process)
+    await run(config, real_runtime(), stop)
+
+
+def _end_process(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception nobody awaited: our own bug, met inside a callback. Do not go on with half a decision."""
+    error = context.get("exception")
+    log.critical("a bug ends this process: %s", context.get("message"), exc_info=error)
+    logging.shutdown()
+    os._exit(EXIT_BUG)
+
+
+def main() -> int:
+    """`python -m minibroker.broker FILE [key=value]...`; people use `minibroker broker`."""
+    if len(sys.argv) < 2:
+        print("usage: python -m minibroker.broker FILE [key=value]...", file=sys.stderr)
+        return 2
+    try:
+        with open(sys.argv[1], encoding="utf-8") as file:
+            text = file.read()
+        config = load_config(text, sys.argv[2:], os.environ)
+    except (OSError, ConfigError) as error:
+        print(f"minibroker broker: {error}", file=sys.stderr)
+        return 2
+    return run_broker(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

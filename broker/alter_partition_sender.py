@@ -1,0 +1,176 @@
+"""Proposals of this broker's leaders on their way to the controller.
+
+Owns: one AlterPartition request in flight, with a deadline; what is proposed meanwhile goes with the next. Refuses to
+know what a proposal means: every one ends as an AlterPartitionAnswered or AlterPartitionLost event of its partition.
+
+Source: KIP-497; hardening rule 6 (half of replica.lag.time.max.ms, and a change of controller, end the wait).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from minibroker.broker.replication.events import AlterPartitionAnswered, AlterPartitionLost, ProposeIsr
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import TopicPartition, to_wire
+from minibroker.protocol.messages import (
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionTopic,
+    BrokerState,
+)
+from minibroker.runtime.ports import Network, NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+
+if TYPE_CHECKING:
+    from minibroker.broker.partition import Partition
+
+log = logging.getLogger("minibroker.alter_partition")
+
+PROPOSALS_PER_REQUEST_MAX = 2_000
+"""Keeps a request below the 1 MiB of a control frame."""
+CONNECT_TIMEOUT_MS = 2_000
+
+
+class AlterPartitionSender:
+    """See the head of this file. `run` is a task of the owner."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        broker_id: int,
+        broker_epoch: Callable[[], int | None],
+        controller_address: Callable[[], tuple[int, str, int] | None],
+        request_timeout_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`controller_address` gives (controller id, host, port) as known now."""
+        self._network = network
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._controller_address = controller_address
+        self._request_timeout_ms = request_timeout_ms
+        self._now_ms = now_ms
+        self._waiting: dict[TopicPartition, tuple[Partition, ProposeIsr]] = {}
+        self._wakeup = asyncio.Event()
+        self._connection: RpcConnection | None = None
+        self._connected_to: tuple[int, str, int] | None = None
+
+    def propose(self, partition: "Partition", proposal: ProposeIsr) -> None:
+        """Send it soon; a retry waits `after_ms` first."""
+        if proposal.after_ms:
+            loop = asyncio.get_running_loop()
+            loop.call_later(proposal.after_ms / 1000, self._enqueue, partition, proposal)
+        else:
+            self._enqueue(partition, proposal)
+
+    def controller_changed(self) -> None:
+        """An answer of the old controller is not worth waiting for."""
+        if self._connection is not None and self._controller_address() != self._connected_to:
+            self._connection.abort()
+
+    def _enqueue(self, partition: "Partition", proposal: ProposeIsr) -> None:
+        if partition.state.proposal_in_flight == proposal.proposal_id:
+            self._waiting[partition.topic_partition] = (partition, proposal)
+            self._wakeup.set()
+
+    async def run(self) -> None:
+        """Send what waits, one request at a time, for ever."""
+        try:
+            while True:
+                await self._wakeup.wait()
+                self._wakeup.clear()
+                while self._waiting:
+                    keys = list(self._waiting)[:PROPOSALS_PER_REQUEST_MAX]
+                    await self._send([self._waiting.pop(key) for key in keys])
+        finally:
+            if self._connection is not None:
+                self._connection.abort()
+
+    async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+        try:
+            response = await self._ask(_request(self._broker_id, self._broker_epoch(), proposals))
+        except (NetworkError, RpcError) as error:
+            log.info("AlterPartition got no answer: %s", error)
+            self._lost(proposals)
+            return
+        if response.error_code:
+            log.info("AlterPartition refused: %s %s", error_code(response.error_code).name, response.error_message)
+            self._lost(proposals)
+            return
+        self._settle(proposals, response)
+
+    async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        address = self._controller_address()
+        if address is None:
+            raise NetworkError("no controller is known")
+        if self._connection is None or self._connection.closed or self._connected_to != address:
+            if self._connection is not None:
+                self._connection.abort()
+            self._connection = await connect(
+                self._network,
+                address[1],
+                address[2],
+                client_id=f"broker-{self._broker_id}",
+                timeout_ms=CONNECT_TIMEOUT_MS,
+            )
+            self._connected_to = address
+        response = await self._connection.request(request, self._request_timeout_ms)
+        assert isinstance(response, AlterPartitionResponse)
+        return response
+
+    def _lost(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+        for partition, proposal in proposals:
+            partition.handle(AlterPartitionLost(proposal_id=proposal.proposal_id))
+
+    def _settle(self, proposals: list[tuple["Partition", ProposeIsr]], response: AlterPartitionResponse) -> None:
+        results = {
+            TopicPartition(topic.topic_name, result.partition_index): result
+            for topic in response.topics
+            for result in topic.partitions
+        }
+        for partition, proposal in proposals:
+            result = results.get(partition.topic_partition)
+            if result is None:
+                partition.handle(AlterPartitionLost(proposal_id=proposal.proposal_id))
+                continue
+            code = error_code(result.error_code)
+            if code is not ErrorCode.NONE:
+                log.info("%s: ISR proposal refused: %s", partition.topic_partition, code.name)
+            partition.handle(
+                AlterPartitionAnswered(
+                    proposal_id=proposal.proposal_id,
+                    error_code=code,
+                    leader_epoch=result.leader_epoch,
+                    in_sync_replicas=tuple(result.isr),
+                    partition_epoch=result.partition_epoch,
+                    now_ms=self._now_ms(),
+                )
+            )
+
+
+def _request(
+    broker_id: int, broker_epoch: int | None, proposals: list[tuple["Partition", ProposeIsr]]
+) -> AlterPartitionRequest:
+    topics: dict[str, list[AlterPartitionData]] = {}
+    for partition, proposal in proposals:
+        own_epoch = to_wire(broker_epoch)
+        members = [
+            BrokerState(broker_id=b, broker_epoch=own_epoch if b == broker_id else to_wire(epoch))
+            for b, epoch in proposal.new_isr_with_epochs
+        ]
+        data = AlterPartitionData(
+            partition_index=partition.topic_partition.partition,
+            leader_epoch=proposal.leader_epoch,
+            new_isr_with_epochs=members,
+            partition_epoch=proposal.partition_epoch,
+        )
+        topics.setdefault(partition.topic_partition.topic, []).append(data)
+    return AlterPartitionRequest(
+        broker_id=broker_id,
+        broker_epoch=to_wire(broker_epoch),
+        topics=[AlterPartitionTopic(topic_name=name, partitions=data) for name, data in topics.items()],
+    )

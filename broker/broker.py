@@ -1,0 +1,279 @@
+"""One broker process from start to stop: the parts, in the order in which they may rely on each other.
+
+Owns: the life cycle (open, register, serve, hand over, close) and the wiring of the parts. Refuses to know the
+controller beyond a port: `__main__` composes both, because every broker process is a controller candidate.
+
+Start: ZooKeeper session, cluster id, log directory (recovery), listeners, registration. Only then do clients find it.
+Stop: leaderships are handed over while it still serves, then connections end, then the log is closed cleanly, and the
+registration ends last.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from minibroker.broker.chores import Chores
+from minibroker.broker.config import advertised_endpoints, warnings
+from minibroker.broker.config_table import BrokerConfig
+from minibroker.broker.controller_link import ControllerLink
+from minibroker.broker.dynamic_config import DynamicConfig
+from minibroker.broker.gauges import look, readiness
+from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
+from minibroker.broker.http_endpoint import HttpEndpoint, broker_routes
+from minibroker.broker.log.directory_files import read_identity
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.recovery import RecoveryReport
+from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.produce import ProduceHandler
+from minibroker.broker.producer_ids import ProducerIds
+from minibroker.broker.registration import BrokerIdentity, Registration, draw_id, open_session
+from minibroker.broker.replica_manager import ReplicaManager, log_config
+from minibroker.broker.replication.state import Role
+from minibroker.broker.topic_config import resolve_topic_config
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Coordination, Runtime
+from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
+
+log = logging.getLogger("minibroker.broker")
+
+BROKER_RESERVE_BYTES = 16 * 1024 * 1024
+"""Part of queued.max.request.bytes that only other brokers may use."""
+SHUTDOWN_STEP_MS = 10_000
+"""No step of a stop may take longer; what is left undone is recovered at the next start."""
+
+
+class ControllerCandidate(ControllerRole, Protocol):
+    """The controller side of this process, as its broker sees it."""
+
+    @property
+    def is_active(self) -> bool: ...
+    async def run(self) -> None: ...
+    def registered(self, broker_epoch: int, incarnation_id: str) -> None: ...
+    def session_lost(self) -> None: ...
+
+
+class Broker:
+    """See the head of this file. Use: `await start()`, `await serve(stop)`, `await stop()`."""
+
+    def __init__(
+        self, config: BrokerConfig, runtime: Runtime, make_controller: Callable[[Coordination], ControllerCandidate]
+    ) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.counters = BrokerCounters()
+        self._make_controller = make_controller
+        self.coordination: Coordination
+        self.registration: Registration
+        self.log_directory: LogDirectory
+        self.manager: ReplicaManager
+        self.server: RpcServer
+        self.controller: ControllerCandidate
+        self.image: MetadataImage
+        self._handlers: RequestHandlers
+        self._produce: ProduceHandler
+        self._dynamic_config: DynamicConfig
+        self._link: ControllerLink
+        self._http: HttpEndpoint | None = None
+
+    # ------------------------------------------------------------------------------------------------------- start
+    async def start(self) -> None:
+        """Everything up to a registered, serving broker. Raises RegistrationError, LogDirectoryError, AddressInUse,
+        DiskError, each with the cure in its message."""
+        config = self.config
+        for warning in warnings(config):
+            log.warning("%s", warning)
+        known_cluster_id, directory_id = read_identity(self.runtime.disk, config.log_dir)
+        self.coordination = await open_session(
+            self.runtime.open_coordination,
+            config.zookeeper_connect,
+            config.zookeeper_session_timeout_ms,
+            config.zookeeper_connection_timeout_ms,
+        )
+        identity = BrokerIdentity(
+            broker_id=config.broker_id,
+            directory_id=directory_id or "",
+            incarnation_id=draw_id(self.runtime.random),
+            cluster_id=known_cluster_id,
+        )
+        self.registration = Registration(self.coordination, self.runtime.clock, identity, self.runtime.random)
+        cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
+        self._dynamic_config = DynamicConfig(self.coordination, config)
+        self.config = await self._dynamic_config.start()
+        await self._open_log_directory(cluster_id)
+        self.registration.identity = replace(identity, directory_id=self.log_directory.directory_id)
+        self._wire(cluster_id)
+        await self._listen()
+
+    async def _open_log_directory(self, cluster_id: str) -> None:
+        config = self.config
+        self.log_directory = await LogDirectory.open(
+            self.runtime.disk,
+            self.runtime.clock,
+            config.log_dir,
+            config.broker_id,
+            cluster_id,
+            log_config(resolve_topic_config(config, {})),
+            _log_recovery,
+            rng=self.runtime.random,
+            tail_cache=TailCache(config.log_tail_cache_bytes),
+        )
+
+    def _wire(self, cluster_id: str) -> None:
+        config, runtime = self.config, self.runtime
+        self.image = MetadataImage(config.broker_id, cluster_id)
+        limits = ServerLimits(
+            frame_max_bytes=config.socket_request_max_bytes,
+            receive_budget_bytes=config.queued_max_request_bytes,
+            broker_reserve_bytes=min(BROKER_RESERVE_BYTES, config.queued_max_request_bytes // 3),
+            connections_max=config.max_connections,
+            idle_deadline_ms=config.connections_max_idle_ms,
+        )
+        self.server = RpcServer(runtime.network, self._handle, limits)
+        self.manager = ReplicaManager(
+            config=config,
+            log_directory=self.log_directory,
+            registration=self.registration,
+            image=self.image,
+            network=runtime.network,
+            counters=self.counters,
+            unsent_reply_bytes=self.server.unsent_reply_bytes,
+        )
+        self.manager.load()
+        self._produce = ProduceHandler(
+            self.manager.partitions.get,
+            self.image.leader_hint,
+            lambda tp: self.image.knows_partition(tp.topic, tp.partition),
+            self.manager.now_ms,
+            self.counters,
+        )
+        self.controller = self._make_controller(self.coordination)
+        self._handlers = RequestHandlers(
+            manager=self.manager,
+            produce=self._produce,
+            image=self.image,
+            registration=self.registration,
+            producer_ids=ProducerIds(self.coordination, config.broker_id),
+            dynamic_config=self._dynamic_config,
+            controller=self.controller,
+            counters=self.counters,
+            monotonic_ns=runtime.clock.monotonic_ns,
+        )
+        self._link = ControllerLink(
+            network=runtime.network,
+            broker_id=config.broker_id,
+            broker_epoch=lambda: self.registration.broker_epoch,
+            controller_address=self.manager.controller_address,
+            offline_partitions=self._offline_partitions,
+            request_timeout_ms=min(config.request_timeout_ms, SHUTDOWN_STEP_MS),
+        )
+        self.server.after_requests = self.manager.fetches.flush
+        self.server.on_connection_closed = self.manager.fetches.connection_closed
+        self.manager.on_log_directory_changed = self._link.replicas_changed
+        self._dynamic_config.on_change = self.manager.reconfigure
+        self.registration.on_registered = self._on_registered
+        self.registration.on_session_lost = self._on_session_lost
+        self.registration.on_fenced = self._on_session_lost
+
+    def _handle(self, request: IncomingRequest) -> None:
+        self._handlers.handle(request)
+
+    async def _listen(self) -> None:
+        config = self.config
+        ports: dict[str, int] = {}
+        for endpoint in config.listeners:
+            ports[endpoint.listener] = await self.server.start(endpoint.host, endpoint.port, endpoint.listener)
+        if config.metrics_address is not None:
+            routes = broker_routes(
+                {"version": VERSION, "broker_id": str(config.broker_id)},
+                self.counters,
+                lambda: look(self),
+                lambda: readiness(self),
+            )
+            self._http = HttpEndpoint(self.runtime.network, routes)
+            await self._http.start(*config.metrics_address)
+        endpoints = advertised_endpoints(config, ports)
+        epoch = await self.registration.register(endpoints, config.zookeeper_connection_timeout_ms)
+        shown = ", ".join(f"{e.listener}://{e.host}:{e.port}" for e in endpoints)
+        log.info("broker %d registered under broker epoch %d at %s", config.broker_id, epoch, shown)
+
+    # ------------------------------------------------------------------------------------------------------- serve
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises BrokerIdTaken, or whatever bug of our own ended a task."""
+        chores = Chores(self.manager, self._produce, self.runtime.clock)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self.registration.run(), name="registration"),
+            asyncio.create_task(self._dynamic_config.run(), name="dynamic-config"),
+            asyncio.create_task(self.controller.run(), name="controller"),
+            asyncio.create_task(self._link.run(), name="controller-link"),
+            asyncio.create_task(chores.run(), name="chores"),
+        ]
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            await self._hand_over()
+        finally:
+            for task in [*tasks, stopped]:
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+
+    async def _hand_over(self) -> None:
+        """Move leaderships while clients are still answered, so that they never see a dead leader."""
+        config = self.config
+        if not config.controlled_shutdown_enable or self.registration.is_fenced():
+            return
+        log.info("handing leaderships over")
+        try:
+            async with asyncio.timeout(SHUTDOWN_STEP_MS / 1000):
+                await self._link.shut_down(
+                    config.controlled_shutdown_max_retries, config.controlled_shutdown_retry_backoff_ms
+                )
+        except TimeoutError:
+            log.warning("the controller did not take the leaderships within %d ms", SHUTDOWN_STEP_MS)
+
+    # -------------------------------------------------------------------------------------------------------- stop
+    async def stop(self) -> None:
+        """Close what `start` opened, as far as it came. The clean marker is written only if all of it succeeds."""
+        if hasattr(self, "_handlers"):
+            if self._http is not None:
+                await self._http.stop()
+            await self.server.stop()
+            await self._handlers.stop()
+            await self.manager.stop()
+        if hasattr(self, "log_directory"):
+            marks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
+            epoch = self.registration.broker_epoch
+            await self.log_directory.close(clean=True, high_watermarks=marks, broker_epoch=epoch)
+        if hasattr(self, "coordination"):
+            await self.coordination.close()
+        log.info("broker %d stopped", self.config.broker_id)
+
+    # ---------------------------------------------------------------------------------------------------- callbacks
+    def _on_registered(self, broker_epoch: int) -> None:
+        self.manager.unfence()
+        self.controller.registered(broker_epoch, self.registration.incarnation_id)
+        self._link.replicas_changed()
+
+    def _on_session_lost(self) -> None:
+        self.manager.fence()
+        if self.registration.broker_epoch is None:
+            self.controller.session_lost()
+
+    def _offline_partitions(self) -> list[TopicPartition]:
+        return [tp for tp, p in sorted(self.manager.partitions.items()) if p.state.role is Role.OFFLINE]
+
+
+def _log_recovery(done: int, total: int, partition: TopicPartition, report: RecoveryReport) -> None:
+    """One line for each log that had to be scanned, and for every hundredth of many."""
+    if report.bytes_scanned or done % 100 == 0:
+        log.info(
+            "loaded %d of %d logs; %s: scanned %d bytes, cut %d",
+            *(done, total, partition, report.bytes_scanned, report.bytes_cut),
+        )

@@ -1,0 +1,122 @@
+"""What this broker asks of the controller about itself: to be let go, or to have failing replicas moved.
+
+Owns: ControlledShutdown in its two forms and their retries. Refuses to know how the controller moves leaders.
+Source: replication rules 9.7, hardening rule 13.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from minibroker.protocol.errors import error_code
+from minibroker.protocol.ids import TopicPartition, to_wire
+from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
+from minibroker.runtime.ports import Network, NetworkError
+from minibroker.runtime.rpc import RpcError, connect
+
+log = logging.getLogger("minibroker.controller_link")
+
+CONNECT_TIMEOUT_MS = 2_000
+REPORT_RETRY_MS = 200
+"""Pause between attempts to tell the controller of failing replicas: each lost second is a second of refused writes."""
+
+
+class ControllerLink:
+    """See the head of this file."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        broker_id: int,
+        broker_epoch: Callable[[], int | None],
+        controller_address: Callable[[], tuple[int, str, int] | None],
+        offline_partitions: Callable[[], list[TopicPartition]],
+        request_timeout_ms: int,
+    ) -> None:
+        self._network = network
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._controller_address = controller_address
+        self._offline_partitions = offline_partitions
+        self._request_timeout_ms = request_timeout_ms
+        self._changed = asyncio.Event()
+        self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
+
+    def replicas_changed(self) -> None:
+        """A log directory failed or healed, or the registration is new: tell the controller."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Report until the controller has heard it, for ever."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not await self._report():
+                await asyncio.sleep(REPORT_RETRY_MS / 1000)
+                self._changed.set()
+
+    async def _report(self) -> bool:
+        offline = tuple(self._offline_partitions())
+        epoch = self._broker_epoch()
+        if epoch is None:
+            return False
+        known_epoch, known = self._reported
+        if offline == known and (epoch == known_epoch or not offline):
+            return True
+        response = await self._ask(_group(offline))
+        if response is None:
+            return False
+        self._reported = (epoch, offline)
+        log.info("told the controller that %d replicas here are offline", len(offline))
+        return True
+
+    async def shut_down(self, attempts: int, pause_ms: int) -> bool:
+        """Hand all leaderships over before stopping; False if some stay (the cluster will notice by the session)."""
+        for attempt in range(attempts):
+            if attempt:
+                await asyncio.sleep(pause_ms / 1000)
+            response = await self._ask(None)
+            if response is None:
+                continue
+            if not response.remaining_partitions:
+                return True
+            remaining = [f"{t.topic_name}-{p}" for t in response.remaining_partitions for p in t.partitions]
+            log.warning("no other replica can lead %s", ", ".join(remaining[:10]))
+            return False
+        return False
+
+    async def _ask(self, offline: list[TopicPartitions] | None) -> ControlledShutdownResponse | None:
+        address = self._controller_address()
+        if address is None:
+            return None
+        client_id = f"broker-{self._broker_id}"
+        try:
+            connection = await connect(
+                self._network, address[1], address[2], client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+            )
+        except NetworkError as error:
+            log.info("controller %d cannot be reached: %s", address[0], error)
+            return None
+        request = ControlledShutdownRequest(
+            broker_id=self._broker_id, broker_epoch=to_wire(self._broker_epoch()), offline_partitions=offline
+        )
+        try:
+            response = await connection.request(request, self._request_timeout_ms)
+        except RpcError as error:
+            log.info("controller %d did not answer: %s", address[0], error)
+            return None
+        finally:
+            await connection.close()
+        assert isinstance(response, ControlledShutdownResponse)
+        if response.error_code:
+            log.info("controller %d refused: %s", address[0], error_code(response.error_code).name)
+            return None
+        return response
+
+
+def _group(partitions: tuple[TopicPartition, ...]) -> list[TopicPartitions]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return [TopicPartitions(topic_name=name, partitions=found) for name, found in topics.items()]

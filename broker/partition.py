@@ -1,0 +1,271 @@
+"""One local replica: the pure state, its log, and the performing of effects.
+
+Owns: the order 'decide, write, report back' for one partition. Refuses to decide anything (that is
+`replication.replica.step`) and to know sockets: what must leave the partition goes through `PartitionServices`.
+
+Between a decision and its write there is no await: `handle` runs from event to effects in one synchronous call, and an
+effect that reports back (an append, a truncation) does so before the next effect is performed.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.produce import ProduceItem
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.epoch_history import EpochHistory
+from minibroker.broker.replication.leader import FetchGranted, FetchRefused
+from minibroker.broker.replication.replica import step, step_fetch
+from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import stamp
+from minibroker.runtime.ports import Buffer, DiskError
+
+log = logging.getLogger("minibroker.partition")
+
+_RELEASED = bytearray()
+
+
+class PartitionServices(Protocol):
+    """What a partition asks of the broker around it."""
+
+    def now_ms(self) -> int: ...
+    def check_fence(self) -> None:
+        """Fence all partitions now if the ZooKeeper deadline has passed."""
+        ...
+
+    def appended(self, partition: "Partition") -> None:
+        """New records: followers' waiting fetches may go on."""
+        ...
+
+    def high_watermark_rose(self, partition: "Partition") -> None: ...
+    def leader_changed(self, partition: "Partition") -> None:
+        """Waiting fetches end; the fetcher takes the partition or lets it go."""
+        ...
+
+    def propose_isr(self, partition: "Partition", proposal: ev.ProposeIsr) -> None: ...
+    def sync(self, partition: "Partition") -> None: ...
+    def store_epochs(self, partition: "Partition") -> None: ...
+    def ask_epoch_end(self, partition: "Partition", question: ev.AskEpochEnd) -> None: ...
+    def ask_leader_ends(self, partition: "Partition", question: ev.AskLeaderEnds) -> None: ...
+    def fetch_next(self, partition: "Partition") -> None: ...
+    def back_off(self, partition: "Partition", effect: ev.BackOff) -> None: ...
+    def log_failed(self, partition: "Partition", error: DiskError) -> None: ...
+    def isr_changed(self, partition: "Partition", change: ev.IsrCommitted) -> None: ...
+    def truncated(self, below_high_watermark: bool) -> None: ...
+
+
+class Partition:
+    """See the head of this file."""
+
+    __slots__ = ("fetched_buffers", "log", "services", "sessions", "state", "topic_partition", "waiting_fetches")
+
+    def __init__(
+        self,
+        services: PartitionServices,
+        topic_partition: TopicPartition,
+        partition_log: PartitionLog,
+        config: ReplicationConfig,
+        high_watermark: int,
+    ) -> None:
+        self.services = services
+        self.topic_partition = topic_partition
+        self.log = partition_log
+        self.sessions: list[Any] = []
+        """Fetch sessions of followers that include this partition (fetch_sessions.FetchSession)."""
+        self.waiting_fetches: dict[Any, None] = {}
+        """Consumers' fetches that wait for records of this partition (delayed_fetch.DelayedFetch)."""
+        self.fetched_buffers: Sequence[Buffer] = ()
+        self.state = self._loaded_state(config, high_watermark)
+
+    def _loaded_state(self, config: ReplicationConfig, high_watermark: int) -> ReplicaState:
+        """As recovered: the mark is what the checkpoint says, within the log; no role until the controller speaks."""
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        return ReplicaState(
+            config=config,
+            log_start_offset=start,
+            log_end_offset=end,
+            synced_end_offset=min(self.log.recovery_point, end),
+            high_watermark=max(start, min(high_watermark, end)),
+            epoch_history=EpochHistory(self.log.epoch_entries()),
+            producers=self.log.producers,
+        )
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic_partition}, {self.state.role.value}, epoch {self.state.leader_epoch})"
+
+    # ----------------------------------------------------------------------------------------------------- decide
+    def handle(self, event: ev.Event) -> None:
+        """Let the core decide, then do what it says."""
+        if self.state.role is Role.LEADER and not self.state.fenced:
+            self.services.check_fence()
+        self._perform(step(self.state, event))
+
+    def handle_fetch(self, event: ev.FollowerFetched) -> FetchGranted | FetchRefused:
+        """A follower's fetch: learn its end, say what it may read."""
+        if self.state.role is Role.LEADER and not self.state.fenced:
+            self.services.check_fence()
+        answer, effects = step_fetch(self.state, event)
+        self._perform(effects)
+        return answer
+
+    def handle_fetched(self, event: ev.FetchAnswered, buffers: Sequence[Buffer]) -> None:
+        """The leader's reply; `buffers` are the bytes of `event.batches`, one each."""
+        self.fetched_buffers = buffers
+        try:
+            self.handle(event)
+        finally:
+            self.fetched_buffers = ()
+
+    def configure(self, config: ReplicationConfig, log_config: LogConfig) -> None:
+        """Settings of the topic changed."""
+        self.log.config = log_config
+        if config != self.state.config:
+            self.handle(ev.ConfigChanged(config=config, now_ms=self.services.now_ms()))
+
+    # ---------------------------------------------------------------------------------------------------- perform
+    def _perform(self, effects: Sequence[ev.Effect]) -> None:
+        for effect in effects:
+            try:
+                _PERFORMERS[type(effect)](self, effect)
+            except DiskError as error:
+                self.services.log_failed(self, error)
+                break  # LogFailed has settled everything that was still to do
+
+    def _append_batch(self, effect: ev.AppendBatch) -> None:
+        item: ProduceItem = effect.token
+        header = replace(item.header, base_offset=effect.base_offset, partition_leader_epoch=effect.leader_epoch)
+        stamp(item.records, effect.base_offset, effect.leader_epoch)
+        item.leader_epoch = effect.leader_epoch
+        try:
+            self.log.append([(header, item.records)])
+        except DiskError as error:
+            self.services.log_failed(self, error)
+            item.fail_storage(str(error))
+            return
+        item.records = _RELEASED  # the log's memory has it; a waiting producer must not keep a second hold
+        self._perform(
+            step(
+                self.state,
+                ev.BatchAppended(
+                    token=item,
+                    acks=effect.acks,
+                    base_offset=effect.base_offset,
+                    end_offset=header.end_offset,
+                    now_ms=self.services.now_ms(),
+                ),
+            )
+        )
+        self.services.appended(self)
+
+    def _answer_produce(self, effect: ev.AnswerProduce) -> None:
+        item: ProduceItem = effect.token
+        item.settle(effect.error_code, effect.base_offset, effect.error_message, self)
+
+    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+        self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))
+        self._perform(
+            step(
+                self.state,
+                ev.FetchedAppended(
+                    batches=effect.batches,
+                    high_watermark=effect.high_watermark,
+                    log_start_offset=effect.log_start_offset,
+                ),
+            )
+        )
+
+    def _truncate_to(self, effect: ev.TruncateTo) -> None:
+        before = self.log.log_end_offset
+        self.log.truncate_to(effect.end_offset)
+        self.services.truncated(effect.below_high_watermark)
+        log.warning(
+            "%s: truncated from %d to %d under leader epoch %s: %s",
+            *(self.topic_partition, before, self.log.log_end_offset, self.state.leader_epoch, effect.reason),
+        )
+        self._log_was_cut()
+
+    def _reset_to(self, effect: ev.ResetTo) -> None:
+        self.log.reset_to(effect.offset)
+        log.warning("%s: starts anew at offset %d, the leader's log start", self.topic_partition, effect.offset)
+        self._log_was_cut()
+
+    def _log_was_cut(self) -> None:
+        self.state.producers = self.log.producers
+        cut = ev.LogTruncated(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
+        self._perform(step(self.state, cut))
+
+    def _trim_before(self, effect: ev.TrimBefore) -> None:
+        self.log.trim_before(effect.log_start_offset)
+
+    def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
+        self.log.write_epoch_entries(self.state.epoch_history.entries, sync=False)
+        if effect.sync:
+            self.services.store_epochs(self)
+
+    def _isr_committed(self, effect: ev.IsrCommitted) -> None:
+        if effect.before:
+            log.info(
+                "%s: ISR %s -> %s (leader epoch %s, partition epoch %d)",
+                *(self.topic_partition, list(effect.before), list(effect.after)),
+                *(self.state.leader_epoch, self.state.partition_epoch),
+            )
+            self.services.isr_changed(self, effect)
+
+    def _leader_changed(self, effect: ev.LeaderChanged) -> None:
+        state = self.state
+        log.info(
+            "%s: %s in leader epoch %s (leader %s, log end %d, high watermark %d)",
+            *(self.topic_partition, state.role.value, state.leader_epoch, state.leader_id),
+            *(state.log_end_offset, state.high_watermark),
+        )
+        self.services.leader_changed(self)
+
+    def _warn(self, effect: ev.Warn) -> None:
+        log.warning("%s: %s", self.topic_partition, effect.message)
+
+    def _propose_isr(self, effect: ev.ProposeIsr) -> None:
+        self.services.propose_isr(self, effect)
+
+    def _ask_epoch_end(self, effect: ev.AskEpochEnd) -> None:
+        self.services.ask_epoch_end(self, effect)
+
+    def _ask_leader_ends(self, effect: ev.AskLeaderEnds) -> None:
+        self.services.ask_leader_ends(self, effect)
+
+    def _back_off(self, effect: ev.BackOff) -> None:
+        self.services.back_off(self, effect)
+
+    def _high_watermark_rose(self, effect: ev.HighWatermarkRose) -> None:
+        self.services.high_watermark_rose(self)
+
+    def _sync_log(self, effect: ev.SyncLog) -> None:
+        self.services.sync(self)
+
+    def _fetch_next(self, effect: ev.FetchNext) -> None:
+        self.services.fetch_next(self)
+
+
+_PERFORMERS: dict[type[ev.Effect], Callable[[Partition, Any], None]] = {
+    ev.AppendBatch: Partition._append_batch,
+    ev.AnswerProduce: Partition._answer_produce,
+    ev.AppendFetched: Partition._append_fetched,
+    ev.TruncateTo: Partition._truncate_to,
+    ev.ResetTo: Partition._reset_to,
+    ev.TrimBefore: Partition._trim_before,
+    ev.WriteEpochHistory: Partition._write_epoch_history,
+    ev.IsrCommitted: Partition._isr_committed,
+    ev.LeaderChanged: Partition._leader_changed,
+    ev.Warn: Partition._warn,
+    ev.ProposeIsr: Partition._propose_isr,
+    ev.SyncLog: Partition._sync_log,
+    ev.AskEpochEnd: Partition._ask_epoch_end,
+    ev.AskLeaderEnds: Partition._ask_leader_ends,
+    ev.FetchNext: Partition._fetch_next,
+    ev.BackOff: Partition._back_off,
+    ev.HighWatermarkRose: Partition._high_watermark_rose,
+}

@@ -1,0 +1,428 @@
+"""Copying from one leader: a connection, a fetch session, and the questions that come before fetching.
+
+Owns: what is asked of one leader broker and when, for all partitions it leads and this broker follows. Refuses to
+decide where to cut or whether an answer counts: that is the core's. Every question carries the leader epoch it was
+asked under, and its answer goes to the core with it.
+
+The next fetch leaves in the callback of the last reply: no task switch lies between copying records and reporting
+them. Source: replication rules 4.5; KIP-227 (sessions), hardening rule 9.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minibroker.broker.replication.events import (
+    AskEpochEnd,
+    EpochEndAnswered,
+    FetchAnswered,
+    LeaderEndsAnswered,
+)
+from minibroker.broker.replication.state import Fetching, TruncationRule
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
+from minibroker.protocol.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    Response,
+)
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
+from minibroker.runtime.ports import Network, NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+
+if TYPE_CHECKING:
+    from minibroker.broker.partition import Partition
+
+log = logging.getLogger("minibroker.fetcher")
+
+FETCHES_IN_FLIGHT_MAX = 2
+"""One that waits at the leader, and one that ends it because there is something new to ask for."""
+CONNECT_TIMEOUT_MS = 2_000
+RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)
+"""Pauses between attempts to reach the leader; the last one repeats."""
+
+
+class FetcherConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of all fetchers of a broker."""
+
+    broker_id: int
+    max_wait_ms: int
+    min_bytes: int
+    partition_max_bytes: int
+    response_max_bytes: int
+    socket_timeout_ms: int
+
+
+class ReplicaFetcher:
+    """Follows one leader broker. `run` is a task of the owner; partitions come and go with `follow` and `leave`."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        leader_id: int,
+        address: Callable[[int], tuple[str, int] | None],
+        broker_epoch: Callable[[], int | None],
+        config: FetcherConfig,
+    ) -> None:
+        self.leader_id = leader_id
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.bytes_copied = 0
+        self._network = network
+        self._address = address
+        self._broker_epoch = broker_epoch
+        self._config = config
+        self._connection: RpcConnection | None = None
+        self._work = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._scheduled = False
+        self._questions: dict[TopicPartition, AskEpochEnd] = {}
+        self._ends_wanted: dict[TopicPartition, int] = {}
+        self._to_list: dict[TopicPartition, None] = {}
+        self._forgotten: dict[TopicPartition, None] = {}
+        self._positions: dict[TopicPartition, tuple[int, int]] = {}
+        """(leader epoch, fetch offset) as last listed in the session: what a reply answers."""
+        self._session_id = 0
+        self._session_epoch = 0
+        self._in_flight = 0
+        self._last_reply_at = 0.0
+
+    # ------------------------------------------------------------------------------------------------- partitions
+    def leave(self, topic_partition: TopicPartition) -> None:
+        """Stop copying it; answers still on their way are dropped."""
+        self.partitions.pop(topic_partition, None)
+        self._questions.pop(topic_partition, None)
+        self._ends_wanted.pop(topic_partition, None)
+        self._to_list.pop(topic_partition, None)
+        if self._positions.pop(topic_partition, None) is not None:
+            self._forgotten[topic_partition] = None
+
+    def ask_epoch_end(self, partition: "Partition", question: AskEpochEnd) -> None:
+        self.partitions[partition.topic_partition] = partition
+        self._questions[partition.topic_partition] = question
+        self._schedule()
+
+    def ask_leader_ends(self, partition: "Partition", leader_epoch: int) -> None:
+        self.partitions[partition.topic_partition] = partition
+        self._ends_wanted[partition.topic_partition] = leader_epoch
+        self._schedule()
+
+    def fetch_next(self, partition: "Partition") -> None:
+        """Its position changed: list it in the next fetch."""
+        self.partitions[partition.topic_partition] = partition
+        self._to_list[partition.topic_partition] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Send once the current step is over: many partitions share one request."""
+        self._work.set()
+        if not self._scheduled and self._connection is not None:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_all)
+
+    # ------------------------------------------------------------------------------------------------- connection
+    async def run(self) -> None:
+        """Keep a connection while there is somebody to follow, for ever."""
+        failures = 0
+        while True:
+            await self._work.wait()
+            if not self.partitions:
+                self._work.clear()
+                continue
+            try:
+                await self._open()
+                failures = 0
+            except NetworkError as error:
+                if failures == 0:
+                    log.info("broker %d cannot be reached: %s", self.leader_id, error)
+                await asyncio.sleep(RECONNECT_MS[min(failures, len(RECONNECT_MS) - 1)] / 1000)
+                failures += 1
+                continue
+            try:
+                await self._watch()
+            finally:
+                self._close()
+            await asyncio.sleep(RECONNECT_MS[0] / 1000)
+
+    async def _open(self) -> None:
+        address = self._address(self.leader_id)
+        if address is None:
+            raise NetworkError(f"broker {self.leader_id} is not registered")
+        client_id = f"broker-{self._config.broker_id}-fetcher"
+        connection = await connect(
+            self._network, address[0], address[1], client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+        )
+        self._connection = connection
+        self._lost = asyncio.Event()
+        connection.on_closed = self._lost.set
+        self._restart_session()
+        self._last_reply_at = asyncio.get_running_loop().time()
+        self._ask_anew()
+        self._schedule()
+
+    async def _watch(self) -> None:
+        """Until the connection is lost, or silent for too long with something asked."""
+        loop = asyncio.get_running_loop()
+        limit = (self._config.socket_timeout_ms + self._config.max_wait_ms) / 1000
+        while not self._lost.is_set():
+            try:
+                async with asyncio.timeout(limit / 4):
+                    await self._lost.wait()
+            except TimeoutError:
+                if self._in_flight and loop.time() - self._last_reply_at > limit:
+                    log.warning("broker %d is silent, connecting anew", self.leader_id)
+                    return
+                if not self.partitions:
+                    self._work.clear()
+                    return
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.on_closed = None
+            connection.abort()
+        self._in_flight = 0
+
+    def _ask_anew(self) -> None:
+        """On a new connection every partition says again what it waits for."""
+        for topic_partition, partition in self.partitions.items():
+            if isinstance(partition.state.phase, Fetching):
+                self._to_list[topic_partition] = None
+
+    def _restart_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self._positions.clear()
+        self._forgotten.clear()
+
+    # ----------------------------------------------------------------------------------------------------- asking
+    def _send_all(self) -> None:
+        self._scheduled = False
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        try:
+            if self._questions:
+                self._send_questions(connection)
+            if self._ends_wanted:
+                self._send_ends(connection)
+            self._send_fetch(connection)
+        except RpcError:
+            self._lost.set()
+
+    def _send_questions(self, connection: RpcConnection) -> None:
+        asked, self._questions = self._questions, {}
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for topic_partition, question in asked.items():
+            item = OffsetForLeaderPartition(
+                partition=topic_partition.partition,
+                current_leader_epoch=question.leader_epoch,
+                leader_epoch=question.epoch,
+            )
+            topics.setdefault(topic_partition.topic, []).append(item)
+        body = OffsetForLeaderEpochRequest(
+            replica_id=self._config.broker_id,
+            topics=[OffsetForLeaderTopic(topic=name, partitions=items) for name, items in topics.items()],
+        )
+        connection.send(body, lambda reply: self._on_epoch_ends(asked, reply))
+
+    def _on_epoch_ends(self, asked: dict[TopicPartition, AskEpochEnd], reply: Response | RpcError) -> None:
+        found = {}
+        code = ErrorCode.NETWORK_EXCEPTION
+        if isinstance(reply, OffsetForLeaderEpochResponse):
+            code = error_code(reply.error_code) if reply.error_code else ErrorCode.UNKNOWN_SERVER_ERROR
+            found = {TopicPartition(t.topic, p.partition): p for t in reply.topics for p in t.partitions}
+        for topic_partition, question in asked.items():
+            partition = self.partitions.get(topic_partition)
+            if partition is None:
+                continue
+            answer = found.get(topic_partition)
+            partition.handle(
+                EpochEndAnswered(
+                    leader_epoch=question.leader_epoch,
+                    asked_epoch=question.epoch,
+                    error_code=code if answer is None else error_code(answer.error_code),
+                    epoch=None if answer is None else from_wire(answer.leader_epoch),
+                    end_offset=None if answer is None else from_wire(answer.end_offset),
+                )
+            )
+
+    def _send_ends(self, connection: RpcConnection) -> None:
+        asked, self._ends_wanted = self._ends_wanted, {}
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for topic_partition, leader_epoch in asked.items():
+            for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+                item = ListOffsetsPartition(
+                    partition_index=topic_partition.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+                )
+                topics.setdefault(topic_partition.topic, []).append(item)
+        body = ListOffsetsRequest(
+            replica_id=self._config.broker_id,
+            topics=[ListOffsetsTopic(name=name, partitions=items) for name, items in topics.items()],
+        )
+        connection.send(body, lambda reply: self._on_leader_ends(asked, reply))
+
+    def _on_leader_ends(self, asked: dict[TopicPartition, int], reply: Response | RpcError) -> None:
+        offsets: dict[TopicPartition, list[int]] = {}
+        codes: dict[TopicPartition, ErrorCode] = {}
+        if isinstance(reply, ListOffsetsResponse):
+            for topic in reply.topics:
+                for answer in topic.partitions:
+                    key = TopicPartition(topic.name, answer.partition_index)
+                    offsets.setdefault(key, []).append(answer.offset)
+                    if answer.error_code:
+                        codes[key] = error_code(answer.error_code)
+        for topic_partition, leader_epoch in asked.items():
+            partition = self.partitions.get(topic_partition)
+            if partition is None:
+                continue
+            ends = offsets.get(topic_partition, [])
+            code = codes.get(topic_partition, ErrorCode.NONE if len(ends) == 2 else ErrorCode.NETWORK_EXCEPTION)
+            start, end = ends if len(ends) == 2 else (0, 0)
+            partition.handle(
+                LeaderEndsAnswered(
+                    leader_epoch=leader_epoch, error_code=code, log_start_offset=start, log_end_offset=end
+                )
+            )
+
+    # --------------------------------------------------------------------------------------------------- fetching
+    def _send_fetch(self, connection: RpcConnection) -> None:
+        """List what changed. With nothing changed one fetch stays parked at the leader, so that news come at once."""
+        changed = self._take_positions()
+        if self._in_flight >= FETCHES_IN_FLIGHT_MAX or (self._in_flight and not changed and not self._forgotten):
+            self._put_back(changed)
+            return
+        if not self._positions and not changed:
+            return
+        listed: dict[str, list[FetchPartition]] = {}
+        for topic_partition, item in changed.items():
+            self._positions[topic_partition] = (item.current_leader_epoch, item.fetch_offset)
+            listed.setdefault(topic_partition.topic, []).append(item)
+        forgotten: dict[str, list[int]] = {}
+        for topic_partition in self._forgotten:
+            if topic_partition not in changed:
+                forgotten.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+        self._forgotten.clear()
+        body = FetchRequest(
+            replica_id=self._config.broker_id,
+            replica_epoch=to_wire(self._broker_epoch()),
+            max_wait_ms=self._config.max_wait_ms,
+            min_bytes=self._config.min_bytes,
+            max_bytes=self._config.response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            forgotten_topics_data=[ForgottenTopic(topic=t, partitions=p) for t, p in forgotten.items()],
+            topics=[FetchTopic(topic=name, partitions=items) for name, items in listed.items()],
+        )
+        if not self._in_flight:
+            self._last_reply_at = asyncio.get_running_loop().time()
+        self._in_flight += 1
+        self._session_epoch += 1
+        connection.send(body, lambda reply: self._on_fetched(connection, reply))
+
+    def _take_positions(self) -> dict[TopicPartition, FetchPartition]:
+        wanted, self._to_list = self._to_list, {}
+        changed: dict[TopicPartition, FetchPartition] = {}
+        for topic_partition in wanted:
+            partition = self.partitions.get(topic_partition)
+            if partition is None or not isinstance(partition.state.phase, Fetching):
+                continue
+            state = partition.state
+            unchecked = state.config.truncation_rule is TruncationRule.HIGH_WATERMARK
+            changed[topic_partition] = FetchPartition(
+                partition=topic_partition.partition,
+                current_leader_epoch=to_wire(state.leader_epoch),
+                fetch_offset=state.log_end_offset,
+                last_fetched_epoch=to_wire(None if unchecked else state.last_fetched_epoch),
+                log_start_offset=state.log_start_offset,
+                partition_max_bytes=self._config.partition_max_bytes,
+            )
+        return changed
+
+    def _put_back(self, changed: dict[TopicPartition, FetchPartition]) -> None:
+        for topic_partition in changed:
+            self._to_list[topic_partition] = None
+
+    def _on_fetched(self, connection: RpcConnection, reply: Response | RpcError) -> None:
+        if connection is not self._connection:
+            return
+        self._in_flight -= 1
+        self._last_reply_at = asyncio.get_running_loop().time()
+        if not isinstance(reply, FetchResponse):
+            self._lost.set()
+            return
+        if reply.error_code:
+            self._on_session_error(error_code(reply.error_code))
+        else:
+            self._session_id = reply.session_id
+            for topic in reply.responses:
+                for answer in topic.partitions:
+                    self._on_partition(TopicPartition(topic.topic, answer.partition_index), answer)
+        if not self._scheduled:
+            self._send_all()
+
+    def _on_session_error(self, code: ErrorCode) -> None:
+        """The leader does not know the session (any more): list everything in a new one."""
+        log.info("fetch session at broker %d ended: %s", self.leader_id, code.name)
+        self._restart_session()
+        if code not in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+            self._lost.set()
+            return
+        self._ask_anew()
+
+    def _on_partition(self, topic_partition: TopicPartition, answer: FetchPartitionResponse) -> None:
+        partition, position = self.partitions.get(topic_partition), self._positions.get(topic_partition)
+        if partition is None or position is None:
+            return
+        code = error_code(answer.error_code)
+        diverging = answer.diverging_epoch is not None
+        if code is not ErrorCode.NONE or diverging:
+            self._positions.pop(topic_partition)  # the leader dropped it from the session
+        headers: list[BatchHeader] = []
+        buffers: list[memoryview] = []
+        if answer.records and code is ErrorCode.NONE:
+            try:
+                self._split(answer.records, headers, buffers)
+            except CorruptBatch as error:
+                log.warning("%s: broker %d sent a damaged batch: %s", topic_partition, self.leader_id, error)
+                code, headers, buffers = ErrorCode.CORRUPT_MESSAGE, [], []
+                self._positions.pop(topic_partition, None)
+        self.bytes_copied += len(answer.records)
+        partition.handle_fetched(
+            FetchAnswered(
+                leader_epoch=position[0],
+                fetch_offset=position[1],
+                error_code=code,
+                high_watermark=from_wire(answer.high_watermark),
+                log_start_offset=from_wire(answer.log_start_offset),
+                diverging=diverging,
+                batches=tuple(headers),
+            ),
+            buffers,
+        )
+
+    @staticmethod
+    def _split(records: bytes, headers: list[BatchHeader], buffers: list[memoryview]) -> None:
+        """Whole batches, each with its CRC checked: damage never enters a second log."""
+        view, position = memoryview(records), 0
+        while position < len(view):
+            header = check_batch(view, position)
+            headers.append(header)
+            buffers.append(view[position : position + header.size_bytes])
+            position += header.size_bytes

@@ -1,0 +1,488 @@
+"""All local replicas: found, created, told by the controller what to be, and served with what they ask for.
+
+Owns: the map of partitions, LeaderAndIsr and StopReplica, fencing of all partitions at once, fetchers per leader, and
+the disk's health as partitions see it. Refuses to decide about replication (the core does) and to parse requests.
+Periodic work is in `chores`.
+
+Source: replication rules, section 7; hardening rules 7, 8, 13.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+import msgspec
+
+from minibroker.broker.alter_partition_sender import AlterPartitionSender
+from minibroker.broker.config_table import BrokerConfig
+from minibroker.broker.fetch import FetchHandler
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.partition import Partition
+from minibroker.broker.registration import Registration
+from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.replica import is_stale
+from minibroker.broker.replication.state import (
+    Halted,
+    ReplicaState,
+    ReplicationConfig,
+    Role,
+    TruncationRule,
+)
+from minibroker.broker.topic_config import TopicConfig, resolve_topic_config
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition, from_wire
+from minibroker.protocol.messages import (
+    LEADER_EPOCH_DURING_DELETE,
+    CurrentLeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
+    PartitionError,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from minibroker.runtime.ports import DiskError, Network
+
+log = logging.getLogger("minibroker.replica_manager")
+
+BACK_OFF_MS = (20, 50, 100, 200, 500)
+"""Pauses after an error of the leader, per partition; then replica.fetch.backoff.ms. Right after an election the new
+leader often has not heard of it yet: waiting a second would be a second of refused writes."""
+
+
+class ReplicaManager:
+    """See the head of this file. Implements `partition.PartitionServices`."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        log_directory: LogDirectory,
+        registration: Registration,
+        image: MetadataImage,
+        network: Network,
+        counters: BrokerCounters,
+        unsent_reply_bytes: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.log_directory = log_directory
+        self.registration = registration
+        self.image = image
+        self.counters = counters
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.fenced = True
+        self.on_log_directory_changed: Callable[[], None] = lambda: None
+        self._network = network
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._followed: dict[TopicPartition, ReplicaFetcher] = {}
+        self._back_offs: dict[TopicPartition, int] = {}
+        self._syncing: dict[TopicPartition, bool] = {}
+        self._epochs_to_store = asyncio.Event()
+        self._fenced_broker_epoch: int | None = None
+        self.alter_partition = AlterPartitionSender(
+            network=network,
+            broker_id=config.broker_id,
+            broker_epoch=lambda: registration.broker_epoch,
+            controller_address=self.controller_address,
+            request_timeout_ms=max(200, config.replica_lag_time_max_ms // 2),
+            now_ms=self.now_ms,
+        )
+        self.fetches = FetchHandler(
+            partitions=self.partitions,
+            leader_hint=image.leader_hint,
+            is_known=lambda tp: image.knows_partition(tp.topic, tp.partition),
+            is_eligible=image.is_eligible,
+            unsent_reply_bytes=unsent_reply_bytes,
+            log_failed=self.log_failed,
+            now_ms=self.now_ms,
+            response_max_bytes=config.fetch_max_bytes,
+            counters=counters,
+        )
+
+    # ----------------------------------------------------------------------------------------------------- loading
+    def load(self) -> None:
+        """A partition for every log found, so that its mark stays in the checkpoint whatever happens (KAFKA-1647)."""
+        marks = self.log_directory.read_high_watermarks()
+        for topic_partition in self.log_directory.logs:
+            self._add(topic_partition, resolve_topic_config(self.config, {}), marks.get(topic_partition, 0))
+
+    def _add(self, topic_partition: TopicPartition, topic_config: TopicConfig, high_watermark: int) -> Partition:
+        partition = Partition(
+            self,
+            topic_partition,
+            self.log_directory.logs[topic_partition],
+            self._replication_config(topic_config),
+            high_watermark,
+        )
+        partition.state.fenced = self.fenced
+        self.partitions[topic_partition] = partition
+        return partition
+
+    def _replication_config(self, topic_config: TopicConfig) -> ReplicationConfig:
+        return ReplicationConfig(
+            broker_id=self.config.broker_id,
+            min_insync_replicas=topic_config.min_insync_replicas,
+            replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
+            vote_with_synced_end=topic_config.counts_only_synced,
+            truncation_rule=TruncationRule(self.config.replica_truncation_rule),
+        )
+
+    def reconfigure(self, config: BrokerConfig | None = None, topics: tuple[str, ...] | None = None) -> None:
+        """Settings of the broker or of some topics changed."""
+        self.config = config or self.config
+        for topic_partition, partition in list(self.partitions.items()):
+            if topics is not None and topic_partition.topic not in topics:
+                continue
+            topic_config = resolve_topic_config(self.config, self.image.topic_configs(topic_partition.topic))
+            partition.configure(self._replication_config(topic_config), log_config(topic_config))
+
+    # ------------------------------------------------------------------------------------------- from the controller
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Become what the controller says, partition by partition. The whole request was admitted already."""
+        errors: list[PartitionError] = []
+        for topic in request.topic_states:
+            topic_config = resolve_topic_config(self.config, topic.configs)
+            for state in topic.partition_states:
+                code = self._become(topic, state, topic_config)
+                if code is not ErrorCode.NONE:
+                    name = topic.topic_name
+                    log.info("LeaderAndIsr for %s-%d not applied: %s", name, state.partition_index, code.name)
+                errors.append(
+                    PartitionError(topic_name=topic.topic_name, partition_index=state.partition_index, error_code=code)
+                )
+        return LeaderAndIsrResponse(partition_errors=errors)
+
+    def _become(self, topic: LeaderAndIsrTopic, state: LeaderAndIsrPartition, topic_config: TopicConfig) -> ErrorCode:
+        me = self.config.broker_id
+        if me not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if state.leader == me and me not in state.isr:
+            return ErrorCode.INVALID_REQUEST
+        topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+        if self.log_directory.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            partition = self._opened(topic_partition, topic.topic_id, topic_config)
+        except DiskError as error:
+            self.disk_failed(error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition.state.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        event = ev.LeaderAndIsrReceived(
+            now_ms=self.now_ms(),
+            controller_epoch=state.controller_epoch,
+            leader_id=from_wire(state.leader),
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            in_sync_replicas=tuple(state.isr),
+            assignment=tuple(state.replicas),
+        )
+        if is_stale(partition.state, event):
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        partition.configure(self._replication_config(topic_config), log_config(topic_config))
+        partition.handle(event)
+        return ErrorCode.NONE
+
+    def _opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
+        """The partition, with its log; created where there is none, or where the name stood for another topic."""
+        known = self.partitions.get(topic_partition)
+        if known is not None and known.log.topic_id == topic_id:
+            return known
+        if known is not None and known.log.topic_id is not None:
+            self._drop(topic_partition, "the topic was deleted and created again")
+            known = None
+        self.log_directory.create_log(topic_partition, topic_id, log_config(topic_config))
+        return known or self._add(topic_partition, topic_config, high_watermark=0)
+
+    def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop serving, and delete where asked (KIP-570: a stale order changes nothing)."""
+        errors = [
+            PartitionError(
+                topic_name=topic.topic_name,
+                partition_index=state.partition_index,
+                error_code=self._stop(TopicPartition(topic.topic_name, state.partition_index), state),
+            )
+            for topic in request.topic_states
+            for state in topic.partition_states
+        ]
+        return StopReplicaResponse(partition_errors=errors)
+
+    def _stop(self, topic_partition: TopicPartition, order: StopReplicaPartition) -> ErrorCode:
+        partition = self.partitions.get(topic_partition)
+        if partition is None:
+            return ErrorCode.NONE
+        deleting = order.leader_epoch == LEADER_EPOCH_DURING_DELETE
+        epoch = None if deleting else from_wire(order.leader_epoch)
+        known = partition.state.leader_epoch
+        if epoch is not None and known is not None and epoch < known:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if partition.state.role is Role.OFFLINE and order.delete_partition:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        partition.handle(ev.ReplicaStopped(leader_epoch=epoch))
+        if order.delete_partition:
+            try:
+                self._drop(topic_partition, "the topic is being deleted")
+            except DiskError as error:
+                self.disk_failed(error)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def _drop(self, topic_partition: TopicPartition, reason: str) -> None:
+        partition = self.partitions.pop(topic_partition)
+        if partition.state.role is not Role.NONE:
+            partition.handle(ev.ReplicaStopped(leader_epoch=None))
+        self._unfollow(topic_partition)
+        self.fetches.partition_changed(partition)
+        self._back_offs.pop(topic_partition, None)
+        self.log_directory.delete_log(topic_partition)
+        log.info("%s: removed: %s", topic_partition, reason)
+
+    def brokers_changed(self) -> None:
+        """UpdateMetadata told of other live brokers: who may join an ISR is another question now."""
+        eligible = {
+            broker_id: epoch
+            for broker_id in self.image.live_broker_ids()
+            if (epoch := self.image.broker_epoch(broker_id)) is not None and self.image.is_eligible(broker_id)
+        }
+        event = ev.BrokersChanged(eligible=eligible, now_ms=self.now_ms())
+        for partition in list(self.partitions.values()):
+            if partition.state.is_leader:
+                partition.handle(event)
+
+    def controller_address(self) -> tuple[int, str, int] | None:
+        """(id, host, port) of the controller, as UpdateMetadata told it."""
+        controller_id = self.image.controller_id
+        if controller_id is None:
+            return None
+        address = self.address(controller_id)
+        return None if address is None else (controller_id, *address)
+
+    def address(self, broker_id: int) -> tuple[str, int] | None:
+        return self.image.address(broker_id, self.config.inter_broker_listener)
+
+    def leader_hint(self, topic_partition: TopicPartition) -> CurrentLeader | None:
+        return self.image.leader_hint(topic_partition)
+
+    # -------------------------------------------------------------------------------------------------------- fencing
+    def check_fence(self) -> None:
+        """Before each decision of a leader: has the ZooKeeper deadline passed? (hardening rule 8)"""
+        if not self.fenced and self.registration.is_fenced():
+            self.fence()
+
+    def fence(self) -> None:
+        """Stop acting as leader everywhere, now."""
+        if self.fenced:
+            return
+        self.fenced = True
+        self._fenced_broker_epoch = self.registration.broker_epoch
+        self.counters.fenced += 1
+        log.warning("fenced: ZooKeeper has not confirmed the session of this broker in time; leading nothing")
+        for partition in list(self.partitions.values()):
+            partition.handle(ev.BrokerFenced())
+            self.fetches.partition_changed(partition)
+
+    def unfence(self) -> None:
+        """ZooKeeper answers. If the registration is still the same the leaderships are, too; otherwise each partition
+        waits for a LeaderAndIsr addressed to the new broker epoch."""
+        if not self.fenced or self.registration.is_fenced():
+            return
+        same = self._fenced_broker_epoch == self.registration.broker_epoch
+        self.fenced = False
+        log.info("unfenced: registered under broker epoch %s", self.registration.broker_epoch)
+        if same:
+            for partition in list(self.partitions.values()):
+                partition.handle(ev.BrokerUnfenced(now_ms=self.now_ms()))
+
+    # --------------------------------------------------------------------------------------------- partition services
+    def now_ms(self) -> int:
+        """The loop's time: the only clock that replication knows."""
+        return int(self._loop.time() * 1000)
+
+    def appended(self, partition: Partition) -> None:
+        self.fetches.appended(partition)
+
+    def high_watermark_rose(self, partition: Partition) -> None:
+        self.fetches.high_watermark_rose(partition)
+
+    def isr_changed(self, partition: Partition, change: ev.IsrCommitted) -> None:
+        if len(change.after) < len(change.before):
+            self.counters.isr_shrinks += 1
+        else:
+            self.counters.isr_expands += 1
+
+    def truncated(self, below_high_watermark: bool) -> None:
+        self.counters.truncations += 1
+        self.counters.truncations_below_high_watermark += below_high_watermark
+
+    def propose_isr(self, partition: Partition, proposal: ev.ProposeIsr) -> None:
+        members = [b for b, _ in proposal.new_isr_with_epochs]
+        if not proposal.after_ms:
+            log.info("%s: proposing ISR %s (%s)", partition.topic_partition, members, proposal.kind.value)
+        self.alter_partition.propose(partition, proposal)
+
+    def leader_changed(self, partition: Partition) -> None:
+        """Follow, or stop following; waiting fetches hear of it. Which leader is asked is found at each connect."""
+        topic_partition = partition.topic_partition
+        followed = self._followed.get(topic_partition)
+        if followed is not None and followed.leader_id != partition.state.leader_id:
+            self._unfollow(topic_partition)
+        if partition.state.role is Role.FOLLOWER:
+            leader_id = partition.state.leader_id
+            assert leader_id is not None
+            self._followed[topic_partition] = self._fetcher(leader_id)
+        elif followed is not None:
+            self._unfollow(topic_partition)
+        self._back_offs.pop(topic_partition, None)
+        self.fetches.partition_changed(partition)
+
+    def _fetcher(self, leader_id: int) -> ReplicaFetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            config = self.config
+            fetcher = self._fetchers[leader_id] = ReplicaFetcher(
+                network=self._network,
+                leader_id=leader_id,
+                address=self.address,
+                broker_epoch=lambda: self.registration.broker_epoch,
+                config=FetcherConfig(
+                    broker_id=config.broker_id,
+                    max_wait_ms=config.replica_fetch_wait_max_ms,
+                    min_bytes=config.replica_fetch_min_bytes,
+                    partition_max_bytes=config.replica_fetch_max_bytes,
+                    response_max_bytes=config.replica_fetch_response_max_bytes,
+                    socket_timeout_ms=config.replica_socket_timeout_ms,
+                ),
+            )
+            self._own(fetcher.run(), f"fetcher-{leader_id}")
+        return fetcher
+
+    def _unfollow(self, topic_partition: TopicPartition) -> None:
+        fetcher = self._followed.pop(topic_partition, None)
+        if fetcher is not None:
+            fetcher.leave(topic_partition)
+
+    def ask_epoch_end(self, partition: Partition, question: ev.AskEpochEnd) -> None:
+        self._followed[partition.topic_partition].ask_epoch_end(partition, question)
+
+    def ask_leader_ends(self, partition: Partition, question: ev.AskLeaderEnds) -> None:
+        self._followed[partition.topic_partition].ask_leader_ends(partition, question.leader_epoch)
+
+    def fetch_next(self, partition: Partition) -> None:
+        self._back_offs.pop(partition.topic_partition, None)
+        self._followed[partition.topic_partition].fetch_next(partition)
+
+    def back_off(self, partition: Partition, effect: ev.BackOff) -> None:
+        """Ask again later; sooner the first times."""
+        attempt = self._back_offs.get(partition.topic_partition, 0)
+        self._back_offs[partition.topic_partition] = attempt + 1
+        limit = self.config.replica_fetch_backoff_ms
+        wait_ms = min(limit, BACK_OFF_MS[attempt]) if attempt < len(BACK_OFF_MS) else limit
+        epoch = partition.state.leader_epoch
+        self._loop.call_later(wait_ms / 1000, self._retry, partition, epoch)
+
+    def _retry(self, partition: Partition, leader_epoch: int | None) -> None:
+        current = self.partitions.get(partition.topic_partition) is partition
+        if current and partition.state.leader_epoch == leader_epoch and not isinstance(partition.state.phase, Halted):
+            partition.handle(ev.PhaseRetried())
+
+    # ----------------------------------------------------------------------------------------- disk in the background
+    def sync(self, partition: Partition) -> None:
+        """fsync soon; appends that come while one runs share the next (group commit)."""
+        topic_partition = partition.topic_partition
+        if topic_partition in self._syncing:
+            self._syncing[topic_partition] = True
+            return
+        self._syncing[topic_partition] = False
+        self._own(self._sync(partition), f"sync-{topic_partition}")
+
+    async def _sync(self, partition: Partition) -> None:
+        topic_partition = partition.topic_partition
+        try:
+            while True:
+                self._syncing[topic_partition] = False
+                synced_end = await partition.log.flush()
+                if self.partitions.get(topic_partition) is not partition or partition.state.role is Role.OFFLINE:
+                    return
+                partition.handle(ev.Synced(end_offset=synced_end, now_ms=self.now_ms()))
+                if not self._syncing[topic_partition]:
+                    return
+        except DiskError as error:
+            self.log_failed(partition, error)
+        finally:
+            self._syncing.pop(topic_partition, None)
+
+    def store_epochs(self, partition: Partition) -> None:
+        """Epoch files touched by one LeaderAndIsr are synced together, off the loop (hardening rule 7)."""
+        self._epochs_to_store.set()
+
+    async def run_epoch_storing(self) -> None:
+        """Task of the owner."""
+        while True:
+            await self._epochs_to_store.wait()
+            self._epochs_to_store.clear()
+            if self.log_directory.offline:
+                continue
+            try:
+                await self.log_directory.sync_metadata()
+            except DiskError as error:
+                self.disk_failed(error)
+
+    def log_failed(self, partition: Partition, error: DiskError) -> None:
+        """Nothing is served from a directory that failed, whichever partition met the error (hardening rule 13)."""
+        self.disk_failed(error)
+
+    def disk_failed(self, error: DiskError) -> None:
+        directory = self.log_directory
+        if not directory.full and not directory.offline:
+            directory.mark_offline(error)
+        log.error("log directory %s: %s", directory.path, error)
+        for partition in list(self.partitions.values()):
+            if partition.state.role is not Role.OFFLINE:
+                partition.handle(ev.LogFailed())
+                self.fetches.partition_changed(partition)
+        self.on_log_directory_changed()
+
+    def disk_healed(self) -> None:
+        """There is room again: offer the replicas to the controller anew."""
+        log.info("log directory %s has room again", self.log_directory.path)
+        for partition in self.partitions.values():
+            partition.handle(ev.LogHealed())
+        self.on_log_directory_changed()
+
+    def _own(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            raise task.exception()  # type: ignore[misc]  # our own bug: the loop's handler ends the process
+
+    async def stop(self) -> None:
+        """Let go of all leaders."""
+        tasks = sorted(self._tasks, key=lambda task: task.get_name())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """For the checkpoint."""
+        return {tp: p.state.high_watermark for tp, p in self.partitions.items() if p.state.role is not Role.OFFLINE}
+
+    def states(self) -> dict[TopicPartition, ReplicaState]:
+        return {tp: p.state for tp, p in self.partitions.items()}
+
+
+def log_config(topic_config: TopicConfig) -> LogConfig:
+    """The part of a topic's settings that its log needs."""
+    wanted = {name: getattr(topic_config, name) for name in LogConfig.__struct_fields__}
+    return msgspec.convert(wanted, LogConfig)
