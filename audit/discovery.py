@@ -50,9 +50,9 @@ class Damage(msgspec.Struct, frozen=True):
 class LastKnownState(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher wrote of one partition when it stopped the cluster."""
 
-    leader: int
     leader_epoch: int
     isr: tuple[int, ...]
+    leader: int | None = None
 
 
 class _ClusterState(msgspec.Struct, frozen=True):

@@ -1,0 +1,212 @@
+"""The report of one audit as data, and as JSON and Parquet. The page is html_page.py's, the terminal terminal.py's.
+
+Owns: the overall verdict, the checks with their counts, the statistics. Pure but for `write_report`.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+import msgspec
+
+from minibroker.audit.findings import CHECKS, Finding, Kind, PartitionResult, Severity, Verdict, sort_key
+
+CONSISTENT_EXIT, FINDINGS_EXIT = 0, 10
+SAMPLE_MAX = 20
+JSON_FILE, PARQUET_FILE, HTML_FILE = "report.json", "findings.parquet", "report.html"
+
+
+class Outcome(StrEnum):
+    """The verdict on everything that was given."""
+
+    CONSISTENT = "consistent"
+    INCONSISTENT = "inconsistent"
+    UNPROVEN = "unproven"
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audit went through."""
+
+    brokers: int
+    partitions: int
+    replicas: int
+    batches: int
+    bytes: int
+    judged_offsets: int
+    total_offsets: int
+    acked_records: int
+    acked_in_place: int
+    errors: int
+    notes: int
+    seconds: float
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One check over all partitions."""
+
+    check: str
+    success: bool
+    unexpected_count: int
+    notes: int
+    sample: tuple[str, ...]
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """How the audit was run."""
+
+    run_id: str
+    started: str
+    engine: str
+    directories: tuple[str, ...]
+    acked: str | None
+    versions: dict[str, str]
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one audit has to say; this is the JSON."""
+
+    success: bool
+    outcome: Outcome
+    summary: str
+    statistics: Statistics
+    results: tuple[CheckResult, ...]
+    partitions: tuple[PartitionResult, ...]
+    findings: tuple[Finding, ...]
+    """All of them, those of the partitions too."""
+    meta: Meta
+
+    @property
+    def exit_code(self) -> int:
+        """0 consistent, 10 findings or unproven; 1 is AuditError's."""
+        return CONSISTENT_EXIT if self.success else FINDINGS_EXIT
+
+
+def make_report(
+    results: Iterable[PartitionResult], directory_findings: Iterable[Finding], brokers: int, seconds: float, meta: Meta
+) -> AuditReport:
+    """Add up the partitions' results and what was found in no partition."""
+    partitions = tuple(results)
+    everything = [*directory_findings, *(item for result in partitions for item in result.findings)]
+    findings = tuple(sorted(everything, key=sort_key))
+    outcome = _outcome(findings)
+    statistics = _statistics(partitions, findings, brokers, seconds)
+    return AuditReport(
+        success=outcome is Outcome.CONSISTENT,
+        outcome=outcome,
+        summary=_summary(outcome, partitions, statistics, findings),
+        statistics=statistics,
+        results=tuple(_check(check, kinds, findings) for check, kinds in CHECKS.items()),
+        partitions=partitions,
+        findings=findings,
+        meta=meta,
+    )
+
+
+def _outcome(findings: Iterable[Finding]) -> Outcome:
+    errors = {item.kind for item in findings if item.severity is Severity.ERROR}
+    if errors - {Kind.UNPROVEN}:
+        return Outcome.INCONSISTENT
+    return Outcome.UNPROVEN if errors else Outcome.CONSISTENT
+
+
+def _statistics(
+    partitions: tuple[PartitionResult, ...], findings: tuple[Finding, ...], brokers: int, seconds: float
+) -> Statistics:
+    replicas = [replica for result in partitions for replica in result.replicas]
+    errors = sum(1 for item in findings if item.severity is Severity.ERROR)
+    return Statistics(
+        brokers=brokers,
+        partitions=len(partitions),
+        replicas=len(replicas),
+        batches=sum(replica.batches for replica in replicas),
+        bytes=sum(replica.bytes for replica in replicas),
+        judged_offsets=sum(result.judged_offsets for result in partitions),
+        total_offsets=sum(result.total_offsets for result in partitions),
+        acked_records=sum(result.acked_records for result in partitions),
+        acked_in_place=sum(result.acked_in_place for result in partitions),
+        errors=errors,
+        notes=len(findings) - errors,
+        seconds=round(seconds, 3),
+    )
+
+
+def _summary(
+    outcome: Outcome, partitions: tuple[PartitionResult, ...], statistics: Statistics, findings: tuple[Finding, ...]
+) -> str:
+    judged = f"{statistics.judged_offsets} of {statistics.total_offsets} offsets were judged"
+    acked = ""
+    if statistics.acked_records:
+        acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
+    if outcome is Outcome.INCONSISTENT:
+        first = next(item for item in findings if item.severity is Severity.ERROR)
+        return f"inconsistent: {statistics.errors} findings, first {first.kind}; {judged}{acked}"
+    if outcome is Outcome.UNPROVEN:
+        count = sum(1 for result in partitions if result.verdict is Verdict.UNPROVEN)
+        return f"unproven: nothing contradicts, but {count} partitions could not be judged; {judged}{acked}"
+    if not any(len(result.replicas) > 1 for result in partitions):
+        return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
+    return f"consistent: {judged}, all agree{acked}"
+
+
+def _check(check: str, kinds: tuple[Kind, ...], findings: tuple[Finding, ...]) -> CheckResult:
+    own = [item for item in findings if item.kind in kinds]
+    errors = [item for item in own if item.severity is Severity.ERROR]
+    return CheckResult(
+        check=check,
+        success=not errors,
+        unexpected_count=len(errors),
+        notes=len(own) - len(errors),
+        sample=tuple(describe(item) for item in errors[:SAMPLE_MAX]),
+    )
+
+
+def describe(item: Finding) -> str:
+    """One line that names everything."""
+    where = [f"{item.topic}-{item.partition}"] if item.topic is not None else []
+    if item.broker is not None:
+        where.append(f"broker {item.broker}")
+    if item.offset is not None:
+        where.append(f"offset {item.offset}")
+    if item.file is not None:
+        where.append(item.file if item.position is None else f"{item.file} at {item.position}")
+    return f"{item.kind} [{', '.join(where)}]: {item.message}"
+
+
+def write_report(report: AuditReport, directory: str, html: Callable[[AuditReport], str]) -> list[str]:
+    """Write JSON, page and Parquet; returns what could not be written, one sentence each."""
+    os.makedirs(directory, exist_ok=True)
+    content = msgspec.json.format(msgspec.json.encode(report), indent=2)
+    with open(os.path.join(directory, JSON_FILE), "wb") as file:
+        file.write(content + b"\n")
+    with open(os.path.join(directory, HTML_FILE), "w", encoding="utf-8") as page:
+        page.write(html(report))
+    try:
+        write_parquet(report, os.path.join(directory, PARQUET_FILE))
+    except ImportError:
+        return [f"{PARQUET_FILE} was not written: pyarrow is missing (pip install 'minibroker[audit]')"]
+    return []
+
+
+def write_parquet(report: AuditReport, path: str) -> None:
+    """One row per finding."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema(
+        [
+            ("kind", pa.string()),
+            ("severity", pa.string()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("broker", pa.int32()),
+            ("others", pa.list_(pa.int32())),
+            ("offset", pa.int64()),
+            ("end_offset", pa.int64()),
+            ("file", pa.string()),
+            ("position", pa.int64()),
+            ("message", pa.string()),
+        ]
+    )
+    rows = [{name: getattr(item, name) for name in schema.names} for item in report.findings]
+    plain = [{**row, "kind": str(row["kind"]), "severity": str(row["severity"])} for row in rows]
+    parquet.write_table(pa.Table.from_pylist(plain, schema=schema), path)

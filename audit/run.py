@@ -1,0 +1,101 @@
+"""Running an audit: the one function behind `minibroker audit`, `make demo` and spark-submit."""
+
+import os
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from minibroker.audit.discovery import Inventory, discover
+from minibroker.audit.errors import AuditError
+from minibroker.audit.findings import Finding, Kind, PartitionResult, finding
+from minibroker.audit.html_page import html_page
+from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.report import AuditReport, Meta, make_report, write_report
+
+SPARK, LOCAL = "spark", "local"
+ENGINES = (SPARK, LOCAL)
+
+
+def run_audit(
+    directories: Iterable[str],
+    engine: str = SPARK,
+    acked: str | None = None,
+    output: str | None = None,
+    *,
+    records: bool = False,
+    master: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> AuditReport:
+    """Audit the replicas in these directories, and write the report files to `output` if it is given.
+
+    `acked` names a list of acknowledged records; `records` decodes every record also without one. `master` is Spark's
+    (default: spark-submit's, $SPARK_MASTER, local[*]). Raises AuditError when the audit could not run (exit code 1);
+    otherwise the report's `exit_code` is 0 or 10.
+    """
+    given = tuple(os.fspath(directory) for directory in directories)
+    if engine not in ENGINES:
+        raise AuditError(f"engine {engine!r} is unknown: use 'spark' or 'local'")
+    if not given:
+        raise AuditError("no directory was given: name a cluster's data directory or brokers' log directories")
+    started, clock = datetime.now(UTC), time.monotonic()
+    progress("looking for replicas")
+    inventory = discover(given)
+    progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
+    results = _judge(inventory, engine, acked, records or acked is not None, master, progress)
+    meta = Meta(
+        run_id=uuid.uuid4().hex,
+        started=started.isoformat(timespec="seconds"),
+        engine=engine,
+        directories=given,
+        acked=acked,
+        versions=_versions(engine),
+    )
+    brokers = len({log.broker for log in inventory.log_directories})
+    report = make_report(results, _directory_findings(inventory), brokers, time.monotonic() - clock, meta)
+    if output is not None:
+        try:
+            for sentence in write_report(report, output, html_page):
+                progress(sentence)
+        except OSError as error:
+            raise AuditError(f"the report cannot be written to {output}: {error.strerror}") from error
+    return report
+
+
+def _judge(
+    inventory: Inventory,
+    engine: str,
+    acked: str | None,
+    with_values: bool,
+    master: str | None,
+    progress: Callable[[str], None],
+) -> list[PartitionResult]:
+    if engine == LOCAL:
+        return judge_locally(inventory, acked, with_values=with_values, progress=progress)
+    # Lazily: the local engine needs neither Spark nor pyarrow.
+    from minibroker.audit.spark_session import spark_session
+
+    progress("starting Spark")
+    with spark_session(master) as session:
+        from minibroker.audit.spark_job import judge_on_spark
+
+        return judge_on_spark(session, inventory, acked, with_values=with_values, progress=progress)
+
+
+def _directory_findings(inventory: Inventory) -> list[Finding]:
+    return [
+        finding(Kind.CHECKPOINT_DAMAGE, item.reason, broker=item.broker, file=item.file) for item in inventory.damage
+    ]
+
+
+def _versions(engine: str) -> dict[str, str]:
+    names = ("minibroker", "pyspark", "pyarrow") if engine == SPARK else ("minibroker",)
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,46 @@
+"""The audit for spark-submit: `spark-submit audit/submit.py DIR... [--acked FILE] [--output DIR]`.
+
+Master, memory and the like are spark-submit's options. On a cluster every executor must see the same paths, and have
+the package: `--py-files` with a zip of it, or an environment by `--archives` (docs/AUDIT.md).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+CANNOT_RUN_EXIT = 1
+
+
+def _find_package() -> None:
+    """Run from a checkout the package is beside this folder, not installed."""
+    try:
+        import minibroker  # noqa: F401
+    except ImportError:
+        own = Path(__file__).resolve()
+        sys.path[0] = str(next(parent for parent in own.parents if (parent / "minibroker" / "__init__.py").exists()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and return the exit code: 0 consistent, 10 findings or unproven, 1 could not run."""
+    parser = argparse.ArgumentParser(prog="submit.py", description="Audit minibroker's replicas on Spark.")
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="a cluster's data directory, or log directories")
+    parser.add_argument("--acked", metavar="FILE", help="list of acknowledged records (`minibroker produce --report`)")
+    parser.add_argument("--output", metavar="DIR", help="write report.json, report.html and findings.parquet there")
+    parser.add_argument("--records", action="store_true", help="decode every record, also without --acked")
+    given = parser.parse_args(arguments)
+    _find_package()
+    from minibroker.audit.errors import AuditError
+    from minibroker.audit.run import run_audit
+    from minibroker.audit.terminal import print_report
+
+    try:
+        report = run_audit(given.directories, "spark", given.acked, given.output, records=given.records)
+    except AuditError as error:
+        print(f"audit could not run: {error}", file=sys.stderr)
+        return CANNOT_RUN_EXIT
+    print_report(report)
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
