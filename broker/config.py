@@ -57,6 +57,27 @@ RETIRED_NAMES = {
 """Kafka's other names for things that have one name here."""
 
 
+NEEDLESS_NAMES = {
+    "num.network.threads": "one event loop serves all connections",
+    "num.io.threads": "one event loop serves all connections",
+    "background.threads": "disk work off the event loop has one bounded pool",
+    "queued.max.requests": "queued.max.request.bytes limits what waits",
+    "num.replica.fetchers": "one connection to each leader carries all partitions",
+    "num.recovery.threads.per.data.dir": "logs are recovered one after another, at the speed of the disk",
+    "log.flush.scheduler.interval.ms": "a sync that log.flush.interval.ms asks for begins at once",
+    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms counts for both",
+    "log.initial.task.delay.ms": "retention and checkpoints keep their intervals from the start on",
+    "log.retention.check.interval.minutes": "use log.retention.check.interval.ms",
+    "log.cleaner.enable": "there is no compaction",
+    "controller.socket.timeout.ms": "request.timeout.ms counts for the controller's requests, too",
+    "producer.id.expiration.check.interval.ms": "it is looked for every ten minutes",
+    "offsets.topic.replication.factor": "there are no consumer groups",
+    "transaction.state.log.replication.factor": "there are no transactions",
+    "broker.rack": "replicas are placed without regard to racks",
+}
+"""Kafka's names for what needs no setting here, and why."""
+
+
 class ConfigError(Exception):
     """A setting that a broker cannot start with."""
 
@@ -177,6 +198,8 @@ def _known(name: str, source: str) -> str:
         return name
     if name in RETIRED_NAMES:
         raise ConfigError(f"{source}: {name} is not known here: use {RETIRED_NAMES[name]}")
+    if name in NEEDLESS_NAMES:
+        raise ConfigError(f"{source}: {name} has no meaning here, leave it out: {NEEDLESS_NAMES[name]}")
     if name in TOPIC_SETTINGS:
         raise ConfigError(
             f"{source}: {name} is a setting of topics; what a broker gives to topics without it is"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from minibroker.broker.config import RESERVED_VARIABLES, RETIRED_NAMES
+from minibroker.broker.config import NEEDLESS_NAMES, RESERVED_VARIABLES, RETIRED_NAMES
 from minibroker.broker.config_table import NEVER, SETTINGS, TOPIC_SETTINGS, Setting
 from minibroker.broker.config_values import expected, format_value
 
@@ -84,6 +84,8 @@ def _variables() -> Iterator[str]:
     yield "\nNames that Kafka knows besides, and what to use here:\n\n| Kafka | here |\n|---|---|"
     for name, instead in RETIRED_NAMES.items():
         yield f"| `{name}` | `{instead}` |"
+    for name, reason in NEEDLESS_NAMES.items():
+        yield f"| `{name}` | leave it out: {_cell(reason)} |"
 
 
 def _default(setting: Setting) -> str:

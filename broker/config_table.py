@@ -184,10 +184,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             maximum=I32_MAX,
         ),
     ] = 30_000
-    num_replica_fetchers: Annotated[
-        int,
-        Key(doc="Connections from this broker to each leader it follows.", minimum=1, maximum=16),
-    ] = 1
     replica_high_watermark_checkpoint_interval_ms: Annotated[
         int,
         Key(doc="How often high watermarks are written to disk.", minimum=10, maximum=I32_MAX),
@@ -282,8 +278,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_interval_messages: Annotated[
         int,
         Key(
-            doc="Records after which a log is synced to disk. 1: no replica votes for a record, and nobody acknowledges"
-            " it, before it survives power loss. Default: never, the other replicas hold it.",
+            doc="Records after which a log is synced to disk at the latest. With any number, no replica votes for a"
+            " record, and nobody acknowledges it, before it survives power loss; a sync begins at once and takes along"
+            " what came meanwhile. Default: never, the other replicas hold it.",
             minimum=1,
             maximum=NEVER,
             topic="flush.messages",
@@ -293,29 +290,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_interval_ms: Annotated[
         int,
         Key(
-            doc="Age of an unsynced record at which its log is synced. Default: never.",
+            doc="Age of an unsynced record at which its log is synced at the latest. With any number as with"
+            " log.flush.interval.messages.",
             minimum=1,
             maximum=NEVER,
             topic="flush.ms",
             dynamic=True,
         ),
     ] = NEVER
-    log_flush_scheduler_interval_ms: Annotated[
-        int,
-        Key(doc="How often logs are looked through for what log.flush.interval.ms asks.", minimum=1, maximum=NEVER),
-    ] = 1000
     log_flush_offset_checkpoint_interval_ms: Annotated[
         int,
-        Key(doc="How often recovery points are written to disk.", minimum=1, maximum=I32_MAX),
+        Key(doc="How often recovery points and log start offsets are written to disk.", minimum=1, maximum=I32_MAX),
     ] = 60_000
-    log_flush_start_offset_checkpoint_interval_ms: Annotated[
-        int,
-        Key(doc="How often log start offsets are written to disk.", minimum=1, maximum=I32_MAX),
-    ] = 60_000
-    log_initial_task_delay_ms: Annotated[
-        int,
-        Key(doc="Time after the start at which retention and checkpoints first run.", minimum=0, maximum=I32_MAX),
-    ] = 30_000
     log_tail_cache_bytes: Annotated[
         int,
         Key(
@@ -325,10 +311,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             maximum=1024 * MIB,
         ),
     ] = 24 * MIB
-    num_recovery_threads_per_data_dir: Annotated[
-        int,
-        Key(doc="Logs that are recovered at the same time after an unclean stop.", minimum=1, maximum=64),
-    ] = 1
     producer_id_expiration_ms: Annotated[
         int,
         Key(
@@ -338,10 +320,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             dynamic=True,
         ),
     ] = DAY_MS
-    producer_id_expiration_check_interval_ms: Annotated[
-        int,
-        Key(doc="How often forgotten producers are looked for.", minimum=1, maximum=I32_MAX),
-    ] = 600_000
 
     # --------------------------------------------------------------------------------- connections and requests
     socket_request_max_bytes: Annotated[
@@ -372,11 +350,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 600_000
     request_timeout_ms: Annotated[
         int,
-        Key(doc="Deadline of a request from this broker to another.", minimum=1, maximum=I32_MAX),
-    ] = 30_000
-    controller_socket_timeout_ms: Annotated[
-        int,
-        Key(doc="Deadline of a request from the controller to a broker.", minimum=1, maximum=I32_MAX),
+        Key(
+            doc="Deadline of a request from one broker to another, follower fetches aside.", minimum=1, maximum=I32_MAX
+        ),
     ] = 30_000
     fetch_max_bytes: Annotated[
         int,

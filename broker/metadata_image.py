@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from minibroker.broker.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition, from_wire
 from minibroker.protocol.messages import (
@@ -76,13 +77,14 @@ class MetadataChange(msgspec.Struct, frozen=True, kw_only=True):
 class MetadataImage:
     """The cluster as one broker sees it."""
 
-    def __init__(self, broker_id: BrokerId, cluster_id: str) -> None:
+    def __init__(self, broker_id: BrokerId, cluster_id: str, counters: BrokerCounters | None = None) -> None:
         self.broker_id = broker_id
         self.cluster_id = cluster_id
         self.controller_id: BrokerId | None = None
         self.controller_epoch: ControllerEpoch = 0
         self.has_been_updated = False
         """Whether a controller has told this process about the cluster yet."""
+        self._counters = counters if counters is not None else BrokerCounters()
         self._brokers: dict[BrokerId, LiveBroker] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._deleted_topic_ids: dict[str, None] = {}
@@ -239,6 +241,7 @@ class MetadataImage:
                 if partitions.pop(state.partition_index, None) is not None:
                     tally.deleted[partition] = None
             elif _is_newer(state, partitions.get(state.partition_index)):
+                self._count_election(state, partitions.get(state.partition_index))
                 partitions[state.partition_index] = _partition_info(state)
                 tally.changed[partition] = None
         was_deleted = any(state.leader == LEADER_DURING_DELETE for state in topic.partition_states)
@@ -250,6 +253,13 @@ class MetadataImage:
             tally.configs[name] = None
         configs = dict(sorted(topic.configs.items()))
         self._topics[name] = TopicInfo(topic_id=topic.topic_id, configs=configs, partitions=partitions)
+
+    def _count_election(self, state: Any, known: PartitionInfo | None) -> None:
+        """LeaderAndIsr alone says whether an election was unclean, and reaches the elected before UpdateMetadata."""
+        is_new = known is None or state.leader_epoch > known.leader_epoch
+        if state.leader == self.broker_id and is_new:
+            self._counters.leader_elections += 1
+            self._counters.unclean_leader_elections += getattr(state, "leader_recovery_state", 0) != 0
 
     def _forget(self, name: str, topic: TopicInfo, tally: "_Tally") -> None:
         self._topics.pop(name, None)

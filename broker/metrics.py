@@ -30,7 +30,7 @@ class ApiCounter(msgspec.Struct):
     errors: int = 0
     """Answered with an error for the request as a whole."""
     nanoseconds: int = 0
-    """From the frame's arrival to its answer, waiting included."""
+    """Of the event loop's time: what was waited for is not counted."""
 
 
 class BrokerCounters(msgspec.Struct):
@@ -38,9 +38,6 @@ class BrokerCounters(msgspec.Struct):
 
     bytes_in: Annotated[int, Metric("broker_topic_bytes_in", "Bytes of batches appended by this broker as leader.")] = 0
     bytes_out: Annotated[int, Metric("broker_topic_bytes_out", "Bytes of batches sent to consumers.")] = 0
-    replication_bytes_in: Annotated[
-        int, Metric("broker_topic_replication_bytes_in", "Bytes of batches fetched from leaders.")
-    ] = 0
     replication_bytes_out: Annotated[
         int, Metric("broker_topic_replication_bytes_out", "Bytes of batches sent to followers.")
     ] = 0
@@ -56,9 +53,6 @@ class BrokerCounters(msgspec.Struct):
     isr_expands: Annotated[
         int, Metric("replica_manager_isr_expands", "Expansions of in-sync replica sets led here.")
     ] = 0
-    failed_isr_updates: Annotated[
-        int, Metric("replica_manager_failed_isr_updates", "ISR changes that the controller refused or did not answer.")
-    ] = 0
     truncations: Annotated[
         int, Metric("replica_manager_truncations", "Times that a follower here cut the tail of its log.")
     ] = 0
@@ -71,10 +65,14 @@ class BrokerCounters(msgspec.Struct):
     ] = 0
     fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
     leader_elections: Annotated[
-        int, Metric("controller_leader_elections", "Leaders elected by this broker as controller.")
+        int, Metric("replica_manager_leader_elections", "Elections that made this broker the leader of a partition.")
     ] = 0
     unclean_leader_elections: Annotated[
-        int, Metric("controller_unclean_leader_elections", "Leaders elected from outside the ISR: records were lost.")
+        int,
+        Metric(
+            "replica_manager_unclean_leader_elections",
+            "Those of them from outside the ISR: acknowledged records were lost.",
+        ),
     ] = 0
     requests: dict[int, ApiCounter] = msgspec.field(default_factory=lambda: {key: ApiCounter() for key in APIS})
     """By API key."""
@@ -121,7 +119,7 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     max_lag: Annotated[
         int,
-        Metric("replica_fetcher_manager_max_lag", "Records by which the farthest follower here is behind its leader."),
+        Metric("replica_manager_max_lag", "Records by which the farthest follower of a partition led here is behind."),
     ] = 0
     is_controller: Annotated[
         int, Metric("controller_active_controller_count", "1 on the controller; the sum over brokers must be 1.")

@@ -55,7 +55,9 @@ class BrokerCollector(Collector):
         count = CounterMetricFamily(PREFIX + "network_requests", "Requests answered.", labels=["api"])
         errors = CounterMetricFamily(PREFIX + "network_request_errors", "Requests refused as a whole.", labels=["api"])
         seconds = CounterMetricFamily(
-            PREFIX + "network_request_seconds", "Time from arrival to answer, waiting included.", labels=["api"]
+            PREFIX + "network_request_seconds",
+            "Time of the event loop spent on them, waiting not included.",
+            labels=["api"],
         )
         for api_key, counter in self._counters.requests.items():
             label = [API_LABELS[api_key]]

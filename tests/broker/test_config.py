@@ -70,6 +70,7 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ("min.insync.replica=2", "Did you mean min.insync.replicas?"),
         ("segment.bytes=2000000", "log.segment.bytes"),
         ("log.retention.hours=1", "use log.retention.ms"),
+        ("num.io.threads=8", "has no meaning here, leave it out: one event loop"),
         ("gibberish=1", "docs/CONFIGURATION.md"),
         ("min.insync.replicas", "expected key=value"),
         ("min.insync.replicas=two", "min.insync.replicas='two': expected a number from 1 to 100"),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -174,27 +175,43 @@ def test_topic_settings_travel_with_the_update() -> None:
     assert image.topic_configs("unknown") == {}
 
 
-def test_leader_and_isr_adds_what_it_says_and_removes_no_broker() -> None:
-    image = image_with(topic(state()), brokers=[live(1), live(2)])
+def leader_and_isr(leader: int = 1, leader_epoch: int = 1, brokers: Any = (), recovery: int = 0) -> LeaderAndIsrRequest:
     partition = LeaderAndIsrPartition(
         partition_index=0,
         controller_epoch=1,
-        leader=3,
-        leader_epoch=1,
-        isr=[3],
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=[leader],
         partition_epoch=1,
         replicas=[1, 2, 3],
+        leader_recovery_state=recovery,
     )
-    request = LeaderAndIsrRequest(
+    return LeaderAndIsrRequest(
         controller_id=1,
         controller_epoch=1,
         broker_epoch=OWN_EPOCH,
-        live_brokers=[live(3, epoch=5), live(2, epoch=7)],
+        live_brokers=list(brokers),
         topic_states=[LeaderAndIsrTopic(topic_name="lines", topic_id="id-1", partition_states=[partition])],
     )
+
+
+def test_leader_and_isr_adds_what_it_says_and_removes_no_broker() -> None:
+    image = image_with(topic(state()), brokers=[live(1), live(2)])
+    request = leader_and_isr(leader=3, brokers=[live(3, epoch=5), live(2, epoch=7)])
     assert image.apply_leader_and_isr(request, OWN_EPOCH).partitions_changed == (LINES_0,)
     assert image.leader_hint(LINES_0) == CurrentLeader(leader_id=3, leader_epoch=1)
     assert (image.broker_epoch(3), image.broker_epoch(2), image.is_alive(1)) == (5, 100, True)
+
+
+def test_elections_of_this_broker_are_counted_once_and_unclean_ones_apart() -> None:
+    counters = BrokerCounters()
+    image = MetadataImage(1, "cluster", counters)
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=1), OWN_EPOCH)
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=1), OWN_EPOCH)
+    image.apply_update(update(topic(state(leader=1, leader_epoch=1, partition_epoch=1))), OWN_EPOCH)
+    image.apply_leader_and_isr(leader_and_isr(leader=2, leader_epoch=2, recovery=1), OWN_EPOCH)
+    image.apply_leader_and_isr(leader_and_isr(leader_epoch=3, recovery=1), OWN_EPOCH)
+    assert (counters.leader_elections, counters.unclean_leader_elections) == (2, 1)
 
 
 # who may join an ISR
