@@ -24,7 +24,6 @@ from minibroker.runtime.ports import (
     Stat,
     Watcher,
 )
-from minibroker.simulation.loop import WORLD
 from minibroker.simulation.node import Process
 from minibroker.simulation.zookeeper import Link, LinkOwner, Request, SimulatedZooKeeper
 
@@ -140,12 +139,7 @@ class SimulatedCoordination(LinkOwner):
                 granted.set_result((session_id, timeout_ms))
 
         sent_at = self._loop.time()
-        if self._server.is_reachable(self._process.name):
-            session_id = 0 if self._session_ended else self._session_id
-            arrives_at = sent_at + self._server.delay()
-            self._loop.call_at(
-                arrives_at, self._server.connect, link, session_id, self._timeout_ms, answer, context=WORLD
-            )
+        link.ask_for_session(0 if self._session_ended else self._session_id, self._timeout_ms, answer)
         try:
             async with asyncio.timeout(RECONNECT_DELAY_SECONDS_MAX):
                 session_id, timeout_ms = await granted

@@ -113,8 +113,8 @@ class Fabric:
         broken = 0
         for end in list(self._ends.values()):
             if end.host == one and end.peer.host == other and not end.is_gone:
-                end.pump_some()
                 for side in (end, end.peer):
+                    side.pump_some()
                     side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
                 broken += 1
         return broken

@@ -7,8 +7,10 @@ when it is healed: the owner has been told 'outcome unknown' by then.
 """
 
 import asyncio
+import contextvars
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +24,10 @@ from minibroker.simulation.znode_tree import Changed, Tree
 
 FIRST_SESSION_ID = 0x1000_0000_0000_0000
 LATE_REQUEST_PROBABILITY = 0.5
-"""Of requests under way into a cut: how many arrive after it is healed."""
+"""Of links that their client has given up: how many still bring to the server what is under way."""
+
+LINKS_KEPT = 1_000
+"""Links that a healed cut wakes; older ones are long given up."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -58,6 +63,35 @@ class ServerOptions(msgspec.Struct):
     """Seconds added each way: a slow ZooKeeper."""
 
 
+class Pipe:
+    """One direction of a link. A cut holds it, as TCP would resend; it never reorders and never leaves a gap."""
+
+    def __init__(self, server: "SimulatedZooKeeper", host: str, context: contextvars.Context) -> None:
+        self._server = server
+        self._host = host
+        self._context = context
+        self._waiting: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._last_arrival = 0.0
+
+    def put(self, call: Callable[..., None], *arguments: Any) -> None:
+        self._last_arrival = max(self._last_arrival, self._server.loop.time() + self._server.delay())
+        self._waiting.append((self._last_arrival, call, arguments))
+        self._server.loop.call_at(self._last_arrival, self.pump, context=self._context)
+
+    def pump(self) -> None:
+        now = self._server.loop.time()
+        while self._waiting and self._waiting[0][0] <= now and self._server.is_reachable(self._host):
+            _, call, arguments = self._waiting.popleft()
+            call(*arguments)
+
+    def pump_soon(self) -> None:
+        if self._waiting:
+            self._server.loop.call_at(self._server.loop.time() + self._server.delay(), self.pump, context=self._context)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+
 class Link:
     """One connection between a client and the server. `owner` is told of answers, watches and its end."""
 
@@ -66,25 +100,24 @@ class Link:
         self.process = process
         self._owner = owner
         self.session_id = 0
-        self.is_open = True
-        self._next_arrival = 0.0
-        self._next_answer = 0.0
+        self._requests = Pipe(server, process.name, WORLD)
+        self._answers = Pipe(server, process.name, process.context)
+        server.add_link(self)
 
     def send(self, request: Request, answer: Answer) -> None:
         """To the server; `answer` is called in the client's process, or never."""
-        loop = self._server.loop
-        self._next_arrival = max(self._next_arrival, loop.time() + self._server.delay())
-        loop.call_at(self._next_arrival, self._server.receive, self, request, answer, context=WORLD)
+        self._requests.put(self._server.receive, self, request, answer)
+
+    def ask_for_session(self, session_id: int, timeout_ms: int, answer: Callable[[int, int], None]) -> None:
+        self._requests.put(self._server.connect, self, session_id, timeout_ms, answer)
 
     def deliver(self, call: Callable[..., None], *arguments: Any) -> None:
-        """To the client, unless the way there is cut."""
-        loop = self._server.loop
-        self._next_answer = max(self._next_answer, loop.time() + self._server.delay())
-        loop.call_at(self._next_answer, self._hand_over, call, arguments, context=self.process.context)
+        """To the client."""
+        self._answers.put(call, *arguments)
 
-    def _hand_over(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if self.is_open and self._server.is_reachable(self.process.name):
-            call(*arguments)
+    def pump_soon(self) -> None:
+        self._requests.pump_soon()
+        self._answers.pump_soon()
 
     def fire_watch(self, number: int) -> None:
         self.deliver(self._owner.on_watch, self, number)
@@ -100,8 +133,10 @@ class Link:
         self._server.loop.call_soon(self._owner.on_broken, self, context=self.process.context)
 
     def break_from_client(self) -> None:
-        """The client has given it up; the server sees that, or hears nothing more."""
-        self.is_open = False
+        """The client has given it up. What it has sent may still be under way, and arrive."""
+        self._answers.clear()
+        if self._server.random.random() >= LATE_REQUEST_PROBABILITY:
+            self._requests.clear()
         self._server.forget_watches(self)
 
 
@@ -128,7 +163,7 @@ class SimulatedZooKeeper:
         self._unreachable: set[str] = set()
         self._everybody_cut = False
         self._stopped = False
-        self._late: list[tuple[Link, Request, Answer]] = []
+        self._links: deque[Link] = deque(maxlen=LINKS_KEPT)
         self._lost_replies: dict[str, int] = {}
 
     # -------------------------------------------------------------------------------------------------- faults
@@ -145,9 +180,8 @@ class SimulatedZooKeeper:
             self._unreachable.clear()
         else:
             self._unreachable.discard(host)
-        late, self._late = self._late, []
-        for link, request, answer in late:
-            self.loop.call_at(self.loop.time() + self.delay(), self.receive, link, request, answer, context=WORLD)
+        for link in self._links:
+            link.pump_soon()
 
     def lose_next_reply(self, host: str, times: int = 1) -> None:
         """The next write of this machine happens, but its connection breaks before the answer."""
@@ -187,6 +221,9 @@ class SimulatedZooKeeper:
         for session in list(self.sessions.values()):
             self._touch(session)
             self._watch_expiry(session)
+
+    def add_link(self, link: Link) -> None:
+        self._links.append(link)
 
     def is_reachable(self, host: str) -> bool:
         return not self._everybody_cut and host not in self._unreachable
@@ -262,10 +299,6 @@ class SimulatedZooKeeper:
         return options.latency_minimum + extra + options.extra_delay
 
     def receive(self, link: Link, request: Request, answer: Answer) -> None:
-        if not self.is_reachable(link.process.name):
-            if self.random.random() < LATE_REQUEST_PROBABILITY:
-                self._late.append((link, request, answer))
-            return
         session = self.sessions.get(link.session_id)
         if self._stopped or session is None or session.link is not link:
             return  # the link is broken, and its client told so
