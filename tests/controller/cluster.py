@@ -1,0 +1,250 @@
+"""A simulated world for tests of the controller: real shells over virtual doors, and brokers that only answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from minibroker.controller.service import ControllerConfig, ControllerService
+from minibroker.protocol import znodes
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    CreatableAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    Request,
+    Response,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from minibroker.protocol.znodes import BrokerRegistration, PartitionState
+from minibroker.runtime.ports import Coordination, Runtime, SessionEvent
+from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.simulation.world import SimulatedWorld
+
+LISTENER = "INTERNAL"
+PORT = 9092
+SESSION_MS = 3000
+
+
+class FakeBroker:
+    """A registration in ZooKeeper and a server that notes what it is told and says yes."""
+
+    def __init__(self, cluster: Cluster, broker_id: int, incarnation: str) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.incarnation = incarnation
+        self.host = f"broker{broker_id}"
+        self.broker_epoch = -1
+        self.requests: list[Request] = []
+        self.is_mute = False
+        self.answers: dict[type[Request], Response] = {}
+        self.runtime: Runtime = cluster.world.runtime(self.host)
+        self.coordination: Coordination = self.runtime.open_coordination("zk:2181", SESSION_MS)
+        self.server = RpcServer(self.runtime.network, self._handle)
+
+    async def start(self) -> None:
+        await self.server.start(self.host, PORT, LISTENER)
+        await self.coordination.start()
+        await self.register()
+
+    async def register(self) -> None:
+        registration = BrokerRegistration(
+            host=self.host,
+            port=PORT,
+            endpoints=[f"{LISTENER}://{self.host}:{PORT}"],
+            listener_security_protocol_map={LISTENER: "PLAINTEXT"},
+            timestamp="0",
+            incarnation_id=self.incarnation,
+            directory_id="d",
+        )
+        path = znodes.broker_path(self.broker_id)
+        _, stat = await self.coordination.create(path, registration.encode(), ephemeral=True, make_parents=True)
+        self.broker_epoch = stat.czxid
+
+    async def unregister(self) -> None:
+        await self.coordination.delete(znodes.broker_path(self.broker_id))
+
+    def _handle(self, incoming: IncomingRequest) -> None:
+        body = incoming.body
+        self.requests.append(body)
+        if self.is_mute:
+            return
+        default: dict[type[Any], Response] = {
+            LeaderAndIsrRequest: LeaderAndIsrResponse(),
+            UpdateMetadataRequest: UpdateMetadataResponse(),
+            StopReplicaRequest: StopReplicaResponse(),
+        }
+        incoming.respond(self.answers.get(type(body)) or default[type(body)])
+
+    # ------------------------------------------------------------------------------------------------ what it was told
+    def leader_and_isr(self, topic: str, partition: int) -> list[LeaderAndIsrPartition]:
+        return [
+            each
+            for request in self.requests
+            if isinstance(request, LeaderAndIsrRequest)
+            for state in request.topic_states
+            if state.topic_name == topic
+            for each in state.partition_states
+            if each.partition_index == partition
+        ]
+
+    def metadata(self, topic: str, partition: int) -> list[UpdateMetadataPartition]:
+        return [
+            each
+            for request in self.requests
+            if isinstance(request, UpdateMetadataRequest)
+            for state in request.topic_states
+            if state.topic_name == topic
+            for each in state.partition_states
+            if each.partition_index == partition
+        ]
+
+    def stops(self, topic: str, partition: int) -> list[StopReplicaPartition]:
+        return [
+            each
+            for request in self.requests
+            if isinstance(request, StopReplicaRequest)
+            for state in request.topic_states
+            if state.topic_name == topic
+            for each in state.partition_states
+            if each.partition_index == partition
+        ]
+
+
+class Candidate:
+    """A controller service on a machine of its own, and the task that runs it."""
+
+    def __init__(self, cluster: Cluster, name: str, config: ControllerConfig, coordination: Coordination) -> None:
+        runtime = cluster.world.runtime(name)
+        self.name = name
+        self.coordination = coordination
+        self.service = ControllerService(
+            config, coordination, runtime.network, runtime.clock, runtime.random, validate_topic_config
+        )
+        self.task = cluster.world.spawn(name, self.service.run())
+        coordination.add_session_listener(
+            lambda event: self.service.session_lost() if event.kind == "expired" else None
+        )
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event.kind == "expired":
+            self.service.session_lost()
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def validate_topic_config(name: str, value: str) -> str | None:
+    return None if name != "no.such.config" else f"{name} is unknown"
+
+
+class Cluster:
+    """Brokers, candidates, and an observer's own session."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.world = world
+        self.brokers: dict[int, FakeBroker] = {}
+        self.observer: Coordination = world.runtime("observer").open_coordination("zk:2181", 10_000)
+
+    async def start(self, *broker_ids: int) -> None:
+        await self.observer.start()
+        for path in znodes.PERSISTENT_PATHS:
+            await self.observer.create(path, b"")
+        for broker_id in broker_ids:
+            await self.add_broker(broker_id)
+
+    async def add_broker(self, broker_id: int, incarnation: str | None = None) -> FakeBroker:
+        broker = FakeBroker(self, broker_id, incarnation or f"i{broker_id}")
+        self.brokers[broker_id] = broker
+        await self.world.spawn(broker.host, broker.start())
+        return broker
+
+    async def kill_broker(self, broker_id: int) -> None:
+        """The process is gone and ZooKeeper knows it."""
+        broker = self.brokers.pop(broker_id)
+        session = broker.coordination.session_id
+        self.world.kill(broker.host)
+        self.world.zookeeper.expire_session(session)
+
+    async def candidate(self, name: str = "controller", broker_id: int = 100, **settings: Any) -> Candidate:
+        """A started candidate; it has won if it is the first. It is no broker, so that brokers may come and go."""
+        config = ControllerConfig(broker_id=broker_id, inter_broker_listener_name=LISTENER, **settings)
+        runtime = self.world.runtime(name)
+        coordination = runtime.open_coordination("zk:2181", SESSION_MS)
+        await self.world.spawn(name, coordination.start())
+        candidate = Candidate(self, name, config, coordination)
+        candidate.service.registered(1, f"incarnation of {name}")
+        return candidate
+
+    async def controller(self, **settings: Any) -> Candidate:
+        """A candidate that has won."""
+        candidate = await self.candidate(**settings)
+        await self.until(lambda: candidate.service.is_active)
+        return candidate
+
+    async def ask(self, candidate: Candidate, request: Request) -> Response:
+        """As if the request had come to the process of this candidate."""
+        return await self.world.spawn(candidate.name, candidate.service.handle(request))
+
+    async def create(
+        self, candidate: Candidate, topic: str, assignment: list[list[int]], **configs: str
+    ) -> CreateTopicsResponse:
+        assignments = [
+            CreatableAssignment(partition_index=number, broker_ids=replicas)
+            for number, replicas in enumerate(assignment)
+        ]
+        names = {name.replace("_", "."): value for name, value in configs.items()}
+        wish = CreatableTopic(name=topic, assignments=assignments, configs=names)
+        response = await self.ask(candidate, CreateTopicsRequest(topics=[wish]))
+        assert isinstance(response, CreateTopicsResponse), response
+        return response
+
+    async def state(self, topic: str, partition: int = 0) -> PartitionState:
+        """The partition state as ZooKeeper has it."""
+        content, _ = await self.observer.get(znodes.partition_state_path(TopicPartition(topic, partition)))
+        return PartitionState.decode(content)
+
+    async def version(self, topic: str, partition: int = 0) -> int:
+        _, stat = await self.observer.get(znodes.partition_state_path(TopicPartition(topic, partition)))
+        return stat.version
+
+    async def change_state(self, topic: str, partition: int = 0, **fields: Any) -> None:
+        """Write behind the controller's back."""
+        path = znodes.partition_state_path(TopicPartition(topic, partition))
+        changed = msgspec.structs.replace(await self.state(topic, partition), **fields)
+        await self.observer.set(path, changed.encode())
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        """Wait, in virtual time, until it holds; it may be a coroutine function."""
+        async with asyncio.timeout(seconds):
+            while True:
+                result = condition()
+                if asyncio.iscoroutine(result):
+                    result = await result
+                if result:
+                    return
+                await asyncio.sleep(0.01)
+
+
+def simulated(story: Callable[[Cluster], Any]) -> Callable[[], None]:
+    """Make a synchronous test of a coroutine that is given a cluster, not started yet."""
+
+    def test() -> None:
+        world = SimulatedWorld()
+        world.run(story(Cluster(world)))
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    return test

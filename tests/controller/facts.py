@@ -1,0 +1,58 @@
+"""Short ways to say what a controller knows, for tests of its pure parts."""
+
+from __future__ import annotations
+
+from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Leadership, LiveBroker, Topic
+from minibroker.protocol.ids import TopicPartition
+
+T0 = TopicPartition("lines", 0)
+
+
+def broker(broker_id: int, epoch: int | None = None, incarnation: str | None = None) -> LiveBroker:
+    """Broker 2 has epoch 20 and incarnation i2 unless said otherwise."""
+    return LiveBroker(
+        broker_id=broker_id,
+        broker_epoch=10 * broker_id if epoch is None else epoch,
+        incarnation_id=incarnation or f"i{broker_id}",
+        listeners=(("INTERNAL", f"broker{broker_id}", 9092),),
+    )
+
+
+def leadership(
+    leader: int | None,
+    *isr: int,
+    epoch: int = 5,
+    version: int = 7,
+    incarnations: dict[int, str] | None = None,
+    is_recovering: bool = False,
+) -> Leadership:
+    found = {each: f"i{each}" for each in isr} if incarnations is None else incarnations
+    return Leadership(
+        leader=leader,
+        leader_epoch=epoch,
+        in_sync_replicas=isr,
+        incarnations=tuple(found.items()),
+        controller_epoch=1,
+        partition_epoch=version,
+        is_recovering=is_recovering,
+    )
+
+
+def cluster_state(
+    *live: int | LiveBroker,
+    replicas: tuple[int, ...] = (1, 2, 3),
+    now: Leadership | None = None,
+    unclean: bool = False,
+    shutting_down: tuple[int, ...] = (),
+    configs: dict[str, str] | None = None,
+) -> ClusterState:
+    """One topic `lines` with one partition, and these live brokers."""
+    brokers = [broker(each) if isinstance(each, int) else each for each in live]
+    return ClusterState(
+        settings=ControllerSettings(controller_id=1, unclean_leader_election=unclean),
+        controller_epoch=2,
+        brokers={each.broker_id: each for each in brokers},
+        shutting_down=frozenset(shutting_down),
+        topics={"lines": Topic(topic_id="t1", assignment={0: replicas}, configs=configs or {})},
+        leaderships={} if now is None else {T0: now},
+    )

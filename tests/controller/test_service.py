@@ -1,0 +1,456 @@
+"""The controller's shells over a simulated ZooKeeper: elections, failover, fencing, lost answers, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minibroker.controller.cluster_store import ClusterStore, Deposed
+from minibroker.controller.contest import Office
+from minibroker.controller.election import PartitionChange
+from minibroker.protocol import znodes
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import (
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResult,
+    AlterPartitionTopic,
+    BrokerState,
+    LeaderAndIsrRequest,
+    UpdateMetadataRequest,
+)
+from minibroker.protocol.znodes import PartitionState
+from tests.controller.cluster import Candidate, Cluster, simulated
+from tests.controller.facts import T0, leadership
+
+
+def alter_partition(
+    cluster: Cluster, leader: int, *isr: int, epoch: int = 0, version: int = 0
+) -> AlterPartitionRequest:
+    members = [BrokerState(broker_id=each, broker_epoch=cluster.brokers[each].broker_epoch) for each in isr]
+    wish = AlterPartitionData(
+        partition_index=0, leader_epoch=epoch, partition_epoch=version, new_isr_with_epochs=members
+    )
+    return AlterPartitionRequest(
+        broker_id=leader,
+        broker_epoch=cluster.brokers[leader].broker_epoch,
+        topics=[AlterPartitionTopic(topic_name="lines", partitions=[wish])],
+    )
+
+
+async def altered(cluster: Cluster, controller: Candidate, request: AlterPartitionRequest) -> AlterPartitionResult:
+    response = await cluster.ask(controller, request)
+    assert isinstance(response, AlterPartitionResponse), response
+    return response.topics[0].partitions[0]
+
+
+def is_led(state: PartitionState) -> tuple[int, int, list[int]]:
+    return state.leader, state.leader_epoch, state.isr
+
+
+# ------------------------------------------------------------------------------------------------------- elections
+@simulated
+async def test_first_candidate_wins_epoch_one(cluster: Cluster) -> None:
+    await cluster.start(1)
+    first = await cluster.controller()
+    second = await cluster.candidate("other", 101)
+    await cluster.world.zookeeper.settle()
+    assert first.service.controller_epoch == 1
+    assert not second.service.is_active
+
+
+@simulated
+async def test_new_topic_gets_leaders_and_every_broker_is_told(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    response = await cluster.create(controller, "lines", [[1, 2, 3], [2, 3, 1]])
+    assert [each.error_code for each in response.topics] == [0]
+    state = await cluster.state("lines", 1)
+    assert is_led(state) == (2, 0, [2, 3, 1])
+    assert state.isr_incarnations == {"1": "i1", "2": "i2", "3": "i3"}
+    for broker in cluster.brokers.values():
+        told = broker.leader_and_isr("lines", 1)[-1]
+        assert (told.leader, told.leader_epoch, told.is_new) == (2, 0, True)
+        assert broker.metadata("lines", 1)[-1].leader == 2
+
+
+@pytest.mark.invariant("I27", "I28")
+@simulated
+async def test_dead_leader_is_replaced_from_the_isr(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
+    assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
+    assert cluster.brokers[3].metadata("lines", 0)[-1].offline_replicas == [1]
+
+
+@simulated
+async def test_broker_that_returns_hears_everything_but_is_not_put_into_the_isr(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.kill_broker(3)
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].isr == [1, 2])
+    back = await cluster.add_broker(3, "second")
+    await cluster.until(lambda: back.leader_and_isr("lines", 0))
+    assert back.leader_and_isr("lines", 0)[-1].isr == [1, 2]
+    assert not back.leader_and_isr("lines", 0)[-1].is_new
+    assert isinstance(back.requests[0], UpdateMetadataRequest)
+    assert back.metadata("lines", 0)
+
+
+@pytest.mark.invariant("I31", "I38")
+@simulated
+async def test_leader_that_bounces_within_one_watch_latency_loses_its_place(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    old_epoch = cluster.brokers[1].broker_epoch
+    cluster.world.pause("controller")
+    await cluster.kill_broker(1)
+    back = await cluster.add_broker(1, "second")
+    cluster.world.resume("controller")
+    await cluster.until(lambda: back.leader_and_isr("lines", 0))
+    assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
+    assert {request.broker_epoch for request in back.requests if isinstance(request, LeaderAndIsrRequest)} == {
+        back.broker_epoch
+    }
+    assert back.broker_epoch > old_epoch
+
+
+@simulated
+async def test_same_incarnation_under_a_new_registration_keeps_its_leadership(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    broker = cluster.brokers[1]
+    cluster.world.pause("controller")
+    await cluster.world.spawn(broker.host, broker.unregister())
+    await cluster.world.spawn(broker.host, broker.register())
+    broker.requests.clear()
+    cluster.world.resume("controller")
+    await cluster.until(lambda: broker.leader_and_isr("lines", 0))
+    assert is_led(await cluster.state("lines")) == (1, 0, [1, 2, 3])
+
+
+@simulated
+async def test_preferred_leader_is_restored_five_seconds_after_taking_over(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.change_state("lines", leader=2, leader_epoch=1)
+    await controller.stop()
+    second = await cluster.candidate("other", 101)
+    await cluster.until(lambda: second.service.is_active)
+    await asyncio.sleep(4.5)
+    assert (await cluster.state("lines")).leader == 2
+    await asyncio.sleep(1)
+    assert is_led(await cluster.state("lines")) == (1, 2, [1, 2])
+
+
+# -------------------------------------------------------------------------------------------------------- failover
+@pytest.mark.invariant("I27", "I28", "I38")
+@simulated
+async def test_new_controller_finishes_what_died_with_the_old_one(cluster: Cluster) -> None:
+    """The leader and the controller die together: half of the partitions were elected, nobody was told."""
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3], [1, 3, 2]])
+    cluster.world.kill("controller")
+    await cluster.kill_broker(1)
+    await cluster.change_state("lines", 0, leader=2, leader_epoch=1, isr=[2, 3])
+    cluster.world.zookeeper.expire_session(controller.coordination.session_id)
+    for broker in cluster.brokers.values():
+        broker.requests.clear()
+
+    second = await cluster.candidate("other", 101)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 1))
+    assert second.service.controller_epoch == 2
+    assert is_led(await cluster.state("lines", 0)) == (2, 1, [2, 3])
+    assert is_led(await cluster.state("lines", 1)) == (3, 1, [3, 2])
+    for broker in cluster.brokers.values():
+        assert broker.leader_and_isr("lines", 0)[-1].leader_epoch == 1
+        assert broker.metadata("lines", 1)[-1].leader_epoch == 1
+
+
+@simulated
+async def test_at_failover_metadata_reaches_every_broker_before_any_leadership(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await controller.stop()
+    for broker in cluster.brokers.values():
+        broker.requests.clear()
+    await cluster.candidate("other", 101)
+    for broker in cluster.brokers.values():
+        await cluster.until(lambda broker=broker: broker.leader_and_isr("lines", 0))  # type: ignore[misc]
+        first = broker.requests[0]
+        assert isinstance(first, UpdateMetadataRequest)
+        assert [live.id for live in first.live_brokers] == [1, 2, 3]
+        assert first.controller_epoch == 2
+
+
+@simulated
+async def test_clean_end_vacates_the_office_at_once(cluster: Cluster) -> None:
+    await cluster.start(1)
+    first = await cluster.controller()
+    second = await cluster.candidate("other", 101)
+    await first.stop()
+    await cluster.until(lambda: second.service.is_active, seconds=0.5)
+    assert second.service.controller_epoch == 2
+    assert not first.service.is_active
+
+
+# --------------------------------------------------------------------------------------------------------- fencing
+@pytest.mark.invariant("I18", "I29", "I30")
+@simulated
+async def test_writes_of_a_deposed_controller_are_refused(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    zombie = ClusterStore(cluster.observer, Office(controller_epoch=1, fence_version=1))
+    assert (await cluster.observer.get(znodes.CONTROLLER_EPOCH))[1].version == 1
+    await controller.stop()
+    second = await cluster.candidate("other", 101)
+    await cluster.until(lambda: second.service.controller_epoch == 2)
+
+    before = leadership(1, 1, 2, 3, epoch=0, version=0)
+    change = PartitionChange(
+        partition=T0, before=before, after=leadership(2, 2, 3, epoch=1, version=0), reason="zombie"
+    )
+    with pytest.raises(Deposed):
+        await zombie.write_leaderships([change])
+    with pytest.raises(Deposed):
+        await zombie.mark_deleted("lines")
+    with pytest.raises(Deposed):
+        await zombie.erase_topic("lines")
+    with pytest.raises(Deposed):
+        await zombie.write_config(znodes.topic_config_path("lines"), lambda before: before)
+    assert is_led(await cluster.state("lines")) == (1, 0, [1, 2, 3])
+    assert await cluster.observer.get_children(znodes.DELETE_TOPICS) == []
+
+
+@pytest.mark.invariant("I18", "I29", "I30")
+@simulated
+async def test_controller_that_slept_through_its_session_changes_nothing_when_it_wakes(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    zombie = await cluster.controller()
+    await cluster.create(zombie, "lines", [[1, 2, 3]])
+    second = await cluster.candidate("other", 101)
+    cluster.world.pause("controller")
+    cluster.world.zookeeper.expire_session(zombie.coordination.session_id)
+    await cluster.until(lambda: second.service.is_active)
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
+    told = {each: len(cluster.brokers[each].requests) for each in cluster.brokers}
+    cluster.world.resume("controller")
+    await asyncio.sleep(2)
+    assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
+    assert not zombie.service.is_active
+    assert {each: len(cluster.brokers[each].requests) for each in cluster.brokers} == told
+
+
+@pytest.mark.invariant("I29")
+@simulated
+async def test_past_the_session_deadline_a_controller_answers_and_sends_nothing(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.zookeeper.cut("controller")
+    await asyncio.sleep(2.0)
+    assert controller.service.is_active
+    await asyncio.sleep(1.5)
+    assert not controller.service.is_active
+    response = await cluster.ask(controller, alter_partition(cluster, 1, 1, 2))
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
+
+
+@simulated
+async def test_expired_controller_contests_again_when_it_is_registered_again(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    cluster.world.zookeeper.expire_session(controller.coordination.session_id)
+    await cluster.until(lambda: controller.service.controller_epoch is None)
+    await asyncio.sleep(2)
+    assert controller.service.controller_epoch is None
+    controller.service.registered(7, "incarnation of controller")
+    await cluster.until(lambda: controller.service.is_active)
+    assert controller.service.controller_epoch == 2
+
+
+@pytest.mark.invariant("I18")
+@simulated
+async def test_office_of_our_own_session_whose_epoch_is_lost_is_contested_again(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    controller.service.session_lost()
+    controller.service.registered(1, "incarnation of controller")
+    await cluster.until(lambda: controller.service.is_active)
+    assert controller.service.controller_epoch == 2
+
+
+@pytest.mark.invariant("I29", "I30")
+@simulated
+async def test_a_state_written_by_a_newer_controller_deposes_the_older_one(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.change_state("lines", controller_epoch=9)
+    await cluster.kill_broker(2)
+    await cluster.until(lambda: controller.service.controller_epoch == 2)
+    assert (await cluster.state("lines")).controller_epoch == 9
+
+
+# ---------------------------------------------------------------------------------------------------- lost answers
+@pytest.mark.invariant("I8", "I27", "I38")
+@simulated
+async def test_election_whose_answer_was_lost_is_adopted_once(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.zookeeper.lose_next_reply("controller")
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
+    assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
+    assert await cluster.version("lines") == 1
+    result = await altered(cluster, controller, alter_partition(cluster, 2, 2, epoch=1, version=1))
+    assert (result.error_code, result.partition_epoch) == (0, 2)
+
+
+@pytest.mark.invariant("I27")
+@simulated
+async def test_contest_whose_answer_was_lost_is_recognised_as_won(cluster: Cluster) -> None:
+    await cluster.start(1)
+    await cluster.observer.create(znodes.CONTROLLER_EPOCH, b"0")
+    cluster.world.zookeeper.lose_next_reply("controller")
+    controller = await cluster.controller()
+    await cluster.world.zookeeper.settle()
+    assert controller.service.is_active
+    content, stat = await cluster.observer.get(znodes.CONTROLLER_EPOCH)
+    assert (int(content), stat.version) == (controller.service.controller_epoch, controller.service.controller_epoch)
+
+
+@simulated
+async def test_topic_whose_creation_was_not_answered_is_created_once(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    cluster.world.zookeeper.lose_next_reply("controller")
+    response = await cluster.create(controller, "lines", [[1, 2, 3]])
+    assert response.topics[0].error_code == 0
+    content, _ = await cluster.observer.get(znodes.topic_path("lines"))
+    assert znodes.TopicAssignment.decode(content).topic_id == response.topics[0].topic_id
+
+
+@pytest.mark.invariant("I8", "I38")
+@simulated
+async def test_state_that_changed_behind_the_controller_is_read_again_and_decided_again(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3], [1, 2, 3]])
+    await cluster.change_state("lines", 0, isr=[1, 3])
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[3].leader_and_isr("lines", 0)[-1].leader == 3)
+    assert is_led(await cluster.state("lines", 0)) == (3, 1, [3])
+    assert is_led(await cluster.state("lines", 1)) == (2, 1, [2, 3])
+    assert await cluster.version("lines", 1) == 1
+
+
+@simulated
+async def test_election_waits_out_a_short_zookeeper_outage(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.zookeeper.drop_connection("controller")
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2, seconds=2)
+    assert controller.service.controller_epoch == 1
+
+
+# -------------------------------------------------------------------------------------------------- AlterPartition
+@pytest.mark.invariant("I8")
+@simulated
+async def test_isr_change_is_written_answered_and_told_to_all(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    result = await altered(cluster, controller, alter_partition(cluster, 1, 1, 2))
+    assert (result.error_code, result.isr, result.partition_epoch, result.leader_epoch) == (0, [1, 2], 1, 0)
+    assert is_led(await cluster.state("lines")) == (1, 0, [1, 2])
+    await cluster.until(lambda: cluster.brokers[3].metadata("lines", 0)[-1].isr == [1, 2])
+    assert len(cluster.brokers[1].leader_and_isr("lines", 0)) == 1
+
+
+@pytest.mark.invariant("I8", "I38")
+@simulated
+async def test_retried_isr_change_succeeds_without_another_write(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    request = alter_partition(cluster, 1, 1, 2)
+    await altered(cluster, controller, request)
+    result = await altered(cluster, controller, request)
+    assert (result.error_code, result.partition_epoch) == (0, 1)
+    assert await cluster.version("lines") == 1
+
+
+@pytest.mark.invariant("I8", "I38")
+@simulated
+async def test_isr_change_that_lost_a_race_is_refused_and_the_leader_is_told_the_state(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.change_state("lines", isr=[1, 3])
+    result = await altered(cluster, controller, alter_partition(cluster, 1, 1, 2))
+    assert result.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].isr == [1, 3])
+    assert is_led(await cluster.state("lines")) == (1, 0, [1, 3])
+
+
+@pytest.mark.invariant("I38")
+@simulated
+async def test_leader_with_a_stale_version_is_told_the_state_again(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await altered(cluster, controller, alter_partition(cluster, 1, 1, 2))
+    result = await altered(cluster, controller, alter_partition(cluster, 1, 1, 3))
+    assert result.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].isr == [1, 2])
+
+
+@pytest.mark.invariant("I29", "I31")
+@simulated
+async def test_request_of_an_earlier_registration_is_refused(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    request = alter_partition(cluster, 1, 1, 2)
+    stale = AlterPartitionRequest(broker_id=1, broker_epoch=request.broker_epoch - 1, topics=request.topics)
+    response = await cluster.ask(controller, stale)
+    assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+@simulated
+async def test_isr_change_whose_answer_was_lost_succeeds(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.zookeeper.lose_next_reply("controller")
+    result = await altered(cluster, controller, alter_partition(cluster, 1, 1, 2))
+    assert (result.error_code, result.partition_epoch) == (0, 1)
+
+
+@simulated
+async def test_what_waits_when_the_session_ends_gets_not_controller(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.zookeeper.cut("controller")
+    waiting = asyncio.ensure_future(cluster.ask(controller, alter_partition(cluster, 1, 1, 2)))
+    await asyncio.sleep(1)
+    controller.service.session_lost()
+    assert (await waiting).error_code == ErrorCode.NOT_CONTROLLER
