@@ -1,0 +1,91 @@
+"""`minibroker audit`: prove from the files that the replicas agree."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.command_line import CommandFailed, ProgressLine, json_option, note
+
+if TYPE_CHECKING:
+    from minibroker.audit.report import AuditReport
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True)
+@click.option("--acked", type=click.Path(path_type=Path), metavar="FILE", help="What `produce --report` wrote.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Write JSON, Parquet and a page there."
+)
+@click.option("--records", is_flag=True, help="Decode every record, too.")
+@click.option("--master", help="Spark's master.  [default: $SPARK_MASTER, else local[*]]")
+@click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
+@json_option
+def audit(
+    directories: tuple[Path, ...],
+    engine: str,
+    acked: Path | None,
+    output: Path | None,
+    records: bool,
+    master: str | None,
+    timeout_s: int,
+    as_json: bool,
+) -> int:
+    """Prove from the files that the replicas agree.
+
+    DIR is a cluster's data directory, or brokers' log directories. Exit code 0 consistent, 10 findings or unproven, 1
+    could not run. Safe on files that are being written.
+    """
+    from minibroker import checkup
+    from minibroker.audit.errors import AuditError
+    from minibroker.audit.run import run_audit
+
+    complaint = checkup.complaint(checkup.checks_for_audit(engine))
+    if complaint:
+        raise CommandFailed(complaint)
+    _end_after(timeout_s)
+    progress = ProgressLine(after_s=0.0)
+    try:
+        report = run_audit(
+            [str(directory) for directory in directories],
+            engine,
+            None if acked is None else str(acked),
+            None if output is None else str(output),
+            records=records,
+            master=master,
+            progress=progress.show,
+        )
+    except AuditError as error:
+        raise CommandFailed(str(error)) from None
+    finally:
+        progress.clear()
+    _print(report, as_json)
+    if output is not None:
+        note(f"report: {output / 'report.html'}")
+    return report.exit_code
+
+
+def _end_after(timeout_s: int) -> None:
+    """Spark blocks this thread: an alarm is what bounds it."""
+    import signal
+
+    def too_late(*_: object) -> None:
+        raise CommandFailed(
+            f"the audit did not end within {timeout_s} s: give a longer --timeout, or fewer directories"
+        )
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(timeout_s)
+
+
+def _print(report: "AuditReport", as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        return
+    from minibroker.audit.terminal import print_report
+
+    print_report(report)

@@ -1,0 +1,51 @@
+"""The demo's judge: the audit of the three data directories, joined with what was acknowledged."""
+
+import asyncio
+from pathlib import Path
+
+from minibroker.audit.findings import Severity
+from minibroker.audit.report import AuditReport, describe
+from minibroker.audit.run import run_audit
+from minibroker.demo.ledger import Ledger
+from minibroker.demo.story import Story
+
+AUDIT_WITHIN_S = 40.0
+FINDINGS_TOLD = 5
+
+
+async def audit_files(story: Story, directory: Path, acked_file: Path, ledger: Ledger, engine: str) -> None:
+    """Run the audit; what must hold is in the story."""
+    started = story.seconds
+    step = "starting"
+
+    def tell(text: str) -> None:
+        nonlocal step
+        step = text
+
+    auditing = asyncio.create_task(
+        asyncio.to_thread(run_audit, [str(directory)], engine, str(acked_file), str(directory / "audit"), progress=tell)
+    )
+    while not auditing.done():
+        story.progress(f"{engine} audit: {step}")
+        await asyncio.wait([auditing], timeout=0.2)
+    report = await auditing
+    seconds = story.seconds - started
+    story.tell(f"{engine} audit of three data directories in {seconds:.1f} s: {report.summary}")
+    _judge(story, report, ledger)
+    limit = f"{seconds:.1f} s (at most {AUDIT_WITHIN_S:g} s)"
+    story.check("the audit is quick", seconds <= AUDIT_WITHIN_S, limit)
+
+
+def _judge(story: Story, report: AuditReport, ledger: Ledger) -> None:
+    for finding in report.findings[:FINDINGS_TOLD]:
+        story.tell(f"  {finding.severity}: {describe(finding)}")
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    judged = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets judged"
+    detail = f"{judged}, {report.outcome}" if not errors else f"{len(errors)} findings, first {describe(errors[0])}"
+    story.check("all replicas are identical below the high watermark", report.success, detail)
+    placed = report.statistics.acked_in_place
+    story.check(
+        "each acknowledged record is at its offset on every in-sync replica",
+        placed == ledger.count,
+        f"{placed} of {ledger.count}",
+    )
