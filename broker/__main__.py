@@ -47,6 +47,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
                 num_partitions=config.num_partitions,
                 default_min_insync_replicas=config.min_insync_replicas,
                 delete_topic_enable=config.delete_topic_enable,
+                request_timeout_ms=config.request_timeout_ms,
             ),
             coordination,
             runtime.network,

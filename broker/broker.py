@@ -125,7 +125,7 @@ class Broker:
 
     def _wire(self, cluster_id: str) -> None:
         config, runtime = self.config, self.runtime
-        self.image = MetadataImage(config.broker_id, cluster_id)
+        self.image = MetadataImage(config.broker_id, cluster_id, self.counters)
         limits = ServerLimits(
             frame_max_bytes=config.socket_request_max_bytes,
             receive_budget_bytes=config.queued_max_request_bytes,

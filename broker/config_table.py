@@ -98,11 +98,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # ---------------------------------------------------------------------------------------------------- topics
     num_partitions: Annotated[
         int,
-        Key(doc="Partitions of a new topic that does not say.", minimum=1, maximum=10_000, dynamic=True),
+        Key(doc="Partitions of a new topic that does not say.", minimum=1, maximum=10_000),
     ] = 1
     default_replication_factor: Annotated[
         int,
-        Key(doc="Replicas of a new topic that does not say.", minimum=1, maximum=100, dynamic=True),
+        Key(doc="Replicas of a new topic that does not say.", minimum=1, maximum=100),
     ] = 1
     min_insync_replicas: Annotated[
         int,
@@ -121,7 +121,6 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             doc="When no in-sync replica lives, let any other lead: the partition is back sooner, and acknowledged"
             " records are lost.",
             topic="unclean.leader.election.enable",
-            dynamic=True,
         ),
     ] = False
     auto_create_topics_enable: Annotated[

@@ -240,3 +240,20 @@ def test_topic_setting_is_checked(name: str, value: str, said: str | None) -> No
 def test_configuration_document_is_what_the_tables_say() -> None:
     document = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
     assert document.read_text() == page(), "run: python -m minibroker.broker.config_docs > docs/CONFIGURATION.md"
+
+
+PROPERTIES = {"log_dirs": "log_dir", "metrics_listener": "metrics_address"}
+"""Settings that are read through a property of BrokerConfig."""
+
+
+def test_every_setting_is_obeyed_somewhere() -> None:
+    root = Path(__file__).parents[2]
+    sources = "".join(
+        path.read_text() for path in sorted((root / "broker").rglob("*.py")) if path.name != "config_table.py"
+    )
+    ignored = [
+        setting.name
+        for setting in SETTINGS.values()
+        if setting.key.topic is None and f".{PROPERTIES.get(setting.field, setting.field)}" not in sources
+    ]
+    assert ignored == []

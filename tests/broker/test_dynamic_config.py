@@ -111,11 +111,11 @@ def test_what_is_not_understood_is_passed_over_and_told_once(caplog: pytest.LogC
     async def story(world: World) -> None:
         observer = await world.observer()
         watched = await watch(world)
-        await write(observer, min_insync_replicas="many", listeners="A://b:1", num_partitions="4")
-        await write(observer, min_insync_replicas="many", listeners="A://b:1", num_partitions="5")
-        assert watched.dynamic.current.num_partitions == 5
+        await write(observer, min_insync_replicas="many", listeners="A://b:1", log_roll_ms="4")
+        await write(observer, min_insync_replicas="many", listeners="A://b:1", log_roll_ms="5")
+        assert watched.dynamic.current.log_roll_ms == 5
         assert watched.dynamic.current.min_insync_replicas == 1
-        assert watched.dynamic.overrides == {"num.partitions": "5"}
+        assert watched.dynamic.overrides == {"log.roll.ms": "5"}
 
     run(story)
     assert caplog.text.count("expected a number from 1 to 100") == 1
