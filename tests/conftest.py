@@ -16,7 +16,7 @@ pytest_plugins = ["tests.zookeeper_fixture"]
 
 # Deadlines per example measure the machine, not the code. `make fuzz` takes the second profile.
 hypothesis.settings.register_profile("house", deadline=None)
-hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=20_000)
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile("house")
 
 # Later in this list is slower; what fails should fail soon.
