@@ -1,0 +1,190 @@
+"""What replicas say of each other: judged offsets, verdicts, log matching, who is blamed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.audit import intervals
+from minibroker.audit.discovery import discover
+from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.run import run_audit
+from minibroker.protocol import checkpoints
+from minibroker.protocol.ids import TopicPartition
+from tests.audit.planted_cluster import Batch, PlantedCluster, encode
+
+LINES = TopicPartition("lines", 0)
+
+
+def cluster_of(root: Path, logs: Sequence[Sequence[Batch]], high_watermarks: Sequence[int | None]) -> PlantedCluster:
+    """Broker 1, 2, .. with one log and high watermark each."""
+    cluster = PlantedCluster(root, brokers=range(1, len(logs) + 1), clean=False)
+    for broker, (log, mark) in enumerate(zip(logs, high_watermarks, strict=True), 1):
+        cluster.write(LINES, encode(log), brokers=[broker])
+        cluster.set_high_watermark(broker, LINES, mark)
+    return cluster
+
+
+def judged(cluster: PlantedCluster) -> PartitionResult:
+    (result,) = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    return result
+
+
+def of_kind(result: PartitionResult, kind: Kind) -> list[Finding]:
+    return [item for item in result.findings if item.kind is kind]
+
+
+COMMON: list[Batch] = [(0, [b"a"]), (0, [b"b", b"c"]), (1, [b"d"])]
+
+
+def test_a_lagging_replica_is_fine(tmp_path: Path) -> None:
+    result = judged(cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 3]))
+    assert result.verdict is Verdict.LAGGING
+    (item,) = result.findings
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.LAGGING_TAIL, 3, 3, 4)
+    assert (result.judged_offsets, result.total_offsets) == (4, 4)
+
+
+def test_judged_offsets_are_those_below_both_high_watermarks(tmp_path: Path) -> None:
+    result = judged(cluster_of(tmp_path, [COMMON, COMMON], [3, 1]))
+    assert (result.judged_offsets, result.total_offsets, result.verdict) == (1, 4, Verdict.IDENTICAL)
+
+
+@pytest.mark.parametrize("marks", [(0, 0), (None, None), (4, None)])
+def test_two_replicas_of_which_nothing_is_known_to_be_committed_are_unproven(
+    tmp_path: Path, marks: tuple[int | None, int | None]
+) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON], marks)
+    assert judged(cluster).verdict is Verdict.UNPROVEN
+    assert run_audit([str(tmp_path)], "local").exit_code == 10
+
+
+def test_an_empty_replica_does_not_make_a_partition_unproven(tmp_path: Path) -> None:
+    result = judged(cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None]))
+    assert (result.verdict, result.judged_offsets) == (Verdict.LAGGING, 4)
+
+
+def test_one_replica_alone_is_said_to_be_alone(tmp_path: Path) -> None:
+    assert judged(cluster_of(tmp_path, [COMMON], [4])).verdict is Verdict.SINGLE
+
+
+@pytest.mark.invariant("I3", "I19")
+def test_a_difference_below_both_high_watermarks_is_the_worst(tmp_path: Path) -> None:
+    other: list[Batch] = [COMMON[0], (0, [b"B", b"c"]), COMMON[2]]
+    result = judged(cluster_of(tmp_path, [COMMON, other, COMMON], [4, 4, 4]))
+    (item,) = of_kind(result, Kind.DIVERGED_BELOW_HIGH_WATERMARK)
+    assert (item.broker, item.others, item.offset, item.end_offset) == (2, (1, 3), 1, 3)
+    assert item.severity is Severity.ERROR
+
+
+def test_a_deposed_leaders_tail_above_its_high_watermark_is_a_note(tmp_path: Path) -> None:
+    deposed: list[Batch] = [*COMMON[:2], (0, [b"x"]), (0, [b"y"])]
+    successor: list[Batch] = [*COMMON[:2], (1, [b"d"]), (1, [b"e"])]
+    result = judged(cluster_of(tmp_path, [deposed, successor, successor], [3, 5, 5]))
+    (item,) = of_kind(result, Kind.DIVERGED_ABOVE_HIGH_WATERMARK)
+    assert (item.broker, item.others, item.offset, item.end_offset) == (1, (2, 3), 3, 5)
+    assert result.verdict is Verdict.DIVERGED_ABOVE
+
+
+@pytest.mark.invariant("I16", "I17")
+def test_one_epoch_with_two_contents_is_an_error_also_above_the_high_watermark(tmp_path: Path) -> None:
+    left: list[Batch] = [*COMMON, (1, [b"x"])]
+    right: list[Batch] = [*COMMON, (1, [b"y"])]
+    result = judged(cluster_of(tmp_path, [left, right], [2, 2]))
+    (item,) = of_kind(result, Kind.LOG_MATCHING)
+    assert (item.offset, item.end_offset) == (4, 5)
+    assert result.verdict is Verdict.INCONSISTENT
+
+
+@pytest.mark.invariant("I16")
+def test_a_difference_below_an_equal_batch_breaks_log_matching(tmp_path: Path) -> None:
+    left: list[Batch] = [(0, [b"a"]), (1, [b"x"]), (2, [b"c"])]
+    right: list[Batch] = [(0, [b"a"]), (0, [b"y"]), (2, [b"c"])]
+    result = judged(cluster_of(tmp_path, [left, right], [1, 1]))
+    (item,) = of_kind(result, Kind.LOG_MATCHING)
+    assert (item.offset, item.end_offset) == (1, 2)
+
+
+def test_the_same_bytes_under_two_epochs_below_the_high_watermark_conflict(tmp_path: Path) -> None:
+    left: list[Batch] = [(0, [b"a"]), (1, [b"b"])]
+    right: list[Batch] = [(0, [b"a"]), (2, [b"b"])]
+    result = judged(cluster_of(tmp_path, [left, right, left], [2, 2, 2]))
+    (item,) = of_kind(result, Kind.CONFLICTING_EPOCH)
+    assert (item.broker, item.others, item.offset) == (2, (1, 3), 1)
+
+
+def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, [(0, [b"old"])]], [4, 4, 1])
+    metadata = cluster.replica(3, LINES).directory / checkpoints.PARTITION_METADATA
+    metadata.write_bytes(checkpoints.format_partition_metadata("earlier"))
+    result = judged(cluster)
+    assert [item.kind for item in result.findings] == [Kind.TOPIC_ID_DIFFERS]
+    assert result.verdict is Verdict.IDENTICAL
+
+
+def test_an_isr_member_that_lacks_committed_records_is_found(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None])
+    cluster.write_state(LINES, leader=1, leader_epoch=1, isr=[1, 2, 3])
+    (item,) = [item for item in judged(cluster).findings if item.severity is Severity.ERROR]
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.MISSING_RANGE, 3, 0, 4)
+
+
+def test_a_cluster_state_older_than_the_logs_is_not_used(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None])
+    cluster.write_state(LINES, leader=1, leader_epoch=0, isr=[1, 2, 3])
+    kinds = {item.kind for item in judged(cluster).findings}
+    assert kinds == {Kind.STALE_CLUSTER_STATE, Kind.LAGGING_TAIL}
+
+
+# against a dumb oracle
+
+
+VALUES = st.sampled_from([b"a", b"b"])
+LOGS = st.lists(st.tuples(st.integers(0, 2), VALUES), max_size=6).map(
+    lambda pairs: [(epoch, [value]) for epoch, (_, value) in zip(sorted(e for e, _ in pairs), pairs, strict=True)]
+)
+
+
+@given(left=LOGS, right=LOGS, marks=st.tuples(st.integers(0, 6), st.integers(0, 6)))
+def test_a_pair_is_judged_as_the_definitions_say(
+    tmp_path_factory: pytest.TempPathFactory,
+    left: list[Batch],
+    right: list[Batch],
+    marks: tuple[int, int],
+) -> None:
+    marks = (min(marks[0], len(left)), min(marks[1], len(right)))
+    result = judged(cluster_of(tmp_path_factory.mktemp("pair"), [left, right], marks))
+    both = range(min(len(left), len(right)))
+    committed = min(marks)
+    differ = [offset for offset in both if left[offset] != right[offset]]
+    same_epoch = [offset for offset in both if left[offset][0] == right[offset][0]]
+    matched = max(same_epoch, default=-1)
+    expected = {
+        Kind.DIVERGED_BELOW_HIGH_WATERMARK: {o for o in differ if o < committed and left[o][1] != right[o][1]},
+        Kind.CONFLICTING_EPOCH: {o for o in differ if o < committed and left[o][1] == right[o][1]},
+        Kind.LOG_MATCHING: {o for o in differ if committed <= o <= matched},
+        Kind.DIVERGED_ABOVE_HIGH_WATERMARK: {o for o in differ if o >= committed and o > matched},
+    }
+    for kind, offsets in expected.items():
+        found = [(item.offset or 0, item.end_offset or 0) for item in of_kind(result, kind)]
+        assert {offset for start, end in found for offset in range(start, end)} == offsets, kind
+    assert result.judged_offsets == min(committed, len(both))
+
+
+SETS = st.sets(st.integers(0, 12))
+
+
+def as_intervals(members: set[int]) -> intervals.Intervals:
+    return intervals.union((member, member + 1) for member in members)
+
+
+@given(SETS, SETS, st.integers(0, 12))
+def test_intervals_are_sets_of_offsets(left: set[int], right: set[int], limit: int) -> None:
+    a, b = as_intervals(left), as_intervals(right)
+    assert intervals.union(a, b) == as_intervals(left | right)
+    assert intervals.intersection(a, b) == as_intervals(left & right)
+    assert intervals.below(a, limit) == as_intervals({member for member in left if member < limit})
+    assert intervals.size(a) == len(left)

@@ -1,0 +1,195 @@
+"""Planted damage is found and named with broker, topic-partition, offset, file and position."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.run import run_audit
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.ids import TopicPartition
+from tests.audit import damage
+from tests.audit.damage import BATCHES, BROKER, ENCODED, Damage
+from tests.audit.planted_cluster import PlantedCluster, encode
+
+LINES = TopicPartition("lines", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    return cluster
+
+
+def judged(cluster: PlantedCluster, acked: Path | None = None) -> PartitionResult:
+    inventory = discover([str(cluster.root)])
+    (result,) = judge_locally(inventory, None if acked is None else str(acked), with_values=acked is not None)
+    return result
+
+
+def errors(result: PartitionResult) -> list[Finding]:
+    return [item for item in result.findings if item.severity is Severity.ERROR]
+
+
+def test_an_undamaged_cluster_is_identical_and_wholly_judged(cluster: PlantedCluster) -> None:
+    result = judged(cluster)
+    assert result.findings == ()
+    assert result.verdict is Verdict.IDENTICAL
+    assert result.judged_offsets == result.total_offsets == 24
+
+
+@pytest.mark.invariant("I12", "I13", "I16", "I17", "I20")
+@pytest.mark.parametrize("plant", damage.ALL, ids=lambda plant: plant.__name__)
+def test_damage_is_found_and_named(cluster: PlantedCluster, plant: Damage) -> None:
+    expected = plant(cluster, LINES)
+    result = judged(cluster)
+    assert result.verdict is Verdict.INCONSISTENT
+    found = [item for item in errors(result) if item.kind is expected.kind]
+    places = [
+        (item.offset, None if item.file is None else Path(item.file).name, item.position)
+        for item in found
+        if (item.broker, item.topic, item.partition) == (BROKER, "lines", 0)
+    ]
+    assert (expected.offset, expected.file, expected.position) in places, errors(result)
+
+
+@pytest.mark.parametrize("plant", damage.ALL, ids=lambda plant: plant.__name__)
+def test_only_the_damaged_replica_is_blamed(cluster: PlantedCluster, plant: Damage) -> None:
+    plant(cluster, LINES)
+    assert {item.broker for item in errors(judged(cluster))} == {BROKER}
+
+
+@pytest.mark.parametrize("plant", damage.ALL, ids=lambda plant: plant.__name__)
+def test_damage_is_found_beside_other_partitions_that_are_fine(cluster: PlantedCluster, plant: Damage) -> None:
+    other = TopicPartition("lines", 1)
+    cluster.write(other, ENCODED)
+    plant(cluster, LINES)
+    results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    assert [result.verdict for result in results] == [Verdict.INCONSISTENT, Verdict.IDENTICAL]
+
+
+def test_a_corrupt_batch_names_the_offsets_that_are_lost(cluster: PlantedCluster) -> None:
+    damage.flip_bit(cluster, LINES)
+    (item,) = errors(judged(cluster))
+    assert item.kind is Kind.CORRUPT_BATCH
+    assert item.offset is not None and item.end_offset is not None and item.end_offset > item.offset
+    assert "are lost" in item.message
+
+
+def test_offsets_that_a_replica_lost_are_not_counted_as_judged_there(cluster: PlantedCluster) -> None:
+    for broker in (2, 3):
+        damage_of = cluster.replica(broker, LINES)
+        segment, positions, _ = damage.second(damage_of)
+        damage_of.patch(segment, positions[1] + 70, b"\xff\xff\xff")
+    result = judged(cluster)
+    assert result.judged_offsets == result.total_offsets - 1, "the batch of one record is whole on one broker only"
+
+
+# an unclean stop explains some things
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path, clean=False)
+    cluster.write(LINES, ENCODED, high_watermark=10)
+    return cluster
+
+
+def test_a_torn_tail_after_a_crash_is_a_note(killed: PlantedCluster) -> None:
+    killed.replica(BROKER, LINES).rewrite(lambda batches: [*batches[:-1], batches[-1][:-5]])
+    result = judged(killed)
+    assert [(item.kind, item.severity) for item in result.findings if item.kind is Kind.TORN_TAIL] == [
+        (Kind.TORN_TAIL, Severity.NOTE)
+    ]
+    assert errors(result) == []
+    assert result.verdict is Verdict.LAGGING
+
+
+def test_a_torn_tail_below_the_recovery_point_is_an_error(killed: PlantedCluster) -> None:
+    file = killed.log_directory(BROKER) / checkpoints.RECOVERY_POINT_CHECKPOINT
+    file.write_bytes(checkpoints.format_offset_checkpoint({LINES: 24}))
+    killed.replica(BROKER, LINES).rewrite(lambda batches: [*batches[:-1], batches[-1][:-5]])
+    assert Kind.TORN_TAIL in {item.kind for item in errors(judged(killed))}
+
+
+def test_a_log_that_ends_below_its_own_high_watermark_is_an_error_also_after_a_crash(killed: PlantedCluster) -> None:
+    killed.set_high_watermark(BROKER, LINES, 24)
+    damage.cut_tail(killed, LINES)
+    assert [item.kind for item in errors(judged(killed))] == [Kind.MISSING_RANGE]
+
+
+def test_an_epoch_history_behind_a_killed_brokers_log_is_a_note(killed: PlantedCluster) -> None:
+    killed.replica(BROKER, LINES).write_epochs([(0, 0), (1, 9)])
+    result = judged(killed)
+    assert [item.kind for item in result.findings] == [Kind.EPOCH_CHECKPOINT_BEHIND]
+
+
+def test_an_index_ahead_of_a_killed_brokers_log_is_fine(killed: PlantedCluster) -> None:
+    replica = killed.replica(BROKER, LINES)
+    replica.rewrite(lambda batches: batches[:-1])
+    assert errors(judged(killed)) == []
+
+
+# small files
+
+
+def test_empty_epochs_are_legal_on_the_leader_that_had_them(cluster: PlantedCluster) -> None:
+    cluster.replica(BROKER, LINES).write_epochs([(0, 0), (1, 9), (2, 19), (7, 24)])
+    assert judged(cluster).findings == ()
+
+
+def test_a_malformed_high_watermark_checkpoint_is_named_and_proves_nothing(cluster: PlantedCluster) -> None:
+    for broker in (1, 2):
+        file = cluster.log_directory(broker) / checkpoints.HIGH_WATERMARK_CHECKPOINT
+        file.write_bytes(b"0\n9\n")
+    report = run_audit([str(cluster.root)], "local")
+    kinds = {(item.kind, item.broker) for item in report.findings}
+    assert kinds == {(Kind.UNPROVEN, None), (Kind.CHECKPOINT_DAMAGE, 1), (Kind.CHECKPOINT_DAMAGE, 2)}
+    assert report.exit_code == 10
+
+
+def test_a_missing_index_is_a_note(cluster: PlantedCluster) -> None:
+    replica = cluster.replica(BROKER, LINES)
+    replica.file(replica.segments[1], ".index").unlink()
+    result = judged(cluster)
+    assert [item.kind for item in result.findings] == [Kind.INDEX_MISSING]
+    assert result.verdict is Verdict.IDENTICAL
+
+
+def test_a_log_trimmed_by_retention_is_a_note(cluster: PlantedCluster) -> None:
+    replica = cluster.replica(BROKER, LINES)
+    replica.file(replica.segments[0]).unlink()
+    replica.write_epochs([(1, 9), (2, 19)])
+    result = judged(cluster)
+    assert [item.kind for item in result.findings] == [Kind.LOG_START_DIFFERS]
+    assert result.judged_offsets == 24, "the other two still hold the head"
+
+
+def test_a_log_start_inside_a_segment_is_respected(cluster: PlantedCluster) -> None:
+    file = cluster.log_directory(BROKER) / checkpoints.LOG_START_CHECKPOINT
+    file.write_bytes(checkpoints.format_offset_checkpoint({LINES: 4}))
+    cluster.replica(BROKER, LINES).write_epochs([(0, 4), (1, 9), (2, 19)])
+    assert [item.kind for item in judged(cluster).findings] == [Kind.LOG_START_DIFFERS]
+
+
+def test_a_value_that_holds_a_whole_batch_is_no_finding(tmp_path: Path) -> None:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, encode([(0, [b"a"]), (0, [ENCODED[0] * 3]), (0, [b"b"])]))
+    assert judged(cluster).verdict is Verdict.IDENTICAL
+
+
+def test_an_undecodable_payload_with_a_good_crc_is_found_where_records_are_read(cluster: PlantedCluster) -> None:
+    replica = cluster.replica(BROKER, LINES)
+    segment, positions, offsets = damage.second(replica)
+    content = bytearray(replica.file(segment).read_bytes()[positions[1] : positions[2]])
+    content[62] = 0xC1  # no msgpack type
+    struct.pack_into(">I", content, 17, crc32c(content[21:]))
+    replica.patch(segment, positions[1], bytes(content))
+    found = judged(cluster, cluster.write_acked(LINES, BATCHES))
+    kinds = {item.kind for item in errors(found) if item.offset == offsets[1]}
+    assert kinds == {Kind.UNDECODABLE_RECORDS, Kind.DIVERGED_BELOW_HIGH_WATERMARK, Kind.ACKED_CHANGED}

@@ -1,0 +1,209 @@
+"""Reading segments: ranges say what the whole file says, resync, files that change, hostile content."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minibroker.audit import segment_reader
+from minibroker.audit.planning import plan_exact_ranges, plan_ranges, portions
+from minibroker.audit.replica import NO_VALUE, Columns, Gap, RangeScan, ReplicaFacts, assemble
+from minibroker.audit.segment_reader import RangeTask, scan_range, stitch
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch
+from tests.audit.damage import ENCODED
+from tests.audit.planted_cluster import PlantedReplica, encode
+
+LINES = TopicPartition("lines", 0)
+
+
+def task_for(directory: Path, size: int) -> RangeTask:
+    return RangeTask(directory=str(directory), segment=0, size=size, start=0, end=size)
+
+
+def whole(directory: Path, content: bytes, with_values: bool = False) -> RangeScan:
+    (directory / checkpoints.segment_file_name(0)).write_bytes(content)
+    return scan_range(task_for(directory, len(content)), with_values=with_values)
+
+
+def columns_of(scan: RangeScan) -> Columns:
+    columns = Columns()
+    columns.extend(scan.columns)
+    return columns
+
+
+def facts_of(directory: Path, size: int) -> ReplicaFacts:
+    return ReplicaFacts(
+        broker=1,
+        topic="lines",
+        partition=0,
+        directory=str(directory),
+        high_watermark=None,
+        log_start_offset=None,
+        recovery_point=None,
+        cleanly_stopped=True,
+        epoch_entries=None,
+        topic_id=None,
+        segments=((0, size),),
+    )
+
+
+def in_ranges(directory: Path, size: int, range_bytes: int) -> tuple[list[RangeScan], int]:
+    """The stitched scans, and how often a file had to be read again."""
+    again = []
+
+    def reread(task: RangeTask) -> RangeScan:
+        again.append(task)
+        return scan_range(task, with_values=True)
+
+    tasks = plan_ranges(str(directory), [(0, size)], range_bytes)
+    return stitch([scan_range(task, with_values=True) for task in tasks], reread), len(again)
+
+
+def joined(directory: Path, size: int, scans: list[RangeScan]) -> tuple[object, ...]:
+    replica = assemble(facts_of(directory, size), scans)
+    (segment,) = replica.segments
+    return (replica.columns.pack(), segment.gaps, segment.undecodable, segment.size)
+
+
+CONTENT = b"".join(ENCODED)
+FOREIGN = st.sampled_from([b"M" * 100, b"\x00" * 90, b"foreign", ENCODED[2][:70], ENCODED[1][5:], ENCODED[3]])
+
+
+@given(
+    edits=st.lists(st.tuples(st.integers(0, len(CONTENT)), st.integers(0, 150), st.binary(max_size=4) | FOREIGN)),
+    range_bytes=st.integers(1, 900),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ranges_say_exactly_what_the_whole_file_says(
+    tmp_path: Path, edits: list[tuple[int, int, bytes]], range_bytes: int
+) -> None:
+    content = bytearray(CONTENT)
+    for at, length, patch in edits:
+        content[at : at + length] = patch
+    expected = whole(tmp_path, bytes(content), with_values=True)
+    scans, _ = in_ranges(tmp_path, len(content), range_bytes)
+    assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
+
+
+@given(range_bytes=st.integers(1, 900))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ranges_of_a_healthy_file_join_without_a_second_look(tmp_path: Path, range_bytes: int) -> None:
+    whole(tmp_path, CONTENT)
+    assert in_ranges(tmp_path, len(CONTENT), range_bytes)[1] == 0
+
+
+def test_a_batch_inside_a_value_is_never_taken_for_one(tmp_path: Path) -> None:
+    content = b"".join(encode([(0, [b"a"]), (0, [CONTENT]), (0, [b"b"])]))
+    expected = whole(tmp_path, content, with_values=True)
+    assert len(columns_of(expected)) == 3
+    scans, again = in_ranges(tmp_path, len(content), 300)
+    assert again == 1, "the ranges inside the value find its batches, so they do not join"
+    assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
+
+
+def test_a_gap_that_spans_ranges_is_reported_once(tmp_path: Path) -> None:
+    content = ENCODED[0] + b"\x00" * 1000 + b"".join(ENCODED[1:])
+    whole(tmp_path, content)
+    scans, again = in_ranges(tmp_path, len(content), 200)
+    gaps = [gap for scan in scans for gap in scan.gaps]
+    assert [(gap.position, gap.end) for gap in gaps] == [(len(ENCODED[0]), len(ENCODED[0]) + 1000)]
+    assert again == 0
+
+
+def test_values_are_summed_record_by_record(tmp_path: Path) -> None:
+    content = b"".join(encode([(0, [b"a", None, b""])]))
+    crcs = list(columns_of(whole(tmp_path, content, with_values=True)).value_crcs)
+    assert crcs == [crc32c(b"a"), NO_VALUE, 0]
+
+
+@pytest.mark.parametrize(
+    ("tail", "torn"),
+    [(ENCODED[1][:30], True), (ENCODED[1][:90], True), (b"\x00" * 80, False), (ENCODED[1][:-1] + b"\xff", False)],
+)
+def test_a_tail_is_torn_only_if_the_file_ends_inside_a_batch(tmp_path: Path, tail: bytes, torn: bool) -> None:
+    (gap,) = whole(tmp_path, ENCODED[0] + tail).gaps
+    assert (gap.position, gap.end, gap.torn, gap.reaches_end) == (
+        len(ENCODED[0]),
+        len(ENCODED[0]) + len(tail),
+        torn,
+        True,
+    )
+
+
+def test_nothing_is_read_beyond_the_size_that_the_file_had(tmp_path: Path) -> None:
+    size = len(ENCODED[0]) + 20
+    (tmp_path / checkpoints.segment_file_name(0)).write_bytes(CONTENT)
+    scan = scan_range(task_for(tmp_path, size), with_values=False)
+    assert len(columns_of(scan)) == 1
+    assert [gap.torn for gap in scan.gaps] == [True], "what was appended later is a torn tail to this audit"
+
+
+def test_a_file_that_shrank_ends_where_it_ends(tmp_path: Path) -> None:
+    (tmp_path / checkpoints.segment_file_name(0)).write_bytes(ENCODED[0])
+    scan = scan_range(task_for(tmp_path, len(CONTENT)), with_values=False)
+    assert (len(columns_of(scan)), scan.size, scan.gaps) == (1, len(ENCODED[0]), ())
+
+
+def test_a_file_that_vanished_is_said_to_have(tmp_path: Path) -> None:
+    assert scan_range(task_for(tmp_path, 100), with_values=False).vanished
+
+
+def test_a_batch_larger_than_the_window_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_reader, "CHUNK_BYTES", 256)
+    big = bytes(build_batch([(None, b"x" * 5000, 1, ())], base_offset=0))
+    content = big + bytes(build_batch([(None, b"y" * 5000, 1, ())], base_offset=1))
+    assert len(columns_of(whole(tmp_path, content))) == 2
+
+
+@pytest.mark.parametrize("chunk", [61, 100, 1000])
+def test_windows_of_any_size_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    content = ENCODED[0] + b"M" * 300 + ENCODED[1] + b"\x00" * 300 + b"".join(ENCODED[2:])
+    expected = whole(tmp_path, content)
+    monkeypatch.setattr(segment_reader, "CHUNK_BYTES", chunk)
+    assert whole(tmp_path, content) == expected
+
+
+def test_a_file_that_cannot_be_read_is_one_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / checkpoints.segment_file_name(0)).write_bytes(CONTENT)
+    monkeypatch.setattr(os, "pread", broken)
+    scan = scan_range(task_for(tmp_path, len(CONTENT)), with_values=False)
+    reason = "cannot be read: Input/output error"
+    assert scan.gaps == (Gap(0, len(CONTENT), reason, torn=False, reaches_end=True),)
+
+
+# planning
+
+
+def test_exact_cuts_are_batch_starts(tmp_path: Path) -> None:
+    replica = PlantedReplica(tmp_path, LINES)
+    replica.directory.mkdir()
+    replica.write_segment(0, ENCODED)
+    size = len(CONTENT)
+    tasks = plan_exact_ranges(facts_of(replica.directory, size), 400)
+    positions = set(columns_of(scan_range(task_for(replica.directory, size), with_values=False)).positions)
+    assert len(tasks) > 3
+    assert {task.start for task in tasks} <= positions
+    assert [task.end for task in tasks] == [*[task.start for task in tasks[1:]], size]
+
+
+def test_exact_cuts_do_not_trust_a_garbled_index(tmp_path: Path) -> None:
+    replica = PlantedReplica(tmp_path, LINES)
+    replica.directory.mkdir()
+    replica.write_segment(0, ENCODED)
+    replica.file(0, ".index").write_bytes(b"\x00\x00\x00\x01\x00\x00\x01\x00" * 20)
+    assert len(plan_exact_ranges(facts_of(replica.directory, len(CONTENT)), 400)) == 1
+
+
+def test_small_ranges_share_a_portion_and_none_is_lost(tmp_path: Path) -> None:
+    tasks = plan_ranges(str(tmp_path), [(segment, 10) for segment in range(1000)], 1 << 20)
+    packed = portions(tasks, 1 << 20)
+    assert [task for portion in packed for task in portion] == tasks
+    assert len(packed) < 10
