@@ -27,8 +27,6 @@ class ApiCounter(msgspec.Struct):
     """Requests of one API since the start."""
 
     count: int = 0
-    errors: int = 0
-    """Answered with an error for the request as a whole."""
     nanoseconds: int = 0
     """Of the event loop's time: what was waited for is not counted."""
 
@@ -71,18 +69,16 @@ class BrokerCounters(msgspec.Struct):
         int,
         Metric(
             "replica_manager_unclean_leader_elections",
-            "Those of them from outside the ISR: acknowledged records were lost.",
+            "Elections of this broker from outside the ISR: acknowledged records were lost.",
         ),
     ] = 0
     requests: dict[int, ApiCounter] = msgspec.field(default_factory=lambda: {key: ApiCounter() for key in APIS})
     """By API key."""
 
-    def count_request(self, api_key: int, nanoseconds: int, has_failed: bool = False) -> None:
+    def count_request(self, api_key: int, nanoseconds: int) -> None:
         counter = self.requests[api_key]
         counter.count += 1
         counter.nanoseconds += nanoseconds
-        if has_failed:
-            counter.errors += 1
 
 
 class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,6 @@ class BrokerCollector(Collector):
 
     def _requests(self) -> Iterator[Family]:
         count = CounterMetricFamily(PREFIX + "network_requests", "Requests answered.", labels=["api"])
-        errors = CounterMetricFamily(PREFIX + "network_request_errors", "Requests refused as a whole.", labels=["api"])
         seconds = CounterMetricFamily(
             PREFIX + "network_request_seconds",
             "Time of the event loop spent on them, waiting not included.",
@@ -62,9 +61,8 @@ class BrokerCollector(Collector):
         for api_key, counter in self._counters.requests.items():
             label = [API_LABELS[api_key]]
             count.add_metric(label, counter.count)
-            errors.add_metric(label, counter.errors)
             seconds.add_metric(label, counter.nanoseconds / 1e9)
-        yield from (count, errors, seconds)
+        yield from (count, seconds)
 
 
 def make_page(

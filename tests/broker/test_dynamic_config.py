@@ -1,14 +1,12 @@
 """Settings that change while a broker runs."""
 
-import asyncio
-
 import pytest
 
 from minibroker.broker.config import BrokerConfig, load_config
 from minibroker.broker.dynamic_config import DynamicConfig, validate_broker_config
 from minibroker.protocol.znodes import ConfigNode, broker_config_path
 from minibroker.runtime.ports import Coordination
-from tests.broker.virtual_zookeeper import World, run
+from tests.broker.virtual_zookeeper import World, pass_time, run
 
 PATH = broker_config_path(1)
 
@@ -39,7 +37,7 @@ async def write(observer: Coordination, **config: str) -> None:
         await observer.create(PATH, content, make_parents=True)
     else:
         await observer.set(PATH, content)
-    await asyncio.sleep(0.1)
+    await pass_time(0.1)
 
 
 def test_without_a_node_the_static_settings_hold() -> None:
@@ -71,7 +69,7 @@ def test_each_change_is_told_and_removal_brings_the_static_value_back() -> None:
         await write(observer)
         await write(observer, min_insync_replicas="5")
         await observer.delete(PATH)
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         assert watched.told == [3, 4, 2, 5, 2]
         assert watched.dynamic.current == watched.dynamic.static
 
@@ -84,9 +82,9 @@ def test_change_during_an_outage_is_seen_afterwards() -> None:
         watched = await watch(world)
         world.zookeeper.cut("one")
         await write(observer, min_insync_replicas="3")
-        await asyncio.sleep(10)
+        await pass_time(10)
         world.zookeeper.heal("one")
-        await asyncio.sleep(5)
+        await pass_time(5)
         assert watched.told == [3]
 
     run(story)
@@ -98,10 +96,10 @@ def test_start_without_zookeeper_catches_up_later() -> None:
         coordination = await world.connect(world.process("one"))
         dynamic = DynamicConfig(coordination, static_config())
         world.zookeeper.drop_connection("one")
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         assert (await dynamic.start()).min_insync_replicas == 1
         world.loop.create_task(dynamic.run())
-        await asyncio.sleep(3)
+        await pass_time(3)
         assert dynamic.current.min_insync_replicas == 3
 
     run(story)
@@ -128,7 +126,7 @@ def test_unreadable_node_leaves_the_settings_as_they_were() -> None:
         watched = await watch(world)
         await write(observer, min_insync_replicas="3")
         await observer.set(PATH, b"\xff")
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         assert watched.dynamic.current.min_insync_replicas == 3
 
     run(story)

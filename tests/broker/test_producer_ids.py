@@ -8,7 +8,7 @@ from minibroker.broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsU
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import InitProducerIdRequest
 from minibroker.protocol.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
-from tests.broker.virtual_zookeeper import World, run
+from tests.broker.virtual_zookeeper import World, pass_time, run
 
 
 async def ids_of(world: World, broker_id: int) -> ProducerIds:
@@ -60,7 +60,7 @@ def test_block_whose_write_got_no_answer_is_left_alone() -> None:
         world.zookeeper.lose_next_reply("broker-2")
         with pytest.raises(ProducerIdsUnavailable, match="ZooKeeper cannot be reached"):
             await other.next_producer_id()
-        await asyncio.sleep(3)
+        await pass_time(3)
         assert await other.next_producer_id() == 2 * BLOCK_SIZE
 
     run(story)
@@ -130,7 +130,7 @@ def test_without_zookeeper_the_producer_is_told_to_try_again() -> None:
     async def story(world: World) -> None:
         ids = await ids_of(world, 1)
         world.zookeeper.stop()
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         answer = await ids.answer(InitProducerIdRequest())
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "ZooKeeper" in (answer.error_message or "")

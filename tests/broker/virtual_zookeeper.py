@@ -60,6 +60,11 @@ class World:
         return await self.connect(self.process("observer"))
 
 
+async def pass_time(seconds: float) -> None:
+    """Virtual seconds, which cost nothing."""
+    await asyncio.sleep(seconds)
+
+
 def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     """Run one test's story in virtual time."""
     loop = VirtualLoop()
