@@ -5,6 +5,7 @@ nobody can be reached. Refuses to know what is produced, fetched or administered
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -67,6 +68,8 @@ class Cluster:
         self._listeners: list[Callable[[], None]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._wake = asyncio.Event()
+        self._new_topics = asyncio.Event()
+        """Ends the pause between two rounds: what was never asked for cannot have been fetched just now."""
         self._wanted = False
         self._avoid: Address | None = None
         self._answered_by: Address | None = None
@@ -117,6 +120,7 @@ class Cluster:
         new = [topic for topic in topics if topic not in self._topics]
         if new:
             self._topics.update(dict.fromkeys(new))
+            self._new_topics.set()
             self.request_refresh()
 
     def request_refresh(self) -> None:
@@ -147,6 +151,7 @@ class Cluster:
             waiters, self._waiters = self._waiters, []
             self._wanted = False
             self._wake.clear()
+            self._new_topics.clear()
             error: MinibrokerError | None = None
             try:
                 await self._fetch_metadata()
@@ -168,7 +173,9 @@ class Cluster:
                 min(METADATA_BACKOFF_MAX_MS, self.settings.retry_backoff_max_ms),
                 self.runtime.random.random(),
             )
-            await asyncio.sleep(max(0.0, started + pause_ms / 1000 - loop.time()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, started + pause_ms / 1000 - loop.time())):
+                    await self._new_topics.wait()
 
     async def _wait_until_wanted(self, loop: asyncio.AbstractEventLoop) -> bool:
         """True if somebody asked, False if the metadata grew too old."""
