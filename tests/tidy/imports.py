@@ -85,6 +85,8 @@ def _is_project(module: str) -> bool:
 
 
 def _may(file: SourceFile, module: str, allowed: tuple[str, ...]) -> bool:
+    if module == "minibroker":
+        return True  # `import minibroker` alone, to know where it lies, or its version
     if file.folder in PACKAGES and _within(module, f"minibroker.{file.folder}"):
         return not (file.path in PORTABLE_FILES and not any(_within(module, port) for port in PORTS))
     if file.path in PORTABLE_FILES:
