@@ -84,6 +84,12 @@ async def accept_forever(listening: socket.socket, factory: ProtocolFactory) -> 
             await loop.connect_accepted_socket(factory, accepted)
         except OSError:  # the peer is gone already
             accepted.close()
+        except Exception as error:  # our bug in one connection must not end all later ones silently
+            accepted.close()
+            loop.call_exception_handler({"message": "cannot open an accepted connection", "exception": error})
+        except BaseException:
+            accepted.close()
+            raise
 
 
 def listening_socket(family: int, address: SocketAddress) -> socket.socket:

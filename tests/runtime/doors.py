@@ -67,3 +67,8 @@ def conformance(case: Case) -> Callable[[Bench], None]:
 
     test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
     return test
+
+
+async def settle(seconds: float = 0.02) -> None:
+    """Long enough for something that must not happen; and real time for the kernel, where there is one."""
+    await asyncio.sleep(seconds)

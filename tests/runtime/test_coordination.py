@@ -18,6 +18,7 @@ from minibroker.runtime.ports import (
     Stat,
 )
 from tests.runtime.coordination import Coordinations, Fired, conformance
+from tests.runtime.doors import settle
 
 
 @conformance
@@ -198,11 +199,6 @@ async def test_empty_multi_is_nothing(doors: Coordinations) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- watches
-async def settle() -> None:
-    """Long enough for an event that must not come."""
-    await asyncio.sleep(0.05)
-
-
 @conformance
 async def test_watch_of_data_fires_once(doors: Coordinations) -> None:
     path, _ = await doors.observer.create(f"{doors.root}/a", b"0")
@@ -212,7 +208,7 @@ async def test_watch_of_data_fires_once(doors: Coordinations) -> None:
     await fired.until_fired()
     await doors.observer.set(path, b"2")
     await doors.observer.delete(path)
-    await settle()
+    await settle(0.05)
     assert fired.times == 1
 
 
@@ -244,7 +240,7 @@ async def test_get_of_a_missing_node_leaves_no_watch(doors: Coordinations) -> No
         await doors.subject.get_children(f"{doors.root}/a", by_children)
     await doors.observer.create(f"{doors.root}/a", b"")
     await doors.observer.create(f"{doors.root}/a/b", b"")
-    await settle()
+    await settle(0.05)
     assert by_get.times == by_children.times == 0
 
 
@@ -265,7 +261,7 @@ async def test_watch_of_children_ignores_data_and_grandchildren(doors: Coordinat
     await doors.observer.set(doors.root, b"x")
     await doors.observer.set(f"{doors.root}/a", b"x")
     await doors.observer.create(f"{doors.root}/a/b", b"")
-    await settle()
+    await settle(0.05)
     assert fired.times == 0
 
 
@@ -274,7 +270,7 @@ async def test_watch_of_data_ignores_children(doors: Coordinations) -> None:
     fired = Fired(doors)
     await doors.subject.get(doors.root, fired)
     await doors.observer.create(f"{doors.root}/a", b"")
-    await settle()
+    await settle(0.05)
     assert fired.times == 0
 
 
@@ -310,7 +306,7 @@ async def test_failed_multi_fires_none(doors: Coordinations) -> None:
     await doors.subject.get_children(doors.root, fired)
     with pytest.raises(NoNode):
         await doors.observer.multi([CreateOp(path=f"{doors.root}/a", data=b""), DeleteOp(path=f"{doors.root}/b")])
-    await settle()
+    await settle(0.05)
     assert fired.times == 0
 
 

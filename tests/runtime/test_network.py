@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, Listener, NetworkError, Transport
-from tests.runtime.doors import Doors, conformance
+from tests.runtime.doors import Doors, conformance, settle
 
 HOST = "127.0.0.1"
 TIMEOUT_MS = 10_000
@@ -211,7 +211,7 @@ async def test_loss_is_told_once(doors: Doors) -> None:
     pair.client.transport.abort()
     await pair.server.until_event("lost")
     await pair.client.until_event("lost")
-    await asyncio.sleep(0.01)
+    await settle()
     assert pair.client.events.count("lost") == pair.server.events.count("lost") == 1
     await pair.close()
 
@@ -248,7 +248,7 @@ async def test_write_limits_decide_when_the_writer_stops(doors: Doors) -> None:
     pair.server.transport.pause_reading()
     pair.client.transport.set_write_buffer_limits(high=32_000_000)
     pair.client.transport.write(b"x" * 24_000_000)
-    await asyncio.sleep(0.01)
+    await settle()
     assert pair.client.events == ["made"]
     pair.client.transport.write(b"x" * 24_000_000)
     await pair.client.until_event("pause")
@@ -260,7 +260,7 @@ async def test_paused_reading_delivers_nothing(doors: Doors) -> None:
     pair = await connected(doors)
     pair.server.transport.pause_reading()
     pair.client.transport.write(b"later")
-    await asyncio.sleep(0.02)
+    await settle()
     assert pair.server.received == b""
     pair.server.transport.resume_reading()
     await pair.server.until_received(5)
@@ -290,7 +290,7 @@ async def test_writing_after_the_loss_is_an_error(doors: Doors) -> None:
     pair = await connected(doors)
     pair.client.transport.abort()
     await pair.client.until_event("lost")
-    await asyncio.sleep(0.01)
+    await settle()
     if doors.kind == "asyncio":
         pair.client.transport.write(b"lost")
     else:
@@ -385,7 +385,9 @@ async def test_accepting_survives_a_lack_of_file_descriptors(caplog: pytest.LogC
     try:
         client.connect_ex((HOST, listener.port))
         with caplog.at_level(logging.WARNING):
-            await asyncio.sleep(0.5)
+            while not caplog.records:
+                await settle()
+            await settle(0.3)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [record.message for record in caplog.records if "Too many open files" in record.message]

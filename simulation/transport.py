@@ -1,0 +1,286 @@
+"""One end of a simulated connection: its pipe, its buffer, its flow control and its death.
+
+The theory is in `network.py`. The pipe that an end owns is the one that it reads from; its callbacks run in its own
+process, so a paused one reads late and a dead one never.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from minibroker.runtime.ports import Buffer
+from minibroker.simulation.node import Process
+from minibroker.simulation.trace import checksum
+
+if TYPE_CHECKING:
+    from minibroker.simulation.network import Fabric
+
+WINDOW_BYTES = 256 * 1024
+"""Bytes that the two kernels hold for a reader: the order of Linux's defaults for a young connection."""
+
+HIGH_WATER_BYTES = 64 * 1024
+"""asyncio's default for pause_writing; a quarter of it for resume_writing."""
+
+RESEND_SECONDS = 1.0
+"""After a lost SYN or reset, the next try."""
+
+ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
+
+
+class Segment:
+    """Bytes under way, not copied; or the end of the stream (`parts` None)."""
+
+    __slots__ = ("arrives_at", "length", "parts")
+
+    def __init__(self, arrives_at: float, parts: list[Buffer] | None, length: int) -> None:
+        self.arrives_at = arrives_at
+        self.parts = parts
+        self.length = length
+
+
+class SimulatedTransport:
+    """One end of a connection. Implements `ports.Transport`."""
+
+    peer: "SimulatedTransport"
+    protocol: asyncio.BufferedProtocol
+
+    def __init__(self, fabric: "Fabric", process: Process, host: str, port: int) -> None:
+        self._fabric = fabric
+        self._loop = fabric.loop
+        self.serial = fabric.new_serial()
+        self.process = process
+        self.host = host
+        self.port = port
+        self.is_gone = False
+        """No longer in its kernel: closed, reset, killed, or without power."""
+        self._opened = False
+        self._lost = False
+        self._closing = False
+        self._fin_sent = False
+        self._reading = True
+        self._pipe: deque[Segment] = deque()
+        self._unread = bytearray()
+        self._ended = False
+        self._buffer: deque[Buffer] = deque()
+        self._buffer_bytes = 0
+        self._high = HIGH_WATER_BYTES
+        self._low = HIGH_WATER_BYTES // 4
+        self._writer_paused = False
+        self.unread_by_peer = 0
+
+    def open(self, factory: ProtocolFactory) -> None:
+        """The connection is made, on this side."""
+        if self.is_gone:
+            return  # reset before it was accepted
+        self.protocol = factory()
+        self._opened = True
+        self.protocol.connection_made(self)  # type: ignore[arg-type]
+        self.pump()
+
+    # ------------------------------------------------------------------------------------------------- writing
+    def write(self, data: Buffer) -> None:
+        self.writelines((data,))
+
+    def writelines(self, list_of_data: Sequence[Buffer]) -> None:
+        if not self.process.alive:
+            return
+        if self._lost:
+            raise RuntimeError("the transport is closed")  # as uvloop does
+        if self.is_gone or self._fin_sent:
+            return
+        for data in list_of_data:
+            if len(data):
+                self._buffer.append(data)
+                self._buffer_bytes += len(data)
+        self._send_buffer()
+        if self._buffer_bytes > self._high and not self._writer_paused:
+            self._writer_paused = True
+            self.protocol.pause_writing()
+
+    def _send_buffer(self) -> None:
+        """Move what the window allows from the buffer into the peer's pipe."""
+        parts: list[Buffer] = []
+        length = 0
+        room = WINDOW_BYTES - self.unread_by_peer
+        while self._buffer and room > 0:
+            part = self._buffer.popleft()
+            if len(part) > room:
+                view = memoryview(part)
+                self._buffer.appendleft(view[room:])
+                part = view[:room]
+            parts.append(part)
+            length += len(part)
+            room -= len(part)
+        if parts:
+            self._buffer_bytes -= length
+            self.unread_by_peer += length
+            self._send_segment(parts, length)
+
+    def _send_segment(self, parts: list[Buffer] | None, length: int) -> None:
+        peer, fabric = self.peer, self._fabric
+        if peer.is_gone:
+            if fabric.is_up(peer.host):
+                round_trip = fabric.delay(self.host, peer.host) + fabric.delay(peer.host, self.host)
+                self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
+            return
+        now = self._loop.time()
+        arrives_at = now + fabric.delay(self.host, peer.host)
+        last = peer._pipe[-1].arrives_at if peer._pipe else 0.0
+        peer._pipe.append(Segment(max(arrives_at, last), parts, length))
+        peer.pump_soon(max(arrives_at, last) - now)
+
+    def _peer_has_read(self, length: int) -> None:
+        """The window opens again."""
+        self.unread_by_peer -= length
+        if self._buffer and not self.is_gone:
+            self._send_buffer()
+        if self._writer_paused and self._buffer_bytes <= self._low and not self.is_gone:
+            self._writer_paused = False
+            self.protocol.resume_writing()
+        if self._closing and not self._buffer:
+            self._finish_closing()
+
+    # ------------------------------------------------------------------------------------------------- reading
+    def pump_soon(self, seconds: float) -> None:
+        when = self._loop.time() + max(0.0, seconds)
+        self._loop.call_at(when, self.pump, context=self.process.context)
+
+    def pump(self) -> None:
+        """Take what has arrived and hand it to the protocol."""
+        now = self._loop.time()
+        while self._pipe and self._pipe[0].arrives_at <= now and not self.is_gone and self._opened:
+            if not self._fabric.is_open(self.peer.host, self.host):
+                return  # heal() pumps again
+            segment = self._pipe.popleft()
+            if segment.parts is None:
+                self._ended = True
+            else:
+                data = b"".join(segment.parts)
+                self._fabric.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
+                self._unread += data
+        self._read()
+
+    def pump_some(self) -> None:
+        """Before a reset: a part of what is under way arrives, cut anywhere."""
+        if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone:
+            data = b"".join(self._pipe[0].parts)
+            self._unread += data[: self._fabric.random.randrange(len(data) + 1)]
+            self._pipe.clear()
+            self._loop.call_soon(self._read, context=self.process.context)
+
+    def _read(self) -> None:
+        while self._unread and self._reading and not self._closing and not self.is_gone:
+            wanted = len(self._unread)
+            if wanted > 1 and self._fabric.random.random() < self._fabric.latency.split_probability:
+                wanted = self._fabric.random.randrange(1, wanted)
+            target = memoryview(self.protocol.get_buffer(wanted)).cast("B")
+            count = min(len(target), wanted)
+            assert count > 0, "get_buffer returned an empty buffer"
+            target[:count] = self._unread[:count]
+            target.release()
+            del self._unread[:count]
+            self._tell_peer_of_reading(count)
+            try:
+                self.protocol.buffer_updated(count)
+            except Exception as error:  # as asyncio does
+                message = "Fatal error: protocol.buffer_updated() call failed."
+                self._loop.call_exception_handler({"message": message, "exception": error})
+                self.abort()
+        if self._ended and not self._unread and self._reading and not self._closing and not self.is_gone:
+            self._ended = False
+            if not self.protocol.eof_received():
+                self.close()
+
+    def _tell_peer_of_reading(self, count: int) -> None:
+        peer = self.peer
+        if not peer.is_gone:
+            self._loop.call_soon(peer._peer_has_read, count, context=peer.process.context)
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.call_soon(self._read, context=self.process.context)
+
+    # ------------------------------------------------------------------------------------------------- closing
+    def close(self) -> None:
+        if self._closing or not self.process.alive:
+            return
+        self._closing = True
+        if not self._buffer:
+            self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        if self._fin_sent or self.is_gone:
+            return
+        self._fin_sent = True
+        self._send_segment(None, 0)
+        self._loop.call_soon(self._lose, None, context=self.process.context)
+
+    def abort(self) -> None:
+        if not self.process.alive or self.is_gone:
+            return
+        self._closing = True
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        delay = self._fabric.delay(self.host, self.peer.host)
+        self.peer.lose_soon(ConnectionResetError("connection reset by peer"), delay)
+        self.is_gone = True
+        self._loop.call_soon(self._lose, None, context=self.process.context)
+
+    def lose_soon(self, error: Exception | None, seconds: float) -> None:
+        """The kernel of this end learns that the connection is broken; it waits behind a cut link."""
+        if not self.is_gone:
+            when = self._loop.time() + max(0.0, seconds)
+            self._loop.call_at(when, self._lose_when_told, error, context=self.process.context)
+
+    def _lose_when_told(self, error: Exception | None) -> None:
+        if not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host:
+            self.lose_soon(error, RESEND_SECONDS)
+        else:
+            self._lose(error)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self.vanish()
+        self._closing = True
+        self._lost = True
+        if self._opened:
+            self.protocol.connection_lost(error)
+
+    def vanish(self) -> None:
+        """Without a word: this end exists no more."""
+        self.is_gone = True
+        self._pipe.clear()
+        self._unread.clear()
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        self._fabric.remove(self)
+
+    # --------------------------------------------------------------------------------------------------- facts
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        assert high >= low >= 0
+        self._high, self._low = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return self._buffer_bytes
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        match name:
+            case "peername":
+                return (self.peer.host, self.peer.port)
+            case "sockname":
+                return (self.host, self.port)
+            case _:
+                return default
