@@ -43,10 +43,7 @@ from minibroker.protocol.record_batch import BatchHeader
 def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
     """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
-        state.phase = Fetching()
         _truncate(state, state.high_watermark, "high-watermark rule", effects)
-        effects.append(FetchNext())
-        return
     _align(state, effects)
 
 
@@ -54,14 +51,17 @@ def _align(state: ReplicaState, effects: list[Effect]) -> None:
     """Ask where the latest epoch I know ended at the leader. An empty history means an empty log: just fetch."""
     assert state.leader_epoch is not None
     latest = state.epoch_history.latest_epoch
-    if latest is None:
+    if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
+        state.phase = Fetching()
+        effects.append(FetchNext())
+    elif latest is None:
         state.phase = Fetching()
         if state.log_end_offset > state.high_watermark:
             _truncate(state, state.high_watermark, "no epoch is known for this log", effects)
         effects.append(FetchNext())
-        return
-    state.phase = AskingEpochEnd(latest)
-    effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
+    else:
+        state.phase = AskingEpochEnd(latest)
+        effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
 
 
 def retry_phase(state: ReplicaState, effects: list[Effect]) -> None:

@@ -91,8 +91,15 @@ def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effe
 
 
 def _refresh_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
-    """Same reign, newer version: the set is settled. The slot of a proposal in flight is freed by its reply alone."""
+    """Same reign, newer version: the set is settled. The slot of a proposal in flight is freed by its reply alone.
+
+    The same version again settles nothing: a proposal made on top of it may still be applied, so its set must go on
+    counting (found by a random walk: the mark passed a replica that then joined).
+    """
     _set_remotes(state, event, reset=False)
+    if event.partition_epoch == state.partition_epoch:
+        advance_high_watermark(state, event.now_ms, effects)
+        return
     commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
 
 

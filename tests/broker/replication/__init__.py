@@ -1,0 +1,1 @@
+"""The pure replication core: tests per rule, and interaction tests."""

@@ -1,0 +1,409 @@
+"""A stage for the pure core: replicas of one partition, their logs as lists, messages moved by hand.
+
+Owns: the performing of effects on in-memory logs, and time. Decides nothing: whatever a replica does comes from `step`.
+"""
+
+import itertools
+from typing import Any
+
+from msgspec.structs import replace
+
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.leader import (
+    FetchGranted,
+    FetchRefused,
+    answer_epoch_end,
+    judge_consumer_fetch,
+)
+from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.broker.replication.replica import step, step_fetch
+from minibroker.broker.replication.state import (
+    AskingEpochEnd,
+    Fetching,
+    ReplicaState,
+    ReplicationConfig,
+    Role,
+    TruncationRule,
+)
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader
+
+
+class Written:
+    """One batch in a log."""
+
+    def __init__(self, header: BatchHeader, value: str) -> None:
+        self.header = header
+        self.value = value
+
+
+def header_for(base_offset: int, epoch: int, producer: tuple[int, int, int] | None = None) -> BatchHeader:
+    """A batch of one record; `producer` is (id, epoch, sequence)."""
+    producer_id, producer_epoch, sequence = producer or (-1, -1, -1)
+    return BatchHeader(
+        base_offset=base_offset,
+        batch_length=100,
+        partition_leader_epoch=epoch,
+        magic=77,
+        crc=0,
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp=0,
+        max_timestamp=0,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+        record_count=1,
+    )
+
+
+class Actor:
+    """One broker's replica."""
+
+    def __init__(self, stage: "Stage", broker_id: int) -> None:
+        self.stage = stage
+        self.broker_id = broker_id
+        self.log: list[Written] = []
+        self.state = self._fresh()
+        self.proposals: list[ev.ProposeIsr] = []
+        self.wants_sync = False
+        self.wants_fetch = False
+
+    def _fresh(self) -> ReplicaState:
+        return ReplicaState(config=replace(self.stage.config, broker_id=self.broker_id))
+
+    def handle(self, event: ev.Event) -> None:
+        self.perform(step(self.state, event))
+
+    def perform(self, effects: list[ev.Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: ev.Effect) -> None:
+        say = self.stage.say
+        match effect:
+            case ev.AppendBatch():
+                value, producer = effect.token
+                header = header_for(effect.base_offset, effect.leader_epoch, producer)
+                self.log.append(Written(header, value))
+                if producer is not None:
+                    self.state.producers.update(header)
+                end = effect.base_offset + 1
+                now = self.stage.now_ms
+                self.handle(
+                    ev.BatchAppended(
+                        token=effect.token, acks=effect.acks, base_offset=effect.base_offset, end_offset=end, now_ms=now
+                    )
+                )
+            case ev.AnswerProduce():
+                name = effect.error_code.name if effect.error_code else f"ok at={effect.base_offset}"
+                note = f": {effect.error_message}" if effect.error_message else ""
+                say(f"{self.broker_id} answers {effect.token[0]} {name}{note}")
+            case ev.AppendFetched():
+                self._append_fetched(effect)
+            case ev.TruncateTo():
+                say(f"{self.broker_id} truncates to {effect.end_offset}")
+                self._cut(effect.end_offset)
+            case ev.ResetTo():
+                say(f"{self.broker_id} starts anew at {effect.offset}")
+                self.log.clear()
+                cut = ev.LogTruncated(log_start_offset=effect.offset, log_end_offset=effect.offset)
+                self.state.producers = ProducerStates()
+                self.handle(cut)
+            case ev.ProposeIsr():
+                members = ",".join(str(b) for b, _ in effect.new_isr_with_epochs)
+                say(f"{self.broker_id} proposes {effect.kind.value} isr={members}")
+                self.proposals.append(effect)
+            case ev.IsrCommitted():
+                say(f"{self.broker_id} isr {_set(effect.before)} -> {_set(effect.after)}")
+            case ev.SyncLog():
+                self.wants_sync = True
+                say(f"{self.broker_id} wants a sync")
+            case ev.FetchNext():
+                self.wants_fetch = True
+            case ev.AskEpochEnd():
+                say(f"{self.broker_id} asks end of epoch {effect.epoch}")
+            case ev.AskLeaderEnds():
+                say(f"{self.broker_id} asks the leader's ends")
+            case ev.BackOff():
+                say(f"{self.broker_id} backs off: {effect.error_code.name}")
+            case ev.Warn():
+                say(f"{self.broker_id} warns: {effect.message}")
+
+    def _append_fetched(self, effect: ev.AppendFetched) -> None:
+        for header in effect.batches:
+            self.log.append(Written(header, self.stage.values[header.base_offset, header.partition_leader_epoch]))
+            self.state.producers.update(header)
+        self.handle(
+            ev.FetchedAppended(
+                batches=effect.batches, high_watermark=effect.high_watermark, log_start_offset=effect.log_start_offset
+            )
+        )
+
+    def _cut(self, end_offset: int) -> None:
+        self.log = [w for w in self.log if w.header.base_offset < end_offset]
+        producers = ProducerStates()
+        for written in self.log:
+            producers.update(written.header)
+        self.state.producers = producers
+        self.handle(ev.LogTruncated(log_start_offset=self.state.log_start_offset, log_end_offset=end_offset))
+
+    def restart(self, keep: int | None = None) -> None:
+        """The process starts again; with `keep` the log lost everything from that offset on."""
+        old = self.state
+        if keep is not None:
+            self.log = [w for w in self.log if w.header.base_offset < keep]
+        self.state = self._fresh()
+        self.state.log_start_offset = old.log_start_offset
+        self.state.log_end_offset = old.log_start_offset + len(self.log)
+        for written in self.log:
+            self.state.epoch_history.assign(written.header.partition_leader_epoch, written.header.base_offset)
+            self.state.producers.update(written.header)
+        self.state.high_watermark = min(old.high_watermark, self.state.log_end_offset)
+        self.proposals.clear()
+
+    def row(self) -> str:
+        state = self.state
+        isr = _set(state.in_sync_replicas)
+        if state.pending_isr is not None:
+            isr += f" ({state.pending_isr.kind.value} {_set(state.pending_isr.in_sync_replicas)})"
+        remotes = " ".join(
+            f"{b}:{'?' if r.log_end_offset is None else r.log_end_offset}" for b, r in sorted(state.remotes.items())
+        )
+        history = " ".join(f"{e}@{s}" for e, s in state.epoch_history.entries)
+        values = "".join(w.value for w in self.log)
+        epoch = "-" if state.leader_epoch is None else state.leader_epoch
+        fenced = " fenced" if state.fenced else ""
+        return (
+            f"{self.broker_id} {state.role.value:8}{fenced} epoch={epoch} start={state.log_start_offset} "
+            f"leo={state.log_end_offset} hw={state.high_watermark} isr={isr or '-'} remotes={remotes or '-'} "
+            f"history={history or '-'} log={values or '-'}"
+        )
+
+
+def _set(members: tuple[int, ...]) -> str:
+    return ",".join(str(b) for b in sorted(members))
+
+
+class Stage:
+    """All replicas of the partition, time, and what they said since the last command."""
+
+    def __init__(
+        self,
+        size: int,
+        min_insync: int = 1,
+        lag_ms: int = 10_000,
+        flush: bool = False,
+        rule: str = "leader-epoch",
+    ) -> None:
+        self.config = ReplicationConfig(
+            broker_id=0,
+            min_insync_replicas=min_insync,
+            replica_lag_time_max_ms=lag_ms,
+            vote_with_synced_end=flush,
+            truncation_rule=TruncationRule(rule),
+        )
+        self.now_ms = 1_000_000
+        self.lines: list[str] = []
+        self.values: dict[tuple[int, int], str] = {}
+        self.assignment = tuple(range(1, size + 1))
+        self.actors = {b: Actor(self, b) for b in self.assignment}
+        self.isr = self.assignment
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.leader: int | None = None
+        self.held: dict[str, Any] = {}
+        self._serial = itertools.count(1)
+
+    @property
+    def _unchecked(self) -> bool:
+        return self.config.truncation_rule is TruncationRule.HIGH_WATERMARK
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    # ---------------------------------------------------------------------------------------------------- controller
+    def elect(self, leader: int | None, isr: tuple[int, ...] | None = None, to: tuple[int, ...] | None = None) -> None:
+        """A new leader epoch, told to all replicas or only to some."""
+        self.leader = leader
+        self.leader_epoch += 1
+        self.partition_epoch += 1
+        self.isr = self.isr if isr is None else isr
+        self.tell(to or self.assignment)
+
+    def tell(self, brokers: tuple[int, ...]) -> None:
+        """LeaderAndIsr as it stands now."""
+        event = ev.LeaderAndIsrReceived(
+            now_ms=self.now_ms,
+            controller_epoch=1,
+            leader_id=self.leader,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            in_sync_replicas=self.isr,
+            assignment=self.assignment,
+        )
+        for broker_id in brokers:
+            self.actors[broker_id].handle(event)
+
+    def alter(self, broker_id: int, answer: str) -> None:
+        """Answer the oldest proposal of a leader: ok, lost, or an error's name."""
+        actor = self.actors[broker_id]
+        proposal = actor.proposals.pop(0)
+        if answer == "lost":
+            actor.handle(ev.AlterPartitionLost(proposal_id=proposal.proposal_id))
+            return
+        code = ErrorCode.NONE if answer == "ok" else ErrorCode[answer]
+        if code is ErrorCode.NONE:
+            self.partition_epoch += 1
+            self.isr = tuple(b for b, _ in proposal.new_isr_with_epochs)
+        actor.handle(
+            ev.AlterPartitionAnswered(
+                proposal_id=proposal.proposal_id,
+                error_code=code,
+                leader_epoch=proposal.leader_epoch,
+                in_sync_replicas=self.isr,
+                partition_epoch=self.partition_epoch,
+                now_ms=self.now_ms,
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------------------- clients
+    def produce(self, broker_id: int, value: str, acks: int = -1, producer: tuple[int, int, int] | None = None) -> None:
+        actor = self.actors[broker_id]
+        before = len(actor.log)
+        actor.handle(
+            ev.ProduceReceived(token=(value, producer), acks=acks, header=header_for(0, -1, producer))
+        )
+        for written in actor.log[before:]:
+            key = (written.header.base_offset, written.header.partition_leader_epoch)
+            assert self.values.setdefault(key, value) == value, f"I17: two records at {key}"
+
+    def read(self, broker_id: int, offset: int) -> str:
+        """What a consumer gets from that broker."""
+        actor = self.actors[broker_id]
+        verdict = judge_consumer_fetch(actor.state, None, offset, None)
+        if isinstance(verdict, FetchRefused):
+            return verdict.error_code.name
+        found = [w.value for w in actor.log if offset <= w.header.base_offset < verdict.end_offset]
+        return "".join(found) or "nothing"
+
+    # ----------------------------------------------------------------------------------------------------- followers
+    def ask(self, follower: int, leader: int | None = None, hold: str | None = None) -> None:
+        """The pending question of a follower travels, and its answer (now, or when `deliver` says so)."""
+        actor = self.actors[follower]
+        phase = actor.state.phase
+        if not isinstance(phase, AskingEpochEnd):
+            self.say(f"{follower} has no question")
+            return
+        epoch = actor.state.leader_epoch
+        assert epoch is not None
+        source = self.actors[leader or actor.state.leader_id or 0]
+        code, found, end = answer_epoch_end(source.state, epoch, phase.epoch)
+        answer = ev.EpochEndAnswered(
+            leader_epoch=epoch, asked_epoch=phase.epoch, error_code=code, epoch=found, end_offset=end
+        )
+        self._deliver_or_hold(follower, answer, hold)
+
+    def follow(self, follower: int) -> None:
+        """Ask until aligned."""
+        while isinstance(self.actors[follower].state.phase, AskingEpochEnd):
+            self.ask(follower)
+
+    def fetch(
+        self,
+        follower: int,
+        leader: int | None = None,
+        epoch: int | None = None,
+        at: int | None = None,
+        broker_epoch: int | None = None,
+        hold: str | None = None,
+        eligible: bool = True,
+    ) -> None:
+        """One Fetch from follower to leader and its reply."""
+        actor = self.actors[follower]
+        if at is None and not isinstance(actor.state.phase, Fetching):
+            self.say(f"{follower} is not aligned")
+            return
+        source = self.actors[leader or actor.state.leader_id or 0]
+        asked_epoch = actor.state.leader_epoch if epoch is None else epoch
+        offset = actor.state.log_end_offset if at is None else at
+        verdict, effects = step_fetch(
+            source.state,
+            ev.FollowerFetched(
+                now_ms=self.now_ms,
+                replica_id=follower,
+                broker_epoch=broker_epoch,
+                current_leader_epoch=asked_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=None if self._unchecked else actor.state.last_fetched_epoch,
+                eligible=eligible,
+            ),
+        )
+        source.perform(effects)
+        assert asked_epoch is not None
+        self._deliver_or_hold(follower, self._reply(source, verdict, asked_epoch, offset), hold)
+
+    def _reply(
+        self, source: Actor, verdict: FetchGranted | FetchRefused, epoch: int, offset: int
+    ) -> ev.FetchAnswered:
+        if isinstance(verdict, FetchRefused):
+            what = verdict.error_code.name if verdict.diverging is None else f"diverging epoch={verdict.diverging[0]}"
+            self.say(f"{source.broker_id} refuses: {what}")
+            return ev.FetchAnswered(
+                leader_epoch=epoch,
+                fetch_offset=offset,
+                error_code=verdict.error_code,
+                diverging=verdict.diverging is not None,
+            )
+        headers = tuple(w.header for w in source.log if offset <= w.header.base_offset < verdict.end_offset)
+        return ev.FetchAnswered(
+            leader_epoch=epoch,
+            fetch_offset=offset,
+            error_code=ErrorCode.NONE,
+            high_watermark=verdict.high_watermark,
+            log_start_offset=verdict.log_start_offset,
+            batches=headers,
+        )
+
+    def ends(self, follower: int) -> None:
+        """The leader's log start and end, asked after OFFSET_OUT_OF_RANGE."""
+        actor = self.actors[follower]
+        source = self.actors[actor.state.leader_id or 0].state
+        assert actor.state.leader_epoch is not None
+        actor.handle(
+            ev.LeaderEndsAnswered(
+                leader_epoch=actor.state.leader_epoch,
+                error_code=ErrorCode.NONE,
+                log_start_offset=source.log_start_offset,
+                log_end_offset=source.log_end_offset,
+            )
+        )
+
+    def _deliver_or_hold(self, follower: int, event: ev.Event, hold: str | None) -> None:
+        if hold is not None:
+            self.held[hold] = (follower, event)
+        else:
+            self.actors[follower].handle(event)
+
+    def deliver(self, name: str) -> None:
+        """A held reply arrives."""
+        follower, event = self.held.pop(name)
+        self.actors[follower].handle(event)
+
+    # ---------------------------------------------------------------------------------------------------------- time
+    def pass_time(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+    def check_lag(self, broker_id: int) -> None:
+        self.actors[broker_id].handle(ev.LagChecked(now_ms=self.now_ms))
+
+    def sync(self, broker_id: int) -> None:
+        actor = self.actors[broker_id]
+        actor.wants_sync = False
+        actor.handle(ev.Synced(end_offset=actor.state.log_end_offset, now_ms=self.now_ms))
+
+    def table(self) -> list[str]:
+        return [actor.row() for actor in self.actors.values()]
+
+    def leaders(self) -> list[Actor]:
+        return [a for a in self.actors.values() if a.state.role is Role.LEADER]
