@@ -54,6 +54,9 @@ from minibroker.runtime.ports import (
 RETRY_SECONDS = 0.2
 """Pause after ZooKeeper could not be asked; the adapter reconnects by itself meanwhile."""
 
+PATIENCE_SECONDS = 2.0
+"""A start that waits for ZooKeeper longer than this says so, once."""
+
 FOREIGN_NODE_SESSIONS = 1.25
 """Sessions to wait for a foreign node to vanish: one, and what ZooKeeper adds by expiring sessions by the tick."""
 
@@ -106,21 +109,23 @@ async def open_session(
     """A started coordination; waits up to `wait_ms` for ZooKeeper, then raises ZooKeeperUnreachable."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + wait_ms / 1000
-    has_told = False
-    while True:
-        coordination = open_coordination(servers, session_timeout_ms)
-        try:
-            await coordination.start()
-            break
-        except CoordinationUnavailable as error:
-            if loop.time() + RETRY_SECONDS >= give_up_at:
-                raise ZooKeeperUnreachable(
-                    f"ZooKeeper does not answer at {servers} ({error}): start it, or correct zookeeper.connect"
-                ) from error
-        if not has_told:
-            log.warning("ZooKeeper does not answer at %s, trying for %.0f s", servers, give_up_at - loop.time())
-            has_told = True
-        await asyncio.sleep(RETRY_SECONDS)
+    patience = loop.call_later(
+        PATIENCE_SECONDS, log.warning, "waiting up to %.0f s for ZooKeeper at %s", wait_ms / 1000, servers
+    )
+    try:
+        while True:
+            coordination = open_coordination(servers, session_timeout_ms)
+            try:
+                await coordination.start()
+                break
+            except CoordinationUnavailable as error:
+                if loop.time() + RETRY_SECONDS >= give_up_at:
+                    raise ZooKeeperUnreachable(
+                        f"ZooKeeper does not answer at {servers} ({error}): start it, or correct zookeeper.connect"
+                    ) from error
+            await asyncio.sleep(RETRY_SECONDS)
+    finally:
+        patience.cancel()
     granted = coordination.negotiated_timeout_ms
     if granted != session_timeout_ms:
         log.warning("ZooKeeper grants a session of %d ms, not the %d ms asked for", granted, session_timeout_ms)
@@ -379,8 +384,9 @@ class Registration:
             return
         self._lost("it was registered anew")
         self._broker_epoch = stat.czxid
+        if self._was_registered:
+            log.info("broker %d is registered again, with broker epoch %d", self.identity.broker_id, stat.czxid)
         self._was_registered = True
-        log.info("broker %d is registered with broker epoch %d", self.identity.broker_id, stat.czxid)
         self.on_registered(stat.czxid)
 
     def _lost(self, reason: str) -> None:
