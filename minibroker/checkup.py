@@ -17,7 +17,7 @@ import msgspec
 
 from minibroker import zookeeper_process
 from minibroker.asking import Asker, NoAnswer
-from minibroker.cluster_file import ClusterMissing, read_cluster_file
+from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataBroker
 
 PYTHON_MIN = (3, 11)
@@ -114,28 +114,49 @@ def check_disk(directory: Path) -> Finding:
     return Finding("disk", True, what)
 
 
-def check_ports(ports: Sequence[int], ours: Iterable[int] = ()) -> list[Finding]:
-    """One finding a port. Ports of `ours` are held by the cluster of this data directory: fine."""
-    findings = []
-    for port in ports:
-        try:
-            zookeeper_process.refuse_taken_port(port)
-            findings.append(Finding(f"port {port}", True, "free"))
-        except zookeeper_process.PortTaken as error:
-            owner = zookeeper_process.find_port_owner(port)
-            by = str(error) if owner is None else f"held by pid {owner.pid} ({owner.command})"
-            if port in ours:
-                findings.append(Finding(f"port {port}", True, f"{by}: the cluster of this data directory"))
-                continue
-            end = f"kill {owner.pid}" if owner is not None and owner.pid is not None else "end that process"
-            findings.append(Finding(f"port {port}", False, by, f"{end}, or choose others with --port"))
-    return findings
+def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[Finding]:
+    """One finding a port: who holds it. A cluster of ours may, unless the ports are wanted for another one."""
+    return [_check_port(port, must_be_free) for port in ports]
+
+
+def _check_port(port: int, must_be_free: bool) -> Finding:
+    name = f"port {port}"
+    try:
+        zookeeper_process.refuse_taken_port(port)
+        return Finding(name, True, "free")
+    except zookeeper_process.PortTaken as error:
+        why = str(error)
+    other = "choose other ports (--port, --zookeeper-port)"
+    owner = zookeeper_process.find_port_owner(port)
+    if owner is None:
+        return Finding(name, False, why, other)
+    if owner.pid is None:
+        return Finding(name, False, f"held by {owner.command}", other)
+    directory = cluster_of_process(owner.pid)
+    if directory is not None:
+        what = f"held by pid {owner.pid}, of the cluster in {directory}"
+        return Finding(name, not must_be_free, what, f"minibroker cluster down --data-dir {directory}, or {other}")
+    return Finding(name, False, f"held by pid {owner.pid} ({owner.command})", f"kill {owner.pid}, or {other}")
+
+
+def cluster_of_process(pid: int) -> Path | None:
+    """The data directory that a broker or ZooKeeper of a local cluster belongs to; None for any other process."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    for word in words:
+        path = Path(os.fsdecode(word))
+        directory = path.parent if path.suffix == ".properties" else path.parent.parent
+        if path.suffix in (".properties", ".cfg") and (directory / CLUSTER_FILE).exists():
+            return directory
+    return None
 
 
 def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[Finding]:
     """What `cluster up` needs."""
     here = [check_python(), check_packages(), check_java(), check_zookeeper_jars(), check_open_files()]
-    return [*here, check_disk(directory), *check_ports(ports)]
+    return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
 
 
 def checks_for_audit(engine: str) -> list[Finding]:
@@ -147,8 +168,14 @@ def checks_for_audit(engine: str) -> list[Finding]:
 
 def complaint(findings: Iterable[Finding]) -> str | None:
     """All that is wrong in one sentence, each with its cure; None if all is well."""
-    wrong = [f"{finding.check}: {finding.what} ({finding.cure})" for finding in findings if not finding.well]
-    return "; ".join(wrong) or None
+    by_cure: dict[str | None, list[Finding]] = {}
+    for finding in findings:
+        if not finding.well:
+            by_cure.setdefault(finding.cure, []).append(finding)
+    sentences = [
+        f"{', '.join(finding.check for finding in wrong)}: {wrong[0].what} ({cure})" for cure, wrong in by_cure.items()
+    ]
+    return "; ".join(sentences) or None
 
 
 # -------------------------------------------------------------------------------------------------------- a cluster

@@ -39,6 +39,7 @@ UP_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 30.0
 """A clean stop hands over leadership and syncs every log."""
 KILL_TIMEOUT_S = 10.0
+PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
 
 
@@ -268,7 +269,7 @@ class LocalCluster:
         """Start a broker that is down, and wait until it is registered and serves."""
         if self.process_state(broker_id) in ("running", "paused"):
             raise ClusterFailed(f"broker {broker_id} runs already")
-        zookeeper_process.refuse_taken_port(self.record.brokers[broker_id].port)
+        await self._wait_for_port(broker_id)
         self._spawn(broker_id)
         deadline = time.monotonic() + timeout_s
         while True:
@@ -280,6 +281,18 @@ class LocalCluster:
                 why = str(answer) if isinstance(answer, NoAnswer) else "it is fenced"
                 raise ClusterFailed(f"broker {broker_id} does not serve after {timeout_s:g} s: {why}")
             await asyncio.sleep(POLL_S)
+
+    async def _wait_for_port(self, broker_id: int) -> None:
+        """A process that was just killed may hold its port a moment longer, until its last thread is gone."""
+        port = self.record.brokers[broker_id].port
+        deadline = time.monotonic() + PORT_TIMEOUT_S
+        while True:
+            try:
+                return zookeeper_process.refuse_taken_port(port)
+            except zookeeper_process.PortTaken:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(POLL_S / 5)
 
     async def stop(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """A clean stop (SIGTERM): leadership is handed over, logs are synced."""

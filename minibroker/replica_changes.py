@@ -67,6 +67,8 @@ def _partition_changes(partition: TopicPartition, before: MetadataPartition, aft
     changes = []
     if (before.leader_id, before.leader_epoch) != (after.leader_id, after.leader_epoch):
         moved = f"leader {_name(before.leader_id)} -> {_name(after.leader_id)}"
+        if before.leader_id == after.leader_id:
+            moved = f"leader {_name(after.leader_id)} stays"
         what = f"{partition}: {moved}, epoch {before.leader_epoch} -> {after.leader_epoch}"
         changes.append(Change(kind="election", what=what, partition=str(partition), broker=after.leader_id))
     old, new = set(before.isr_nodes), set(after.isr_nodes)

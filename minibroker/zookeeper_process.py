@@ -232,7 +232,8 @@ class ZooKeeperProcess:
             lines = Path(self.log_file).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        return f"{self.log_file} ends with: {' | '.join(lines[-3:]) or '(nothing)'}"
+        telling = [line.strip() for line in lines if line.strip() and not line.startswith("\tat ")]
+        return f"{self.log_file} ends with: {' | '.join(telling[-3:]) or '(nothing)'}"
 
     async def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End it: politely, then by force. Fine if it has ended already."""

@@ -52,7 +52,7 @@ def doctor(
             checkup.check_audit_packages(),
             checkup.check_open_files(),
             checkup.check_disk(directory),
-            *checkup.check_ports(sorted(ours) or [zookeeper_port, *range(port, port + brokers)], ours),
+            *checkup.check_ports(sorted(ours) or [zookeeper_port, *range(port, port + brokers)], must_be_free=False),
         ]
         if zookeeper or ours:
             findings.append(

@@ -49,8 +49,8 @@ def main() -> int:
         return EXIT_USAGE
     except EXPECTED as error:
         story.end_progress()
-        story.print_summary()
-        print(f"error: {error}\nthe data and the processes' logs stay in {directory}", file=sys.stderr)
+        story.print_summary(error)
+        print(f"the data and the processes' logs stay in {directory}", file=sys.stderr)
         return EXIT_COULD_NOT
     story.print_summary()
     if story.all_held:

@@ -72,7 +72,7 @@ class Story:
         click.echo(f"{seconds:6.1f} s  {text}")
         sys.stdout.flush()
 
-    def print_summary(self) -> None:
+    def print_summary(self, stopped_by: Exception | None = None) -> None:
         """The table of what happened, and the verdict."""
         self._line.clear()
         click.echo()
@@ -83,8 +83,10 @@ class Story:
             [(check.name, "yes" if check.held else "NO", check.detail) for check in self.checks],
         )
         failed = [check.name for check in self.checks if not check.held]
+        if stopped_by is not None:
+            failed.append(f"it did not get to the end: {stopped_by}")
         click.echo()
-        if self.all_held:
+        if self.all_held and stopped_by is None:
             click.secho(f"verdict: all of it held, in {self.seconds:.0f} s", fg="green", bold=True)
         else:
-            click.secho(f"verdict: FAILED: {'; '.join(failed) or 'it did not get to the end'}", fg="red", bold=True)
+            click.secho(f"verdict: FAILED: {'; '.join(failed)}", fg="red", bold=True)

@@ -9,7 +9,6 @@ from minibroker.audit.run import run_audit
 from minibroker.demo.ledger import Ledger
 from minibroker.demo.story import Story
 
-AUDIT_WITHIN_S = 40.0
 FINDINGS_TOLD = 5
 
 
@@ -32,8 +31,6 @@ async def audit_files(story: Story, directory: Path, acked_file: Path, ledger: L
     seconds = story.seconds - started
     story.tell(f"{engine} audit of three data directories in {seconds:.1f} s: {report.summary}")
     _judge(story, report, ledger)
-    limit = f"{seconds:.1f} s (at most {AUDIT_WITHIN_S:g} s)"
-    story.check("the audit is quick", seconds <= AUDIT_WITHIN_S, limit)
 
 
 def _judge(story: Story, report: AuditReport, ledger: Ledger) -> None:
@@ -41,8 +38,11 @@ def _judge(story: Story, report: AuditReport, ledger: Ledger) -> None:
         story.tell(f"  {finding.severity}: {describe(finding)}")
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     judged = f"{report.statistics.judged_offsets} of {report.statistics.total_offsets} offsets judged"
-    detail = f"{judged}, {report.outcome}" if not errors else f"{len(errors)} findings, first {describe(errors[0])}"
-    story.check("all replicas are identical below the high watermark", report.success, detail)
+    kinds = ", ".join(dict.fromkeys(finding.kind for finding in errors))
+    detail = f"{judged}, {report.outcome}"
+    if errors:
+        detail = f"{len(errors)} findings ({kinds}), first {describe(errors[0])}"
+    story.check("the audit proves the replicas identical", report.success, detail)
     placed = report.statistics.acked_in_place
     story.check(
         "each acknowledged record is at its offset on every in-sync replica",
