@@ -1,0 +1,145 @@
+"""The background ZooKeeper: which Java, which jars, whose port, and when it is ready."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minibroker.zookeeper_process import (
+    JAR_NAMES,
+    MissingJava,
+    PortTaken,
+    ZooKeeperFailed,
+    ZooKeeperProcess,
+    ask_zookeeper,
+    find_java,
+    find_port_owner,
+    refuse_taken_port,
+    start_zookeeper,
+    zookeeper_jars,
+)
+from tests.zookeeper_fixture import free_port
+
+
+def fake_java(directory: Path, version_line: str) -> Path:
+    path = directory / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho '{version_line}' >&2\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    home, on_path = tmp_path / "home", tmp_path / "path"
+    chosen = fake_java(home, 'openjdk version "21.0.1" 2023-10-17')
+    fake_java(on_path, 'openjdk version "17.0.15" 2025-04-15')
+    path = f"{on_path / 'bin'}:/bin"
+    java = find_java({"JAVA_HOME": str(home), "PATH": path})
+    assert (java.path, java.version) == (str(chosen), 21)
+    assert find_java({"PATH": path}).version == 17
+
+
+@pytest.mark.parametrize(
+    ("version_line", "told"), [('java version "1.8.0_402"', "Java 8"), ('openjdk version "11.0.2"', "Java 11")]
+)
+def test_old_java_is_refused_with_the_cure(tmp_path: Path, version_line: str, told: str) -> None:
+    fake_java(tmp_path, version_line)
+    with pytest.raises(MissingJava, match=f"{told}, but 17 or newer is needed: apt-get install"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_missing_java_is_told_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(MissingJava, match="no Java found in JAVA_HOME or PATH: apt-get install"):
+        find_java({"PATH": str(tmp_path)})
+    with pytest.raises(MissingJava, match="JAVA_HOME is /nowhere"):
+        find_java({"JAVA_HOME": "/nowhere", "PATH": os.environ["PATH"]})
+
+
+def test_jars_are_found_without_importing_pyspark() -> None:
+    assert len(zookeeper_jars()) == len(JAR_NAMES) <= 10
+    code = (
+        "import sys; from minibroker.zookeeper_process import zookeeper_jars; zookeeper_jars(); "
+        "assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_taken_port_is_named_with_its_owner() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        owner = find_port_owner(port)
+        assert owner is not None
+        assert owner.pid == os.getpid()
+        with pytest.raises(PortTaken, match=rf"port {port} is taken by pid {os.getpid()} \(.*python"):
+            refuse_taken_port(port)
+    assert find_port_owner(port) is None
+    refuse_taken_port(port)
+
+
+@pytest.mark.system
+async def test_ready_means_that_it_serves(zookeeper: ZooKeeperProcess) -> None:
+    await zookeeper.wait_ready(10)
+    assert "Mode: standalone" in await ask_zookeeper(zookeeper.port, "srvr")
+    assert await ask_zookeeper(zookeeper.port, "ruok") == "imok"
+
+
+@pytest.mark.system
+async def test_nothing_is_started_on_a_taken_port(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    with pytest.raises(PortTaken, match=f"port {zookeeper.port} is taken by pid {zookeeper.pid} "):
+        start_zookeeper(str(tmp_path / "second"), zookeeper.port)
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.system
+def test_another_zookeeper_on_the_port_is_not_ours(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ours:
+        process = ZooKeeperProcess(ours.pid, zookeeper.port, str(tmp_path / "log"), ours)
+        with pytest.raises(ZooKeeperFailed, match="not ready"):
+            asyncio.run(process.wait_ready(0.3))
+        ours.communicate(b"\n")
+
+
+@pytest.mark.system
+async def test_started_ready_stopped_and_known_by_pid(tmp_path: Path) -> None:
+    started = start_zookeeper(str(tmp_path / "zookeeper"), free_port())
+    try:
+        await started.wait_ready(30)
+        assert os.getpgid(started.pid) != os.getpgid(0), "Ctrl-C of ours is none for it"
+        later = ZooKeeperProcess(started.pid, started.port, started.log_file)
+        await later.wait_ready(1)
+    finally:
+        await started.stop()
+    assert not started.is_alive()
+    assert not later.is_alive()
+    await later.stop()
+    with pytest.raises(ZooKeeperFailed, match="has ended"):
+        await later.wait_ready(1)
+
+
+@pytest.mark.system
+async def test_a_paused_one_is_stopped_too(tmp_path: Path) -> None:
+    started = start_zookeeper(str(tmp_path / "zookeeper"), free_port())
+    os.kill(started.pid, signal.SIGSTOP)
+    await started.stop(timeout=2)
+    assert not started.is_alive()
+
+
+@pytest.mark.system
+async def test_a_start_that_fails_tells_the_end_of_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "zookeeper"
+    (directory / "data").mkdir(parents=True)
+    (directory / "data" / "version-2").write_bytes(b"where a directory should be")
+    started = start_zookeeper(str(directory), free_port())
+    try:
+        with pytest.raises(ZooKeeperFailed, match=r"has ended at start; .*zookeeper.log ends with: .*version-2"):
+            await started.wait_ready(30)
+    finally:
+        await started.stop()
