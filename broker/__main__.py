@@ -12,8 +12,6 @@ import signal
 import sys
 from typing import Any
 
-import uvloop
-
 from minibroker.broker.broker import Broker
 from minibroker.broker.config import ConfigError, load_config
 from minibroker.broker.config_table import BrokerConfig
@@ -23,7 +21,6 @@ from minibroker.broker.registration import RegistrationError
 from minibroker.broker.topic_config import validate_topic_config
 from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.runtime.ports import Coordination, CoordinationError, DiskError, NetworkError, Runtime
-from minibroker.runtime.real import real_runtime
 
 log = logging.getLogger("minibroker")
 
@@ -72,6 +69,8 @@ async def run(config: BrokerConfig, runtime: Runtime, stop: asyncio.Event) -> No
 
 def run_broker(config: BrokerConfig) -> int:
     """Run in the foreground until SIGTERM or SIGINT; the process's exit code."""
+    import uvloop  # here, like the real doors below: the simulation composes the same broker without them
+
     assert __debug__, "run without -O: the assertions are part of the design"
     logging.basicConfig(
         level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(),
@@ -91,6 +90,8 @@ def run_broker(config: BrokerConfig) -> int:
 
 
 async def _main(config: BrokerConfig) -> None:
+    from minibroker.runtime.real import real_runtime
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

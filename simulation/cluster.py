@@ -1,0 +1,127 @@
+"""A whole cluster in one process: the unmodified broker and controller, and clients, on simulated doors.
+
+Owns: how brokers are configured and started in a simulated world, and small questions about the cluster's state that
+tests and stories ask. Refuses to know anything about replication: it reads states, it changes none.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from minibroker.broker.__main__ import compose
+from minibroker.broker.broker import Broker
+from minibroker.broker.config import load_config
+from minibroker.broker.partition import Partition
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Runtime
+from minibroker.simulation.world import PROVISIONED_DIRECTORY, SimulatedWorld
+
+PORT = 9092
+POLL_SECONDS = 0.05
+
+
+class SimulatedCluster:
+    """Brokers `broker-1`.. in a world; `client` is a node of its own."""
+
+    def __init__(self, seed: int = 0, brokers: int = 3, settings: dict[str, str] | None = None) -> None:
+        self.world = SimulatedWorld(seed)
+        self.broker_ids = tuple(range(1, brokers + 1))
+        self.brokers: dict[int, Broker] = {}
+        self._settings = settings or {}
+        self._stops: dict[int, asyncio.Event] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"broker-{b}:{PORT}" for b in self.broker_ids)
+
+    def client_runtime(self) -> Runtime:
+        """The doors for a producer or consumer."""
+        return self.world.runtime("client")
+
+    # ------------------------------------------------------------------------------------------------------ brokers
+    def start(self, broker_id: int) -> None:
+        """Start a broker's process, again over its old disk if it ran before."""
+        self.world.start(f"broker-{broker_id}", lambda runtime: self._run(broker_id, runtime))
+
+    def start_all(self) -> None:
+        for broker_id in self.broker_ids:
+            self.start(broker_id)
+
+    async def _run(self, broker_id: int, runtime: Runtime) -> None:
+        settings = {
+            "broker.id": str(broker_id),
+            "listeners": f"PLAINTEXT://broker-{broker_id}:{PORT}",
+            "log.dirs": f"{PROVISIONED_DIRECTORY}/log",
+            "zookeeper.connect": "zookeeper:2181",
+            "zookeeper.session.timeout.ms": "3000",
+            "default.replication.factor": str(min(3, len(self.broker_ids))),
+            "min.insync.replicas": str(min(2, len(self.broker_ids))),
+            **self._settings,
+        }
+        broker = compose(load_config(None, [f"{key}={value}" for key, value in settings.items()], {}), runtime)
+        self.brokers[broker_id] = broker
+        stop = self._stops[broker_id] = asyncio.Event()
+        try:
+            await broker.start()
+            await broker.serve(stop)
+        finally:
+            await broker.stop()
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL: what was written stays."""
+        self.world.kill(f"broker-{broker_id}")
+
+    def power_loss(self, broker_id: int) -> None:
+        """Only what was synced stays."""
+        self.world.power_loss(f"broker-{broker_id}")
+
+    def stop(self, broker_id: int) -> None:
+        """SIGTERM."""
+        self._stops[broker_id].set()
+
+    # ---------------------------------------------------------------------------------------------------- questions
+    def alive(self) -> list[int]:
+        return [b for b in self.broker_ids if self.world.is_alive(f"broker-{b}")]
+
+    def replica(self, broker_id: int, topic: str, partition: int = 0) -> Partition | None:
+        """A living broker's replica."""
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker_id not in self.alive() or not hasattr(broker, "manager"):
+            return None
+        return broker.manager.partitions.get(TopicPartition(topic, partition))
+
+    def leader(self, topic: str, partition: int = 0) -> int | None:
+        """The living leader with the highest epoch."""
+        found = [
+            (replica.state.leader_epoch or 0, b)
+            for b in self.alive()
+            if (replica := self.replica(b, topic, partition)) is not None and replica.state.is_leader
+        ]
+        return max(found)[1] if found else None
+
+    def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
+        """The ISR, as the leader has it."""
+        leader = self.leader(topic, partition)
+        replica = None if leader is None else self.replica(leader, topic, partition)
+        return () if replica is None else tuple(sorted(replica.state.in_sync_replicas))
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 30, what: str = "the condition") -> None:
+        """Wait in virtual time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"{what} did not come true within {seconds} virtual seconds") from None
+
+    async def until_ready(self) -> None:
+        """All brokers registered and told of the cluster."""
+        await self.until(
+            lambda: (
+                all(
+                    hasattr(broker, "image") and len(broker.image.live_broker_ids()) == len(self.broker_ids)
+                    for broker in self.brokers.values()
+                )
+                and len(self.brokers) == len(self.broker_ids)
+            ),
+            what="a ready cluster",
+        )
