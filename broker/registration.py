@@ -194,7 +194,8 @@ class Registration:
         return self._broker_epoch
 
     async def run(self) -> None:
-        """Keep the registration until cancelled. Raises BrokerIdTaken when another process took our place."""
+        """Keep the registration until cancelled. Raises BrokerIdTaken when another process took our place, and
+        ClusterMismatch when ZooKeeper has lost its data."""
         assert self._loop is not None, "register first"
         self._check_deadline(self._loop)
         try:
@@ -242,16 +243,20 @@ class Registration:
                 await self._coordination.create(path, b"")
             except NodeExists:
                 pass
-        found = await self._find_cluster_id()
-        if self.identity.cluster_id not in (None, found):
+        return await self._agree_on_cluster(self.identity.cluster_id)
+
+    async def _agree_on_cluster(self, expected: str | None) -> str:
+        """The cluster id that ZooKeeper knows; a new one only if none is expected."""
+        found = await self._find_cluster_id(expected)
+        if expected not in (None, found):
             raise ClusterMismatch(
-                f"the log directory belongs to cluster {self.identity.cluster_id}, ZooKeeper knows cluster {found}:"
-                " correct zookeeper.connect, or restore ZooKeeper's data; to join the new cluster without the old"
-                " records, empty log.dirs"
+                f"the log directory belongs to cluster {expected}, ZooKeeper knows cluster {found}: correct"
+                " zookeeper.connect, or restore ZooKeeper's data; to join the new cluster without the old records,"
+                " empty log.dirs"
             )
         return found
 
-    async def _find_cluster_id(self) -> str:
+    async def _find_cluster_id(self, expected: str | None) -> str:
         for _ in range(CONFLICTS_MAX):
             try:
                 content, _ = await self._coordination.get(CLUSTER_ID)
@@ -260,11 +265,11 @@ class Registration:
                 pass
             except CorruptZnode as error:
                 raise ClusterMismatch(f"ZooKeeper's cluster id cannot be read ({error})") from error
-            if self.identity.cluster_id is not None:
+            if expected is not None:
                 raise ClusterMismatch(
-                    f"the log directory belongs to cluster {self.identity.cluster_id}, and ZooKeeper knows no cluster:"
-                    " its data was wiped, or zookeeper.connect names another ZooKeeper. Restore its data, or start a"
-                    " new cluster with an empty log.dirs on every broker"
+                    f"the log directory belongs to cluster {expected}, and ZooKeeper knows no cluster: its data was"
+                    " wiped, or zookeeper.connect names another ZooKeeper. Restore its data, or start a new cluster"
+                    " with an empty log.dirs on every broker"
                 )
             try:
                 await self._coordination.create(CLUSTER_ID, ClusterId(id=draw_id(self._random)).encode())
@@ -279,6 +284,8 @@ class Registration:
             found = await self._read_node()
             if found is None:
                 self._lost("its registration is gone")
+                if self._was_registered:
+                    await self._agree_on_cluster(self.cluster_id)  # not if ZooKeeper lost its data meanwhile
                 await self._write([self._create_operation()])
                 continue
             node, stat = found

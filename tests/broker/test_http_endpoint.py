@@ -1,6 +1,8 @@
 """/metrics, /healthz and /readyz, and what a bad client may cost; on the virtual network."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -228,3 +230,8 @@ def test_every_number_has_a_name_and_a_meaning(struct: type[Any]) -> None:
     assert set(found) == fields
     assert len({metric.name for metric in found.values()}) == len(found)
     assert all(metric.doc.endswith(".") for metric in found.values())
+
+
+def test_prometheus_is_imported_only_where_metrics_are_served() -> None:
+    code = "import sys, minibroker.broker.broker; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
