@@ -210,6 +210,7 @@ class Cluster:
         wish = CreatableTopic(name=topic, assignments=assignments, configs=names)
         response = await self.ask(candidate, CreateTopicsRequest(topics=[wish]))
         assert isinstance(response, CreateTopicsResponse), response
+        assert response.topics[0].error_code == 0, response
         return response
 
     async def state(self, topic: str, partition: int = 0) -> PartitionState:

@@ -1,0 +1,295 @@
+"""The core under any order of events: brokers come, go and restart, writes are lost or overtaken, controllers change.
+
+The model is the smallest ZooKeeper that can refuse a write: a dict of states with versions. Invariants of partition
+states are checked at every write, so that a violation is found where it is made.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibroker.controller.alter_partition import judge
+from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Leadership, LiveBroker, Topic
+from minibroker.controller.election import PartitionChange
+from minibroker.controller.events import (
+    AlterPartitionAsked,
+    Answer,
+    BrokersSeen,
+    ControlledShutdownAsked,
+    Effect,
+    Event,
+    LeadershipsWritten,
+    RebalanceDue,
+    Send,
+    Then,
+    TookOver,
+    WriteLeaderships,
+)
+from minibroker.controller.instructions import LeaderAndIsr, UpdateMetadata
+from minibroker.controller.steps import step
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionTopic,
+    BrokerState,
+    ControlledShutdownRequest,
+    TopicPartitions,
+)
+
+BROKERS = (1, 2, 3)
+P0, P1 = TopicPartition("lines", 0), TopicPartition("lines", 1)
+TOPICS = {"lines": Topic(topic_id="t", assignment={0: (1, 2, 3), 1: (3, 1)})}
+
+
+class World:
+    """ZooKeeper, the brokers, and one controller at a time."""
+
+    def __init__(self, unclean: bool) -> None:
+        self.unclean = unclean
+        self.states: dict[TopicPartition, Leadership] = {}
+        self.registered: dict[int, LiveBroker] = {}
+        self.transactions = 0
+        self.incarnations = 0
+        self.heard: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+        self.leader_of_epoch: dict[tuple[TopicPartition, int], int | None] = {}
+        self.lose_writes = 0
+        self.was_overtaken = False
+        self.controller_epoch = 0
+        self.take_over()
+
+    # ---------------------------------------------------------------------------------------------------- the shell
+    def take_over(self) -> None:
+        self.controller_epoch += 1
+        self.state = ClusterState(
+            settings=ControllerSettings(controller_id=1, unclean_leader_election=self.unclean),
+            controller_epoch=self.controller_epoch,
+            brokers=dict(self.registered),
+            topics=dict(TOPICS),
+            leaderships=dict(self.states),
+        )
+        self.has_metadata: set[int] = set()
+        self.happen(TookOver())
+
+    def happen(self, event: Event) -> list[Answer]:
+        return [answer for effect in step(self.state, event) for answer in self.perform(effect)]
+
+    def perform(self, effect: Effect) -> list[Answer]:
+        match effect:
+            case WriteLeaderships():
+                return self.happen(self.write(effect.changes))
+            case Then():
+                return self.happen(effect.event)
+            case Answer():
+                return [effect]
+            case Send():
+                self.send(effect)
+        return []
+
+    def write(self, changes: tuple[PartitionChange, ...]) -> LeadershipsWritten:
+        written, lost = [], {}
+        for change in changes:
+            now = self.states.get(change.partition)
+            if now != change.before:
+                lost[change.partition] = now
+                continue
+            after = msgspec.structs.replace(change.after, partition_epoch=0 if now is None else now.partition_epoch + 1)
+            self.check(change, after)
+            self.states[change.partition] = after
+            if self.lose_writes:  # it happened, but a look at ZooKeeper is all that tells
+                self.lose_writes -= 1
+                lost[change.partition] = after
+            else:
+                written.append(msgspec.structs.replace(change, after=after))
+        return LeadershipsWritten(written=tuple(written), lost=lost)
+
+    def send(self, effect: Send) -> None:
+        if self.registered.get(effect.broker_id) != self.state.brokers[effect.broker_id]:
+            return  # it refuses what is meant for its earlier registration
+        if not effect.instructions or isinstance(effect.instructions[0], UpdateMetadata):
+            self.has_metadata.add(effect.broker_id)
+        for instruction in effect.instructions:
+            if isinstance(instruction, LeaderAndIsr):
+                assert effect.broker_id in self.has_metadata, "LeaderAndIsr before any UpdateMetadata"
+                self.hear(effect.broker_id, instruction)
+
+    def hear(self, broker_id: int, instruction: LeaderAndIsr) -> None:
+        """I29 from a broker's side: one controller never tells it something older than it told before."""
+        content, key = instruction.content, (broker_id, instruction.partition)
+        now = (content.leader_epoch, content.partition_epoch)
+        assert now >= self.heard.get(key, (-1, -1)), f"{key} heard {self.heard[key]}, then {now}"
+        self.heard[key] = now
+        stored = self.states[instruction.partition]
+        assert now <= (stored.leader_epoch, stored.partition_epoch), "told before it was written"
+
+    # -------------------------------------------------------------------------------------------------- invariants
+    def check(self, change: PartitionChange, after: Leadership) -> None:
+        before, partition = change.before, change.partition
+        assignment = TOPICS[partition.topic].assignment[partition.partition]
+        members = after.in_sync_replicas
+        assert members and set(members) <= set(assignment), "I9"
+        assert after.leader is None or after.leader in members, "I1"
+        eligible = [each for each in members if self.state.is_eligible(partition, each)]
+        if before is None:
+            assert list(members) == eligible, "I34"
+            return
+        assert after.leader_epoch in (before.leader_epoch, before.leader_epoch + 1), "I27"
+        assert after.controller_epoch >= before.controller_epoch, "I27"
+        if after.leader != before.leader or len(members) < len(before.in_sync_replicas):
+            was_asked = change.reason == "asked for by the leader"
+            assert after.leader_epoch > before.leader_epoch or (was_asked and after.leader == before.leader), "I27"
+        if after.leader is not None:
+            self.check_leader(change, after, before)
+        key = (partition, after.leader_epoch)
+        assert self.leader_of_epoch.setdefault(key, after.leader) == after.leader, "I18"
+
+    def check_leader(self, change: PartitionChange, after: Leadership, before: Leadership) -> None:
+        partition, leader, members = change.partition, after.leader, after.in_sync_replicas
+        assert leader is not None
+        assert self.state.is_live(leader), "I28: a dead leader"
+        if leader not in before.in_sync_replicas:
+            assert self.unclean and members == (leader,) and after.is_recovering, "I28"
+        newcomers = [each for each in members if each not in before.in_sync_replicas]
+        assert all(self.state.is_eligible(partition, each) for each in newcomers), "I34"
+        assert all(self.state.is_live(each) for each in members), "I34: a dead member beside a live leader"
+        for broker_id, incarnation in after.incarnations:
+            assert self.state.brokers[broker_id].incarnation_id == incarnation, "I31"
+        restarted = not self.state.has_whole_log(before, leader)
+        if restarted and leader in before.in_sync_replicas:
+            whole = [each for each in before.in_sync_replicas if self.state.has_whole_log(before, each)]
+            assert not [each for each in whole if self.state.is_online(partition, each)], "hardening 1"
+            assert members == (leader,), "hardening 1"
+
+    # ------------------------------------------------------------------------------------------------------ actions
+    def register(self, broker_id: int, same_incarnation: bool) -> None:
+        self.transactions += 1
+        before = self.registered.get(broker_id)
+        self.incarnations += 1
+        incarnation = before.incarnation_id if before is not None and same_incarnation else f"n{self.incarnations}"
+        self.registered[broker_id] = LiveBroker(
+            broker_id=broker_id, broker_epoch=self.transactions, incarnation_id=incarnation
+        )
+        self.has_metadata.discard(broker_id)
+        self.heard = {key: epochs for key, epochs in self.heard.items() if key[0] != broker_id}
+
+    def kill(self, broker_id: int) -> None:
+        self.registered.pop(broker_id, None)
+
+    def look(self) -> None:
+        self.happen(BrokersSeen(brokers=dict(self.registered)))
+
+    def alter(self, partition: TopicPartition, members: list[int], stale_by: int) -> None:
+        """The leader asks, as it would: for itself and some live brokers, with the epochs it was told."""
+        stored = self.states.get(partition)
+        if stored is None or stored.leader is None or stored.leader not in self.registered:
+            return
+        wished = sorted({stored.leader, *members})
+        wish = AlterPartitionData(
+            partition_index=partition.partition,
+            leader_epoch=stored.leader_epoch,
+            partition_epoch=max(0, stored.partition_epoch - stale_by),
+            new_isr_with_epochs=[
+                BrokerState(
+                    broker_id=each,
+                    broker_epoch=self.registered[each].broker_epoch if each in self.registered else -1,
+                )
+                for each in wished
+            ],
+        )
+        request = AlterPartitionRequest(
+            broker_id=stored.leader,
+            broker_epoch=self.registered[stored.leader].broker_epoch,
+            topics=[AlterPartitionTopic(topic_name=partition.topic, partitions=[wish])],
+        )
+        assert len(self.happen(AlterPartitionAsked(request_id=1, request=request))) == 1
+
+    def shut_down(self, broker_id: int, offline: list[TopicPartitions] | None) -> None:
+        if broker_id not in self.state.brokers:
+            return
+        request = ControlledShutdownRequest(
+            broker_id=broker_id,
+            broker_epoch=self.state.brokers[broker_id].broker_epoch,
+            offline_partitions=offline,
+        )
+        assert len(self.happen(ControlledShutdownAsked(request_id=1, request=request))) == 1
+
+    def overtake(self, partition: TopicPartition) -> None:
+        """A write that was under way when its controller died arrives now."""
+        stored = self.states.get(partition)
+        if stored is not None:
+            self.states[partition] = msgspec.structs.replace(stored, partition_epoch=stored.partition_epoch + 1)
+            self.was_overtaken = True
+
+    def check_settled(self) -> None:
+        """After a look at the brokers as they are, nothing is left to decide, and whoever can lead does (I37)."""
+        if self.was_overtaken:
+            self.take_over()  # this controller learns of it only when it writes that partition
+        self.look()
+        for partition in (P0, P1):
+            stored = self.states.get(partition)
+            assert stored == self.state.leaderships.get(partition), "the cache is not what stands in ZooKeeper"
+            if stored is None:
+                assert not [
+                    each for each in self.state.assignment(partition) if self.state.is_eligible(partition, each)
+                ]
+                continue
+            able = [each for each in stored.in_sync_replicas if self.state.is_eligible(partition, each)]
+            assert stored.leader is not None or not able, f"I37: {stored} has no leader"
+
+
+broker_ids = st.sampled_from(BROKERS)
+partitions = st.sampled_from([P0, P1])
+actions = st.one_of(
+    st.tuples(st.just("register"), broker_ids, st.booleans()),
+    st.tuples(st.just("kill"), broker_ids),
+    st.tuples(st.just("look")),
+    st.tuples(st.just("alter"), partitions, st.lists(broker_ids, max_size=3), st.integers(0, 1)),
+    st.tuples(st.just("shut_down"), broker_ids, st.none()),
+    st.tuples(
+        st.just("shut_down"),
+        broker_ids,
+        st.sampled_from([[], [TopicPartitions(topic_name="lines", partitions=[0])]]),
+    ),
+    st.tuples(st.just("overtake"), partitions),
+    st.tuples(st.just("lose_write")),
+    st.tuples(st.just("rebalance")),
+    st.tuples(st.just("take_over")),
+)
+
+
+@pytest.mark.invariant("I1", "I9", "I18", "I27", "I28", "I29", "I31", "I34", "I37", "I38")
+@pytest.mark.parametrize("unclean", [False, True], ids=["clean", "unclean"])
+@settings(max_examples=300)
+@given(script=st.lists(actions, max_size=30))
+def test_partition_states_stay_legal_in_any_order_of_events(unclean: bool, script: list[tuple[object, ...]]) -> None:
+    world = World(unclean)
+    for broker_id in BROKERS:
+        world.register(broker_id, same_incarnation=False)
+    world.look()
+    for name, *arguments in script:
+        if name == "lose_write":
+            world.lose_writes = 1
+        elif name == "rebalance":
+            world.happen(RebalanceDue())
+        else:
+            getattr(world, str(name))(*arguments)
+    world.check_settled()
+
+
+def test_judging_changes_nothing() -> None:
+    world = World(unclean=False)
+    for broker_id in BROKERS:
+        world.register(broker_id, same_incarnation=False)
+    world.look()
+    before = msgspec.json.encode(world.state.leaderships[P0])
+    wish = AlterPartitionData(
+        partition_index=0,
+        leader_epoch=0,
+        partition_epoch=0,
+        new_isr_with_epochs=[BrokerState(broker_id=1, broker_epoch=1)],
+    )
+    assert isinstance(judge(world.state, 1, P0, wish), PartitionChange)
+    assert msgspec.json.encode(world.state.leaderships[P0]) == before

@@ -1,0 +1,216 @@
+"""One broker's line: order, resending, merging, sizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from minibroker.controller.cluster_state import ClusterState, Deletion, Topic
+from minibroker.controller.instructions import (
+    REQUEST_BYTES_MAX,
+    Instruction,
+    LeaderAndIsr,
+    Sender,
+    StopReplica,
+    UpdateMetadata,
+    leader_and_isr,
+    live_brokers,
+    stop_replica,
+    to_requests,
+    update_metadata,
+)
+from minibroker.controller.send_queue import BATCHES_MAX, SendQueue
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from tests.controller.cluster import Cluster, simulated
+from tests.controller.facts import T0, cluster_state, leadership
+
+SENDER = Sender(controller_id=1, controller_epoch=2)
+
+
+def state_with(partitions: int, epoch: int = 5) -> ClusterState:
+    state = cluster_state(1, 2, 3)
+    state.topics = {"lines": Topic(topic_id="t1", assignment={number: (1, 2, 3) for number in range(partitions)})}
+    state.leaderships = {each: leadership(1, 1, 2, 3, epoch=epoch) for each in state.partitions()}
+    return state
+
+
+def told(epoch: int, partition: int = 0, is_new: bool = False) -> list[LeaderAndIsr]:
+    state = state_with(partition + 1, epoch)
+    each = TopicPartition("lines", partition)
+    return leader_and_isr(state, [each], frozenset([each] if is_new else []))
+
+
+def drained(queue: SendQueue) -> list[tuple[type[Instruction], list[Instruction]]]:
+    found = []
+    while (batch := queue.take()) is not None:
+        found.append((batch.kind, list(batch.instructions.values())))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ queue
+def test_kinds_keep_their_order_and_neighbours_of_one_kind_are_merged() -> None:
+    state, queue = state_with(3), SendQueue()
+    a, b, c = state.partitions()
+    queue.put((), update_metadata(state, [a]))
+    queue.put((), leader_and_isr(state, [a]))
+    queue.put((), leader_and_isr(state, [b]))
+    queue.put((), update_metadata(state, [c]))
+    found = [(kind, [each.partition for each in instructions]) for kind, instructions in drained(queue)]
+    assert found == [(UpdateMetadata, [a]), (LeaderAndIsr, [a, b]), (UpdateMetadata, [c])]
+
+
+def test_the_last_word_about_a_partition_counts_and_it_stays_new_until_heard() -> None:
+    queue = SendQueue()
+    queue.put((), told(0, is_new=True))
+    queue.put((), told(1))
+    [(_, [instruction])] = drained(queue)
+    assert isinstance(instruction, LeaderAndIsr)
+    assert (instruction.content.leader_epoch, instruction.content.is_new) == (1, True)
+
+
+def test_live_brokers_alone_travel_with_the_next_metadata() -> None:
+    state, queue = state_with(1), SendQueue()
+    brokers = live_brokers(state)
+    queue.put((), update_metadata(state, [T0]))
+    queue.put(brokers, [])
+    batch = queue.take()
+    assert batch is not None
+    assert (batch.kind, batch.live_brokers, len(batch.instructions)) == (UpdateMetadata, brokers, 1)
+
+
+def test_a_broker_that_hangs_does_not_collect_an_endless_queue() -> None:
+    state, queue = state_with(2), SendQueue()
+    for epoch in range(1000):
+        queue.put((), told(epoch))
+        queue.put(live_brokers(state), update_metadata(state, state.partitions()))
+        assert len(queue) <= BATCHES_MAX + 1
+    last = [each for kind, instructions in drained(queue) if kind is LeaderAndIsr for each in instructions][-1]
+    assert isinstance(last, LeaderAndIsr)
+    assert last.content.leader_epoch == 999
+
+
+def test_compacting_keeps_deletion_before_the_topic_that_was_created_again() -> None:
+    queue = SendQueue()
+    old, new = state_with(1), state_with(1, epoch=0)
+    new.topics["lines"] = Topic(topic_id="t2", assignment={0: (1, 2, 3)})
+    brokers = live_brokers(new)
+    queue.put(brokers, leader_and_isr(old, [T0]))
+    old.deletions = {"lines": Deletion(is_started=True)}
+    queue.put(brokers, update_metadata(old, [T0]))
+    queue.put(brokers, stop_replica(old, [T0], delete=True))
+    for _ in range(BATCHES_MAX):
+        queue.put(brokers, leader_and_isr(new, [T0]))
+        queue.put(brokers, update_metadata(new, [T0]))
+    batches = drained(queue)
+    order = [(kind, each.topic.topic_id) for kind, instructions in batches for each in instructions]
+    assert order[:2] == [(UpdateMetadata, "t1"), (UpdateMetadata, "t2")]
+    logs = list(dict.fromkeys(pair for pair in order if pair[0] is not UpdateMetadata))
+    assert logs == [(LeaderAndIsr, "t1"), (StopReplica, "t1"), (LeaderAndIsr, "t2")]
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+@pytest.mark.parametrize("kind", ["leaders", "metadata", "stops"])
+def test_large_instructions_are_split_and_nothing_is_lost(kind: str) -> None:
+    state = state_with(7_000)
+    partitions = state.partitions()
+    instructions: list[Instruction]
+    if kind == "leaders":
+        instructions = list(leader_and_isr(state, partitions))
+    elif kind == "metadata":
+        instructions = list(update_metadata(state, partitions))
+    else:
+        instructions = list(stop_replica(state, partitions, delete=False))
+    requests = to_requests(SENDER, 10, live_brokers(state), instructions)
+    assert len(requests) > 1
+    assert max(len(msgspec.msgpack.encode(request)) for request in requests) <= REQUEST_BYTES_MAX
+    seen = []
+    for request in requests:
+        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
+        seen += [each.partition_index for topic in request.topic_states for each in topic.partition_states]
+    assert seen == list(range(7_000))
+
+
+def test_many_topics_with_long_settings_are_split_by_their_real_size() -> None:
+    state = cluster_state(1)
+    configs = {"description": "x" * 2_000}
+    for number in range(600):
+        name = f"topic-{number:04d}"
+        state.topics[name] = Topic(topic_id=f"id{number}", assignment={0: (1,)}, configs=configs)
+        state.leaderships[TopicPartition(name, 0)] = leadership(1, 1)
+    requests = to_requests(SENDER, 10, live_brokers(state), update_metadata(state, state.partitions()))
+    assert len(requests) == 3
+    assert max(len(msgspec.msgpack.encode(request)) for request in requests) <= REQUEST_BYTES_MAX
+
+
+@pytest.mark.invariant("I29")
+def test_requests_carry_the_controllers_epoch_and_the_brokers() -> None:
+    state = state_with(1)
+    every: list[Sequence[Instruction]] = [
+        leader_and_isr(state, [T0]),
+        update_metadata(state, [T0]),
+        stop_replica(state, [T0], delete=True),
+    ]
+    for instructions in every:
+        [request] = to_requests(SENDER, 77, live_brokers(state), instructions)
+        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
+        assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (1, 2, 77)
+
+
+def test_a_stop_carries_the_epoch_it_was_decided_in() -> None:
+    state = state_with(1, epoch=9)
+    [stop] = stop_replica(state, [T0], delete=False)
+    assert (stop.content.leader_epoch, stop.content.delete_partition) == (9, False)
+
+
+# ------------------------------------------------------------------------------------------------------------- line
+@simulated
+async def test_request_is_sent_again_until_it_is_answered(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    broker = cluster.brokers[1]
+    broker.answers[LeaderAndIsrRequest] = LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.until(lambda: len(broker.leader_and_isr("lines", 0)) > 5)
+    del broker.answers[LeaderAndIsrRequest]
+    await asyncio.sleep(0.5)
+    count = len(broker.leader_and_isr("lines", 0))
+    await asyncio.sleep(1)
+    assert len(broker.leader_and_isr("lines", 0)) == count
+
+
+@simulated
+async def test_nothing_overtakes_a_request_that_waits_for_its_answer(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    broker = cluster.brokers[1]
+    await cluster.until(lambda: broker.requests)
+    broker.requests.clear()
+    broker.is_mute = True
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.create(controller, "other", [[1, 2]])
+    await asyncio.sleep(5)
+    assert len(broker.requests) == 1
+    assert not broker.leader_and_isr("other", 0)
+
+
+@simulated
+async def test_a_cut_line_heals_and_delivers_what_waited(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller(request_timeout_ms=1000)
+    network = cluster.world.network
+    network.cut("controller", "broker1")
+    await cluster.create(controller, "lines", [[1, 2]])
+    await asyncio.sleep(5)
+    assert not cluster.brokers[1].leader_and_isr("lines", 0)
+    network.heal("controller", "broker1")
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0), seconds=10)

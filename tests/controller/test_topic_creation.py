@@ -1,0 +1,119 @@
+"""What a new topic looks like, and why it is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.controller.cluster_state import ClusterState, Deletion, Topic
+from minibroker.controller.topic_creation import Draw, Refusal, plan_topic, spread
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import CreatableAssignment, CreatableTopic
+from tests.controller.facts import cluster_state, leadership
+
+DRAW = Draw(topic_id="new", first_broker=0, shift=0)
+
+
+def validate(name: str, value: str) -> str | None:
+    return f"{name}={value} makes no sense" if name == "bad" else None
+
+
+def planned(wish: CreatableTopic, state: ClusterState | None = None) -> Topic | Refusal:
+    return plan_topic(state or cluster_state(1, 2, 3, now=leadership(1, 1)), wish, validate, DRAW)
+
+
+def refused(wish: CreatableTopic, state: ClusterState | None = None) -> ErrorCode:
+    plan = planned(wish, state)
+    assert isinstance(plan, Refusal), plan
+    assert plan.message
+    return plan.code
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
+def test_legal_names(name: str) -> None:
+    assert isinstance(planned(CreatableTopic(name=name)), Topic)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "x" * 250])
+def test_illegal_names(name: str) -> None:
+    assert refused(CreatableTopic(name=name)) is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_name_is_taken_until_its_deletion_has_ended() -> None:
+    state = cluster_state(1)
+    assert refused(CreatableTopic(name="lines"), state) is ErrorCode.TOPIC_ALREADY_EXISTS
+    state.deletions = {"lines": Deletion()}
+    assert refused(CreatableTopic(name="lines"), state) is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("partitions", [0, -2, 10_001])
+def test_impossible_numbers_of_partitions(partitions: int) -> None:
+    assert refused(CreatableTopic(name="t", num_partitions=partitions)) is ErrorCode.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize("factor", [0, -2, 4])
+def test_impossible_replication_factors(factor: int) -> None:
+    assert refused(CreatableTopic(name="t", replication_factor=factor)) is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_brokers_that_shut_down_get_no_new_replicas() -> None:
+    state = cluster_state(1, 2, 3, shutting_down=(2,))
+    assert refused(CreatableTopic(name="t", replication_factor=3), state) is ErrorCode.INVALID_REPLICATION_FACTOR
+    plan = planned(CreatableTopic(name="t", num_partitions=4, replication_factor=2), state)
+    assert isinstance(plan, Topic)
+    assert {each for replicas in plan.assignment.values() for each in replicas} == {1, 3}
+
+
+def test_settings_are_checked() -> None:
+    assert refused(CreatableTopic(name="t", configs={"bad": "1"})) is ErrorCode.INVALID_CONFIG
+    plan = planned(CreatableTopic(name="t", configs={"good": "1"}))
+    assert isinstance(plan, Topic)
+    assert (plan.topic_id, plan.configs) == ("new", {"good": "1"})
+
+
+def assigned(*replicas: list[int], first: int = 0) -> CreatableTopic:
+    assignments = [
+        CreatableAssignment(partition_index=first + number, broker_ids=each) for number, each in enumerate(replicas)
+    ]
+    return CreatableTopic(name="t", assignments=assignments)
+
+
+def test_given_assignment_is_taken_as_it_is() -> None:
+    plan = planned(assigned([3, 1], [1, 2]))
+    assert isinstance(plan, Topic)
+    assert plan.assignment == {0: (3, 1), 1: (1, 2)}
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [assigned([1, 2], [3]), assigned([1, 1]), assigned([4]), assigned([]), assigned([1], first=1)],
+    ids=["uneven", "twice", "unknown-broker", "empty", "gap"],
+)
+def test_given_assignments_that_cannot_be(wish: CreatableTopic) -> None:
+    assert refused(wish) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_given_assignment_excludes_numbers() -> None:
+    assignment = [CreatableAssignment(partition_index=0, broker_ids=[1])]
+    wish = CreatableTopic(name="t", num_partitions=1, assignments=assignment)
+    assert refused(wish) is ErrorCode.INVALID_REQUEST
+
+
+def test_spreading_is_kafkas() -> None:
+    """The example of Kafka's AdminUtils: five brokers, ten partitions, three replicas."""
+    found = spread([0, 1, 2, 3, 4], 10, 3, DRAW)
+    rows = [found[number] for number in range(10)]
+    assert rows[:5] == [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1)]
+    assert rows[5:] == [(0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2)]
+
+
+@given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 20), st.integers(0, 20), st.data())
+def test_replicas_are_distinct_and_leaders_even(
+    brokers: int, partitions: int, first: int, shift: int, data: st.DataObject
+) -> None:
+    factor = data.draw(st.integers(1, brokers))
+    found = spread(list(range(brokers)), partitions, factor, Draw(topic_id="t", first_broker=first, shift=shift))
+    assert all(len(set(replicas)) == factor for replicas in found.values())
+    led = [[replicas[0] for replicas in found.values()].count(each) for each in range(brokers)]
+    assert max(led) - min(led) <= 1

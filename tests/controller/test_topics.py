@@ -1,0 +1,375 @@
+"""Topics created, deleted, created again; settings changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minibroker.controller.administration import TOLD_SECONDS_MAX
+from minibroker.protocol import znodes
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import (
+    AlterableConfig,
+    AlterConfigsResource,
+    ConfigOperation,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    LeaderAndIsrRequest,
+    PartitionError,
+    ResourceType,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from minibroker.protocol.znodes import ConfigNode, TopicAssignment
+from tests.controller.cluster import Candidate, Cluster, simulated
+
+
+async def created(cluster: Cluster, controller: Candidate, *topics: CreatableTopic) -> list[ErrorCode]:
+    response = await cluster.ask(controller, CreateTopicsRequest(topics=list(topics)))
+    assert isinstance(response, CreateTopicsResponse), response
+    return [ErrorCode(each.error_code) for each in response.topics]
+
+
+async def deleted(
+    cluster: Cluster, controller: Candidate, *names: str, timeout_ms: int = 5_000
+) -> list[DeletableTopicResult]:
+    response = await cluster.ask(controller, DeleteTopicsRequest(topic_names=list(names), timeout_ms=timeout_ms))
+    assert isinstance(response, DeleteTopicsResponse), response
+    return response.responses
+
+
+async def altered(
+    cluster: Cluster, controller: Candidate, kind: int, name: str, *configs: AlterableConfig
+) -> tuple[ErrorCode, str | None]:
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=list(configs))
+    response = await cluster.ask(controller, IncrementalAlterConfigsRequest(resources=[resource]))
+    assert isinstance(response, IncrementalAlterConfigsResponse), response
+    return ErrorCode(response.responses[0].error_code), response.responses[0].error_message
+
+
+def setting(name: str, value: str | None) -> AlterableConfig:
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+    return AlterableConfig(name=name, value=value, config_operation=operation)
+
+
+async def exists(cluster: Cluster, path: str) -> bool:
+    return await cluster.observer.exists(path) is not None
+
+
+# --------------------------------------------------------------------------------------------------------- creation
+@simulated
+async def test_defaults_of_the_broker_shape_a_topic_that_says_nothing(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller(default_replication_factor=3, num_partitions=2)
+    assert await created(cluster, controller, CreatableTopic(name="lines")) == [ErrorCode.NONE]
+    content, _ = await cluster.observer.get(znodes.topic_path("lines"))
+    replicas = TopicAssignment.decode(content).replicas()
+    assert sorted(replicas) == [0, 1]
+    assert sorted(replicas[0]) == [1, 2, 3]
+    assert replicas[0][0] != replicas[1][0]
+
+
+@simulated
+async def test_settings_of_a_topic_are_stored_and_travel_with_its_leaders_and_metadata(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]], segment_bytes="1000")
+    content, _ = await cluster.observer.get(znodes.topic_config_path("lines"))
+    assert ConfigNode.decode(content).config == {"segment.bytes": "1000"}
+    topics = [
+        topic
+        for request in cluster.brokers[1].requests
+        if isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest)
+        for topic in request.topic_states
+    ]
+    assert len(topics) == 2
+    assert all(topic.configs == {"segment.bytes": "1000"} for topic in topics)
+
+
+@simulated
+async def test_what_cannot_be_created_is_refused_and_the_rest_is_created(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "old", [[1]])
+    codes = await created(
+        cluster,
+        controller,
+        CreatableTopic(name="old"),
+        CreatableTopic(name="too-many", replication_factor=3),
+        CreatableTopic(name="fine"),
+        CreatableTopic(name="twice"),
+        CreatableTopic(name="twice"),
+    )
+    assert codes == [
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert await cluster.observer.get_children(znodes.BROKER_TOPICS) == ["fine", "old"]
+
+
+@simulated
+async def test_validate_only_writes_nothing(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    request = CreateTopicsRequest(topics=[CreatableTopic(name="lines")], validate_only=True)
+    response = await cluster.ask(controller, request)
+    assert isinstance(response, CreateTopicsResponse)
+    assert (response.topics[0].error_code, response.topics[0].topic_id) == (0, "")
+    assert await cluster.observer.get_children(znodes.BROKER_TOPICS) == []
+
+
+@simulated
+async def test_creation_answers_though_one_broker_hangs(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    cluster.brokers[2].is_mute = True
+    began = cluster.world.loop.time()
+    response = await cluster.create(controller, "lines", [[1, 2]])
+    assert response.topics[0].error_code == 0
+    assert cluster.world.loop.time() - began < TOLD_SECONDS_MAX + 0.5
+    assert cluster.brokers[1].leader_and_isr("lines", 0)
+
+
+@simulated
+async def test_topic_that_another_tool_wrote_gets_leaders(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    await cluster.controller()
+    assignment = TopicAssignment.of("foreign", {0: (1, 2), 1: (2, 1)})
+    await cluster.observer.create(znodes.topic_path("lines"), assignment.encode())
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 1))
+    assert (await cluster.state("lines", 0)).isr == [1, 2]
+
+
+@simulated
+async def test_a_topic_that_cannot_be_read_does_not_disturb_the_others(cluster: Cluster) -> None:
+    await cluster.start(1)
+    await cluster.observer.create(znodes.topic_path("broken"), b"{")
+    controller = await cluster.controller()
+    assert (await cluster.create(controller, "lines", [[1]])).topics[0].error_code == 0
+
+
+@simulated
+async def test_a_partition_state_that_cannot_be_read_is_left_alone(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2], [1, 2]])
+    path = f"{znodes.partitions_path('lines')}/0/state"
+    await cluster.observer.set(path, b"garbage")
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 1)[-1].leader == 2)
+    await controller.stop()
+    second = await cluster.candidate("other", 101)
+    await cluster.until(lambda: second.service.is_active)
+    await cluster.world.zookeeper.settle()
+    assert (await cluster.observer.get(path))[0] == b"garbage"
+
+
+# --------------------------------------------------------------------------------------------------------- deletion
+@pytest.mark.invariant("I35")
+@simulated
+async def test_deleted_topic_leaves_nothing_behind(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2], [2, 1]])
+    results = await deleted(cluster, controller, "lines", "nothing")
+    assert [each.error_code for each in results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    for path in (znodes.topic_path("lines"), znodes.topic_config_path("lines"), znodes.delete_topic_path("lines")):
+        assert not await exists(cluster, path)
+    for broker in cluster.brokers.values():
+        assert broker.metadata("lines", 0)[-1].leader == -2
+        stop = broker.stops("lines", 1)[-1]
+        assert (stop.delete_partition, stop.leader_epoch) == (True, -2)
+
+
+@simulated
+async def test_topic_created_again_has_another_id_and_starts_at_epoch_zero(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    first = await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.kill_broker(2)
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].leader_epoch == 1)
+    await cluster.add_broker(2)
+    await deleted(cluster, controller, "lines")
+    second = await cluster.create(controller, "lines", [[1, 2]])
+    assert second.topics[0].error_code == 0
+    assert second.topics[0].topic_id != first.topics[0].topic_id
+    assert (await cluster.state("lines")).leader_epoch == 0
+
+
+@simulated
+async def test_deletion_waits_for_a_dead_replica_says_so_and_goes_on_when_it_returns(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.kill_broker(2)
+    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].isr == [1])
+    results = await deleted(cluster, controller, "lines", timeout_ms=1000)
+    assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "waits for brokers [2]" in (results[0].error_message or "")
+    assert not cluster.brokers[1].stops("lines", 0)
+    again = await created(cluster, controller, CreatableTopic(name="lines"))
+    assert again == [ErrorCode.TOPIC_ALREADY_EXISTS]
+
+    await cluster.add_broker(2)
+    await cluster.until(lambda: cluster.brokers[2].stops("lines", 0))
+    await cluster.world.zookeeper.settle()
+    assert not await exists(cluster, znodes.topic_path("lines"))
+
+
+@simulated
+async def test_broker_that_bounces_during_a_deletion_is_asked_again(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    cluster.brokers[2].is_mute = True
+    waiting = asyncio.ensure_future(deleted(cluster, controller, "lines", timeout_ms=20_000))
+    await cluster.until(lambda: cluster.brokers[1].stops("lines", 0))
+    await cluster.kill_broker(2)
+    back = await cluster.add_broker(2, "second")
+    assert (await waiting)[0].error_code == 0
+    assert back.stops("lines", 0)[-1].delete_partition
+    assert not back.leader_and_isr("lines", 0)
+
+
+@simulated
+async def test_new_controller_goes_on_with_a_deletion(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    cluster.brokers[2].is_mute = True
+    waiting = asyncio.ensure_future(deleted(cluster, controller, "lines"))
+    await cluster.until(lambda: cluster.brokers[1].stops("lines", 0))
+    await controller.stop()
+    assert (await waiting)[0].error_code == ErrorCode.NOT_CONTROLLER
+    cluster.brokers[2].is_mute = False
+    cluster.brokers[2].requests.clear()
+    await cluster.candidate("other", 101)
+    await cluster.until(lambda: cluster.brokers[2].stops("lines", 0))
+    await cluster.world.zookeeper.settle()
+    assert not await exists(cluster, znodes.topic_path("lines"))
+    assert not cluster.brokers[2].leader_and_isr("lines", 0)
+
+
+@simulated
+async def test_half_erased_topic_is_erased_to_the_end(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1], [1]])
+    await controller.stop()
+    await cluster.observer.create(znodes.delete_topic_path("lines"), b"")
+    await cluster.observer.delete(f"{znodes.partitions_path('lines')}/0/state")
+    await cluster.observer.delete(f"{znodes.partitions_path('lines')}/0")
+    await cluster.candidate("other", 101)
+
+    async def is_gone() -> bool:
+        return not await exists(cluster, znodes.topic_path("lines"))
+
+    await cluster.until(is_gone)
+    assert not await exists(cluster, znodes.delete_topic_path("lines"))
+
+
+@simulated
+async def test_marker_of_a_topic_that_does_not_exist_is_removed(cluster: Cluster) -> None:
+    await cluster.start(1)
+    await cluster.controller()
+    await cluster.observer.create(znodes.delete_topic_path("nothing"), b"")
+    await cluster.world.zookeeper.settle()
+    assert await cluster.observer.get_children(znodes.DELETE_TOPICS) == []
+
+
+@simulated
+async def test_replica_that_could_not_be_deleted_holds_the_deletion(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    error = PartitionError(topic_name="lines", partition_index=0, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    cluster.brokers[2].answers[StopReplicaRequest] = StopReplicaResponse(partition_errors=[error])
+    results = await deleted(cluster, controller, "lines", timeout_ms=1000)
+    assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert await exists(cluster, znodes.topic_path("lines"))
+
+
+@simulated
+async def test_deletion_may_be_forbidden(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller(delete_topic_enable=False)
+    await cluster.create(controller, "lines", [[1]])
+    assert (await deleted(cluster, controller, "lines"))[0].error_code == ErrorCode.INVALID_REQUEST
+    assert await exists(cluster, znodes.topic_path("lines"))
+
+
+@simulated
+async def test_erasure_whose_answers_are_lost_ends_all_the_same(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1], [1]])
+    cluster.world.zookeeper.lose_next_reply("controller", times=3)
+    assert (await deleted(cluster, controller, "lines", timeout_ms=30_000))[0].error_code == 0
+    assert not await exists(cluster, znodes.topic_path("lines"))
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+@simulated
+async def test_changed_settings_of_a_topic_reach_every_broker(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]], segment_bytes="1000", retention_ms="5")
+    changes = (setting("segment.bytes", None), setting("flush.messages", "1"))
+    assert (await altered(cluster, controller, ResourceType.TOPIC, "lines", *changes))[0] is ErrorCode.NONE
+    expected = {"flush.messages": "1", "retention.ms": "5"}
+    content, _ = await cluster.observer.get(znodes.topic_config_path("lines"))
+    assert ConfigNode.decode(content).config == expected
+    last = cluster.brokers[2].requests[-1]
+    assert isinstance(last, UpdateMetadataRequest)
+    assert last.topic_states[0].configs == expected
+
+
+@simulated
+async def test_settings_of_a_broker_are_written_to_its_own_node(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    change = setting("log.retention.ms", "5")
+    assert (await altered(cluster, controller, ResourceType.BROKER, "1", change))[0] is ErrorCode.NONE
+    content, _ = await cluster.observer.get(znodes.broker_config_path(1))
+    assert ConfigNode.decode(content).config == {"log.retention.ms": "5"}
+
+
+@simulated
+async def test_settings_that_make_no_sense_are_refused(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1]])
+    topic, broker = ResourceType.TOPIC, ResourceType.BROKER
+    unknown = setting("no.such.config", "1")
+    assert (await altered(cluster, controller, topic, "lines", unknown))[0] is ErrorCode.INVALID_CONFIG
+    twice = (setting("a", "1"), setting("a", "2"))
+    assert (await altered(cluster, controller, topic, "lines", *twice))[0] is ErrorCode.INVALID_CONFIG
+    assert (await altered(cluster, controller, topic, "other"))[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await altered(cluster, controller, broker, "all"))[0] is ErrorCode.INVALID_REQUEST
+    assert (await altered(cluster, controller, 3, "x"))[0] is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.invariant("I28")
+@simulated
+async def test_allowing_unclean_elections_elects_at_once(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await cluster.change_state("lines", isr=[1], isr_incarnations={"1": "i1"})
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == -1)
+    change = setting("unclean.leader.election.enable", "true")
+    await altered(cluster, controller, ResourceType.TOPIC, "lines", change)
+    state = await cluster.state("lines")
+    assert (state.leader, state.isr, state.leader_recovery_state) == (2, [2], 1)
