@@ -24,7 +24,6 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.log.level": "ERROR",
 }
@@ -45,7 +44,6 @@ def spark_session(master: str | None = None) -> Iterator["SparkSession"]:
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        active.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         yield active
         return
     with tempfile.TemporaryFile("w+b") as standard_error:

@@ -1,6 +1,7 @@
 """A cluster's data directory, written straight from the formats, and ways to damage it."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,7 +45,8 @@ class PlantedReplica:
 
     def write(self, batches: list[bytes], base_offset: int = 0) -> None:
         """Write segments, indexes and the epoch history that these batches need."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
         segment: list[bytes] = []
         segment_base = offset = base_offset
         epochs: list[tuple[int, int]] = []

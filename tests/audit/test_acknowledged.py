@@ -1,0 +1,239 @@
+"""Acknowledged records: in place, changed, missing, trimmed; and the list they come in."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minibroker.audit import acked_file
+from minibroker.audit.acked_file import AckedTask, plan_acked, read_acked
+from minibroker.audit.acknowledged import sorted_acked
+from minibroker.audit.discovery import discover
+from minibroker.audit.errors import AuditError
+from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity
+from minibroker.audit.local_engine import judge_locally
+from minibroker.protocol import checkpoints
+from minibroker.protocol.ids import TopicPartition
+from tests.audit import damage
+from tests.audit.damage import BATCHES, BROKER, ENCODED
+from tests.audit.planted_cluster import PlantedCluster, acked_line, encode
+
+LINES = TopicPartition("lines", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path, clean=False)
+    cluster.write(LINES, ENCODED)
+    return cluster
+
+
+def judged(cluster: PlantedCluster, acked: Path) -> PartitionResult:
+    return judge_locally(discover([str(cluster.root)]), str(acked), with_values=True)[0]
+
+
+def acked_errors(result: PartitionResult) -> list[Finding]:
+    return [item for item in result.findings if item.kind in (Kind.ACKED_MISSING, Kind.ACKED_CHANGED, Kind.ACKED_TWICE)]
+
+
+def forge(cluster: PlantedCluster, broker: int, first: int, end: int) -> None:
+    """Other values at the same offsets, in batches that are fine in themselves."""
+    forged = [(epoch, list(values)) for epoch, values in BATCHES]
+    for index in range(first, end):
+        forged[index] = (forged[index][0], [b"forged" + (value or b"")[6:] for value in forged[index][1]])
+    cluster.write(LINES, encode(forged), brokers=[broker])
+
+
+@pytest.mark.invariant("I21")
+def test_every_acknowledged_record_is_found_in_place(cluster: PlantedCluster) -> None:
+    result = judged(cluster, cluster.write_acked(LINES, BATCHES))
+    assert (result.acked_records, result.acked_in_place) == (24, 24)
+    assert result.findings == ()
+
+
+@pytest.mark.invariant("I21")
+def test_a_changed_record_is_named_on_its_broker(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    forge(cluster, BROKER, 2, 3)
+    (item,) = acked_errors(judged(cluster, acked))
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.ACKED_CHANGED, BROKER, 3, 6)
+    assert item.file is not None and item.file.endswith("broker-2/lines-0/00000000000000000000.log")
+    assert item.position == sum(map(len, ENCODED[:2]))
+
+
+def test_a_record_that_all_replicas_agree_to_have_changed_is_still_found(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    for broker in cluster.brokers:
+        forge(cluster, broker, 2, 3)
+    result = judged(cluster, acked)
+    assert [(item.kind, item.broker) for item in result.findings] == [(Kind.ACKED_CHANGED, n) for n in (1, 2, 3)]
+    assert result.acked_in_place == 21
+
+
+def test_a_record_in_a_hole_of_one_replica_is_missing_there(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    expected = damage.flip_bit(cluster, LINES)
+    (item,) = acked_errors(judged(cluster, acked))
+    assert (item.kind, item.broker, item.offset) == (Kind.ACKED_MISSING, BROKER, expected.offset)
+
+
+def test_a_record_beyond_a_lagging_replica_is_fine(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    cluster.write(LINES, ENCODED[:3], brokers=[BROKER])
+    result = judged(cluster, acked)
+    assert acked_errors(result) == []
+    assert result.acked_in_place == 24
+
+
+def test_a_record_beyond_an_isr_member_is_missing_there(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    cluster.write(LINES, ENCODED[:3], brokers=[BROKER])
+    cluster.write_state(LINES, leader=1, leader_epoch=2, isr=[1, 2])
+    (item,) = acked_errors(judged(cluster, acked))
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.ACKED_MISSING, BROKER, 6, 24)
+
+
+def test_a_record_on_one_of_three_replicas_is_on_too_few(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    cluster.write(LINES, ENCODED[:3], brokers=[1, 2])
+    (item,) = acked_errors(judged(cluster, acked))
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.ACKED_MISSING, None, 6, 24)
+    assert "on 1 of 3 replicas" in item.message
+
+
+def test_a_record_beyond_every_log_is_missing(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, [*BATCHES, (2, [b"lost"])])
+    (item,) = acked_errors(judged(cluster, acked))
+    assert (item.kind, item.offset, item.end_offset) == (Kind.ACKED_MISSING, 24, 25)
+
+
+def test_a_partition_that_is_on_no_broker_is_missing_whole(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(TopicPartition("gone", 3), BATCHES[:2])
+    result = judged(cluster, acked)
+    assert (result.topic, result.partition, result.acked_records, result.acked_in_place) == ("gone", 3, 3, 0)
+    (item,) = acked_errors(result)
+    assert (item.kind, item.offset, item.end_offset) == (Kind.ACKED_MISSING, 0, 3)
+
+
+def test_an_isolated_copy_is_enough_where_there_is_one_replica(tmp_path: Path) -> None:
+    cluster = PlantedCluster(tmp_path, brokers=[1])
+    cluster.write(LINES, ENCODED)
+    assert judged(cluster, cluster.write_acked(LINES, BATCHES)).acked_in_place == 24
+
+
+def test_records_below_every_log_start_are_trimmed_not_missing(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    for broker in cluster.brokers:
+        file = cluster.log_directory(broker) / checkpoints.LOG_START_CHECKPOINT
+        file.write_bytes(checkpoints.format_offset_checkpoint({LINES: 9}))
+    result = judged(cluster, acked)
+    assert [(item.kind, item.severity, item.end_offset) for item in result.findings] == [
+        (Kind.ACKED_TRIMMED, Severity.NOTE, 9)
+    ]
+    assert result.acked_in_place == 15
+
+
+def test_a_null_value_is_not_an_empty_one(tmp_path: Path) -> None:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, encode([(0, [None, b""])]))
+    file = tmp_path / "acked.tsv"
+    file.write_text(acked_line(LINES, 0, None) + acked_line(LINES, 1, b""))
+    assert judged(cluster, file).acked_in_place == 2
+    file.write_text(acked_line(LINES, 0, b"") + acked_line(LINES, 1, None))
+    assert {item.kind for item in acked_errors(judged(cluster, file))} == {Kind.ACKED_CHANGED}
+
+
+def test_two_values_acknowledged_at_one_offset_are_found(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    with acked.open("a") as lines:
+        lines.write(acked_line(LINES, 5, b"another"))
+        lines.write(acked_line(LINES, 7, BATCHES[4][1][0]))
+    kinds = {(item.kind, item.offset) for item in acked_errors(judged(cluster, acked))}
+    assert (Kind.ACKED_TWICE, 5) in kinds
+    assert (Kind.ACKED_TWICE, 7) not in kinds, "the same acknowledgement twice is one"
+
+
+def test_sparse_and_unordered_lists_are_judged_alike(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    lines = acked.read_text().splitlines(keepends=True)
+    acked.write_text("".join(lines[::-2]))
+    forge(cluster, BROKER, 7, 8)
+    result = judged(cluster, acked)
+    assert result.acked_records == 12
+    assert {(item.kind, item.broker) for item in acked_errors(result)} == {(Kind.ACKED_CHANGED, BROKER)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20))
+def test_sorting_keeps_one_of_each_offset_and_names_conflicts(pairs: list[tuple[int, int]]) -> None:
+    acked, twice = sorted_acked(array("q", [o for o, _ in pairs]), array("q", [c for _, c in pairs]))
+    by_offset: dict[int, set[int]] = {}
+    for offset, crc in pairs:
+        by_offset.setdefault(offset, set()).add(crc)
+    assert list(acked.offsets) == sorted(by_offset)
+    assert all(crc in by_offset[offset] for offset, crc in zip(acked.offsets, acked.crcs, strict=True))
+    assert twice == sorted(offset for offset, crcs in by_offset.items() if len(crcs) > 1)
+
+
+# the list
+
+
+@given(
+    records=st.lists(
+        st.tuples(st.sampled_from(["a", "b-c"]), st.integers(0, 2), st.integers(0, 2**63 - 1)), max_size=9
+    ),
+    range_bytes=st.integers(1, 60),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ranges_of_the_list_hold_every_line_once(
+    tmp_path: Path, records: list[tuple[str, int, int]], range_bytes: int
+) -> None:
+    file = tmp_path / "acked.tsv"
+    file.write_text("".join(f"{topic}\t{partition}\t{offset}\t0000002a\n" for topic, partition, offset in records))
+    size = file.stat().st_size
+    tasks = [
+        AckedTask(path=str(file), start=start, end=min(start + range_bytes, size))
+        for start in range(0, size, range_bytes)
+    ]
+    found = []
+    for chunk in (chunk for task in tasks for chunk in read_acked(task)):
+        offsets, crcs = array("q", chunk.offsets), array("q", chunk.crcs)
+        assert set(crcs) == {42}
+        found += [(chunk.topic, chunk.partition, offset) for offset in offsets]
+    assert sorted(found) == sorted(records)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"lines 0 1 0000002a\n",
+        b"lines\t0\t1\t42\n",
+        b"lines\t0\t1\t0000002A\n",
+        b"lines\t0\t-1\t0000002a\n",
+        b"lines\t0\t9223372036854775808\t0000002a\n",
+        b"lines\t0\t1\t0000002a\r\n",
+        b"lines\t0\t1\t0000002a",
+        b"li nes\t0\t1\t0000002a\n",
+        b"x" * 600 + b"\n",
+    ],
+)
+def test_a_malformed_line_stops_the_audit_and_is_named(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "acked.tsv"
+    file.write_bytes(b"lines\t0\t0\t0000002a\n" + line)
+    (task,) = plan_acked(str(file))
+    with pytest.raises(AuditError, match=r"acked\.tsv.*(byte 19|9223372036854775808)"):
+        read_acked(task)
+
+
+def test_a_list_that_is_not_there_stops_the_audit(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match="cannot be read"):
+        plan_acked(str(tmp_path / "nowhere"))
+
+
+def test_an_empty_list_has_no_ranges(tmp_path: Path) -> None:
+    file = tmp_path / "acked.tsv"
+    file.touch()
+    assert plan_acked(str(file)) == []
+    assert acked_file.RANGE_BYTES > acked_file.LINE_BYTES_MAX

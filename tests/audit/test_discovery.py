@@ -1,0 +1,95 @@
+"""Which directories hold replicas, and what is said of those that do not."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.errors import AuditError
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import MetaProperties
+from minibroker.protocol.ids import TopicPartition
+from tests.audit.damage import ENCODED
+from tests.audit.planted_cluster import PlantedCluster
+
+DASHED = TopicPartition("a-b-0", 7)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path / "data")
+    cluster.write(DASHED, ENCODED)
+    return cluster
+
+
+def test_a_clusters_data_directory_holds_all_brokers(cluster: PlantedCluster) -> None:
+    (cluster.root / "zookeeper").mkdir()
+    (cluster.root / "broker-1.out").write_text("log lines")
+    inventory = discover([str(cluster.root)])
+    assert [log.broker for log in inventory.log_directories] == [1, 2, 3]
+    assert {(facts.topic, facts.partition) for facts in inventory.replicas} == {DASHED}
+
+
+def test_log_directories_can_be_given_one_by_one(cluster: PlantedCluster) -> None:
+    given = [str(cluster.log_directory(broker)) for broker in (3, 1)]
+    assert [log.broker for log in discover(given).log_directories] == [1, 3]
+
+
+def test_a_directory_given_twice_counts_once(cluster: PlantedCluster) -> None:
+    given = [str(cluster.root), f"{cluster.log_directory(1)}/."]
+    assert len(discover(given).replicas) == 3
+
+
+def test_the_broker_is_named_by_its_directory_when_meta_properties_are_gone(cluster: PlantedCluster) -> None:
+    file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
+    file.unlink()
+    inventory = discover([str(cluster.root)])
+    assert [log.broker for log in inventory.log_directories] == [1, 2, 3]
+    assert [(item.broker, item.file) for item in inventory.damage] == [(2, str(file))]
+
+
+def test_facts_are_read_from_the_checkpoints(cluster: PlantedCluster) -> None:
+    directory = cluster.log_directory(1)
+    recovery = checkpoints.format_offset_checkpoint({DASHED: 5})
+    (directory / checkpoints.RECOVERY_POINT_CHECKPOINT).write_bytes(recovery)
+    (directory / checkpoints.LOG_START_CHECKPOINT).write_bytes(checkpoints.format_offset_checkpoint({DASHED: 2}))
+    facts = discover([str(directory)]).replicas[0]
+    assert (facts.high_watermark, facts.recovery_point, facts.log_start_offset) == (24, 5, 2)
+    assert facts.cleanly_stopped
+    assert facts.epoch_entries == ((0, 0), (1, 9), (2, 19))
+
+
+def test_a_malformed_clean_marker_is_no_clean_stop(cluster: PlantedCluster) -> None:
+    marker = cluster.log_directory(1) / checkpoints.CLEAN_SHUTDOWN
+    marker.write_bytes(b"{")
+    inventory = discover([str(cluster.log_directory(1))])
+    assert not inventory.log_directories[0].cleanly_stopped
+    assert [item.file for item in inventory.damage] == [str(marker)]
+
+
+def test_directories_on_their_way_out_are_no_replicas(cluster: PlantedCluster) -> None:
+    replica = cluster.replica(1, DASHED)
+    replica.directory.rename(cluster.log_directory(1) / checkpoints.deleted_directory_name(DASHED, "abc"))
+    assert len(discover([str(cluster.root)]).replicas) == 2
+
+
+def test_directories_of_two_clusters_are_refused(cluster: PlantedCluster) -> None:
+    meta = MetaProperties(broker_id=2, cluster_id="other", directory_id="d", boot_id="b")
+    file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
+    file.write_bytes(checkpoints.format_meta_properties(meta))
+    with pytest.raises(AuditError, match="different clusters"):
+        discover([str(cluster.root)])
+
+
+@pytest.mark.parametrize("given", ["nowhere", "."])
+def test_a_directory_without_brokers_is_refused_with_what_to_give(tmp_path: Path, given: str) -> None:
+    with pytest.raises(AuditError, match="log director"):
+        discover([str(tmp_path / given)])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_stops_the_audit(cluster: PlantedCluster) -> None:
+    cluster.replica(1, DASHED).file(0).chmod(0)
+    with pytest.raises(AuditError, match="as a user who may"):
+        discover([str(cluster.root)])

@@ -1,0 +1,124 @@
+"""The report: outcome and exit code, JSON, Parquet, page, terminal."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from minibroker.audit.errors import AuditError
+from minibroker.audit.findings import FINDINGS_PER_KIND_MAX, Kind, finding, limited
+from minibroker.audit.html_page import html_page
+from minibroker.audit.run import run_audit
+from minibroker.audit.terminal import print_report
+from minibroker.protocol.ids import TopicPartition
+from tests.audit import damage
+from tests.audit.damage import BATCHES, ENCODED
+from tests.audit.planted_cluster import PlantedCluster
+
+LINES = TopicPartition("lines", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path / "data")
+    cluster.write(LINES, ENCODED)
+    return cluster
+
+
+def test_a_consistent_cluster_exits_with_0_and_says_how_much_was_judged(cluster: PlantedCluster) -> None:
+    report = run_audit([str(cluster.root)], "local", str(cluster.write_acked(LINES, BATCHES)))
+    assert report.exit_code == 0
+    assert report.summary == (
+        "consistent: 24 of 24 offsets were judged, all agree; 24 of 24 acknowledged records are in place"
+    )
+
+
+def test_findings_exit_with_10(cluster: PlantedCluster) -> None:
+    damage.flip_bit(cluster, LINES)
+    report = run_audit([str(cluster.root)], "local")
+    assert report.exit_code == 10
+    assert report.summary.startswith("inconsistent: 1 findings, first corrupt-batch")
+    assert [each.check for each in report.results if not each.success] == ["every batch passes its CRC"]
+
+
+def test_json_names_everything(cluster: PlantedCluster, tmp_path: Path) -> None:
+    expected = damage.flip_bit(cluster, LINES)
+    run_audit([str(cluster.root)], "local", output=str(tmp_path / "out"))
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert content["success"] is False
+    assert content["outcome"] == "inconsistent"
+    assert content["statistics"]["replicas"] == 3
+    (item,) = [each for each in content["findings"] if each["severity"] == "error"]
+    assert (item["kind"], item["broker"], item["topic"], item["partition"]) == ("corrupt-batch", 2, "lines", 0)
+    assert (item["offset"], item["position"]) == (expected.offset, expected.position)
+    assert content["meta"]["engine"] == "local"
+
+
+def test_parquet_has_a_row_per_finding(cluster: PlantedCluster, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    damage.remove_segment(cluster, LINES)
+    report = run_audit([str(cluster.root)], "local", output=str(tmp_path))
+    rows = parquet.read_table(tmp_path / "findings.parquet").to_pylist()
+    assert [(row["kind"], row["broker"], row["offset"]) for row in rows] == [
+        (item.kind, item.broker, item.offset) for item in report.findings
+    ]
+
+
+def test_the_page_is_self_contained_and_escapes(cluster: PlantedCluster) -> None:
+    hostile = cluster.root.rename(cluster.root.parent / "<b onclick=x>")
+    cluster.root = hostile
+    damage.flip_bit(cluster, LINES)
+    page = html_page(run_audit([str(hostile)], "local"))
+    assert "<script" not in page
+    assert "<b " not in page
+    assert "&lt;b onclick=x&gt;" in page
+    assert "http" not in page
+    assert "corrupt-batch" in page
+
+
+def test_the_terminal_shows_verdict_partition_and_place(cluster: PlantedCluster) -> None:
+    expected = damage.flip_bit(cluster, LINES)
+    out = StringIO()
+    print_report(run_audit([str(cluster.root)], "local"), Console(file=out, width=200))
+    text = out.getvalue()
+    assert "lines-0" in text
+    assert f"broker 2, offset {expected.offset}" in text
+    assert f"{expected.file} at {expected.position}" in text
+    assert text.rstrip().splitlines()[-1].startswith("inconsistent")
+
+
+def test_many_findings_of_a_kind_are_counted_not_listed() -> None:
+    many = [finding(Kind.CORRUPT_BATCH, "x", broker=1, topic="t", partition=0, offset=n) for n in range(1000)]
+    kept = limited(many)
+    assert len(kept) == FINDINGS_PER_KIND_MAX + 1
+    assert kept[-1].message == f"and {1000 - FINDINGS_PER_KIND_MAX} more of this kind, from here on"
+
+
+def test_an_unknown_engine_and_no_directory_cannot_run(cluster: PlantedCluster) -> None:
+    with pytest.raises(AuditError, match="engine 'flink' is unknown"):
+        run_audit([str(cluster.root)], "flink")
+    with pytest.raises(AuditError, match="no directory"):
+        run_audit([], "local")
+
+
+def test_one_replica_alone_is_consistent_and_says_that_nothing_was_compared(tmp_path: Path) -> None:
+    cluster = PlantedCluster(tmp_path, brokers=[1])
+    cluster.write(LINES, ENCODED)
+    report = run_audit([str(tmp_path)], "local")
+    assert report.exit_code == 0
+    assert "nothing was compared" in report.summary
+
+
+def test_an_audit_reads_and_leaves_every_file_as_it_was(cluster: PlantedCluster) -> None:
+    def state() -> dict[Path, tuple[int, bytes]]:
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in cluster.root.rglob("*") if path.is_file()
+        }
+
+    before = state()
+    run_audit([str(cluster.root)], "local", str(cluster.write_acked(LINES, BATCHES)))
+    after = state()
+    after.pop(cluster.root / "acked.tsv")
+    assert after == before

@@ -1,0 +1,195 @@
+"""Spark and the local engine say the same, in one Spark session; the data source on its own."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.errors import AuditError
+from minibroker.audit.findings import PartitionResult, Severity, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.run import run_audit
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import decode_records
+from tests.audit import damage
+from tests.audit.damage import BATCHES, BROKER, ENCODED
+from tests.audit.planted_cluster import PlantedCluster, encode, some_batches
+
+pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+from minibroker.audit.spark_job import judge_on_spark  # noqa: E402
+from minibroker.audit.spark_session import spark_session  # noqa: E402
+
+SEED = 3
+RANDOM_CASES = 60
+LINES = TopicPartition("lines", 0)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    with spark_session("local[2]") as session:
+        yield session
+
+
+def both_engines(
+    session: Any, cluster: PlantedCluster, acked: Path | None, range_bytes: int
+) -> tuple[list[PartitionResult], list[PartitionResult]]:
+    inventory = discover([str(cluster.root)])
+    name, with_values = None if acked is None else str(acked), acked is not None
+    locally = judge_locally(inventory, name, with_values=with_values)
+    on_spark = judge_on_spark(session, inventory, name, with_values=with_values, range_bytes=range_bytes)
+    return locally, on_spark
+
+
+@pytest.mark.parametrize("range_bytes", [1 << 20, 250])
+def test_every_planted_damage_is_found_by_spark_as_well(tmp_path: Path, session: Any, range_bytes: int) -> None:
+    cluster = PlantedCluster(tmp_path)
+    expected = {}
+    for plant in damage.ALL:
+        partition = TopicPartition(plant.__name__, 0)
+        cluster.write(partition, ENCODED)
+        acked = cluster.write_acked(partition, BATCHES)
+        expected[partition.topic] = plant(cluster, partition)
+    locally, on_spark = both_engines(session, cluster, acked, range_bytes)
+    assert on_spark == locally
+    for result in on_spark:
+        kind, offset, file, position = expected[result.topic]
+        places = [
+            (item.kind, item.broker, item.offset, item.file and Path(item.file).name, item.position)
+            for item in result.findings
+            if item.severity is Severity.ERROR
+        ]
+        assert (kind, BROKER, offset, file, position) in places
+
+
+def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:
+    """All cases of this property are partitions of one cluster, judged by one Spark job."""
+    chooser = random.Random(SEED)
+    cluster = PlantedCluster(tmp_path, clean=chooser.random() < 0.5)
+    for number in range(RANDOM_CASES):
+        partition = TopicPartition("random", number)
+        batches = some_batches(chooser.randrange(1, 20))
+        cluster.write(partition, encode(batches))
+        acked = cluster.write_acked(partition, batches)
+        for broker in cluster.brokers:
+            cluster.set_high_watermark(broker, partition, chooser.choice([None, 0, 3, 10, 40]))
+        for _ in range(chooser.randrange(4)):
+            _damage_at_random(chooser, cluster, partition)
+    locally, on_spark = both_engines(session, cluster, acked, range_bytes=333)
+    assert on_spark == locally
+    assert {result.verdict for result in locally} >= {Verdict.INCONSISTENT, Verdict.UNPROVEN, Verdict.IDENTICAL}
+
+
+def _damage_at_random(chooser: random.Random, cluster: PlantedCluster, partition: TopicPartition) -> None:
+    directory = cluster.replica(chooser.choice(cluster.brokers), partition).directory
+    file = chooser.choice(sorted(directory.iterdir()))
+    content = bytearray(file.read_bytes())
+    at = chooser.randrange(len(content) + 1)
+    what = chooser.randrange(6)
+    if what == 0 and content:
+        content[min(at, len(content) - 1)] ^= 1 << chooser.randrange(8)
+    elif what == 1:
+        del content[at:]
+    elif what == 2:
+        content[at:at] = chooser.randbytes(chooser.randrange(200))
+    elif what == 3:
+        content[at:at] = ENCODED[chooser.randrange(len(ENCODED))]
+    elif what == 4:
+        del content[at : at + chooser.randrange(200)]
+    else:
+        file.unlink()
+        return
+    file.write_bytes(content)
+
+
+def test_a_whole_audit_on_the_running_session_leaves_it_running(tmp_path: Path, session: Any) -> None:
+    cluster = PlantedCluster(tmp_path / "data")
+    cluster.write(LINES, ENCODED)
+    empty = TopicPartition("empty", 0)
+    cluster.replica(1, empty).directory.mkdir()
+    report = run_audit(
+        [str(cluster.root)], acked=str(cluster.write_acked(LINES, BATCHES)), output=str(tmp_path / "out")
+    )
+    assert (report.exit_code, report.meta.engine) == (0, "spark")
+    assert [(result.topic, result.verdict) for result in report.partitions] == [
+        ("empty", Verdict.EMPTY),
+        ("lines", Verdict.IDENTICAL),
+    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "findings.parquet",
+        "report.html",
+        "report.json",
+    ]
+    assert session.range(3).count() == 3
+
+
+def test_a_malformed_list_is_one_sentence_not_a_stack_trace(tmp_path: Path, session: Any) -> None:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    acked = cluster.write_acked(LINES, BATCHES)
+    acked.write_bytes(acked.read_bytes() + b"nonsense\n")
+    with pytest.raises(AuditError, match="the line at byte") as raised:
+        run_audit([str(tmp_path)], acked=str(acked))
+    assert "\n" not in str(raised.value)
+
+
+# the data source
+
+
+@pytest.fixture
+def planted(tmp_path: Path, session: Any) -> PlantedCluster:
+    from minibroker.audit.source import MinibrokerDataSource
+
+    session.dataSource.register(MinibrokerDataSource)
+    cluster = PlantedCluster(tmp_path)
+    for number in (0, 1):
+        cluster.write(TopicPartition("lines", number), ENCODED)
+    cluster.write(TopicPartition("other", 0), ENCODED[:2])
+    return cluster
+
+
+def test_batches_are_rows_and_corrupt_bytes_too(planted: PlantedCluster, session: Any) -> None:
+    expected = damage.flip_bit(planted, LINES)
+    rows = session.read.format("minibroker").option("range_bytes", "300").load(str(planted.root)).collect()
+    assert len(rows) == 3 * (2 * len(ENCODED) + 2)
+    (corrupt,) = [row for row in rows if row.problem is not None]
+    assert (corrupt.broker, corrupt.topic, corrupt.partition) == (BROKER, "lines", 0)
+    assert (corrupt.position, corrupt.base_offset, corrupt.problem) == (expected.position, None, "CRC does not match")
+    first = next(row for row in rows if row.broker == 1 and row.topic == "other" and row.position == 0)
+    assert (first.base_offset, first.end_offset, first.record_count, first.leader_epoch) == (0, 1, 1, 0)
+
+
+def test_records_are_rows_where_asked(planted: PlantedCluster, session: Any) -> None:
+    reader = session.read.format("minibroker").option("level", "record").option("range_bytes", "300")
+    frame = reader.load(str(planted.log_directory(1))).where("topic = 'lines' and partition = 1")
+    rows = sorted(frame.collect(), key=lambda row: int(row.offset))
+    expected = [record for batch in ENCODED for record in decode_records(batch)]
+    assert [
+        (row.offset, row.timestamp_ms, row.key, row.value, tuple((h.name, h.value) for h in row.headers))
+        for row in rows
+    ] == [(each.offset, each.timestamp_ms, each.key, each.value, each.headers) for each in expected]
+
+
+def test_names_given_as_options_keep_other_files_closed(planted: PlantedCluster, session: Any) -> None:
+    reader = session.read.format("minibroker").option("range_bytes", "1000")
+    frame = reader.option("paths", json.dumps([str(planted.root)])).load()
+    wanted = reader.option("topics", '["other"]').option("brokers", "[1, 2]").load()
+    assert wanted.rdd.getNumPartitions() < frame.rdd.getNumPartitions() / 2
+    assert {(row.broker, row.topic, row.partition) for row in wanted.collect()} == {(1, "other", 0), (2, "other", 0)}
+
+
+def test_a_filter_of_one_query_does_not_reach_the_next(planted: PlantedCluster, session: Any) -> None:
+    frame = session.read.format("minibroker").load(str(planted.root))
+    count = frame.count()
+    assert frame.where("topic = 'lines' and partition = 0").count() == 3 * len(ENCODED)
+    assert frame.count() == count == 3 * (2 * len(ENCODED) + 2)
+
+
+def test_an_unknown_level_is_refused(planted: PlantedCluster, session: Any) -> None:
+    with pytest.raises(Exception, match="level 'byte' is unknown"):
+        session.read.format("minibroker").option("level", "byte").load(str(planted.root)).collect()
