@@ -23,7 +23,9 @@ The rules:
    that neither it nor anything behind it is in the log: they go back to `fresh`, lose their sequences, and follow under
    a new identity. In any other position it only means that something else has to be settled first. 'Too large' (10)
    is treated in the same way, and the batch is replaced by its parts.
-5. Without idempotence one batch a partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
+5. The first batch under an identity travels alone: a broker that does not know the producer takes whatever sequence it
+   sees first (where old records were deleted), so a second batch could slip in before a first one that was refused.
+6. Without idempotence one batch a partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
    no answers and no retries: any number may be in flight.
 """
 
@@ -44,6 +46,7 @@ class PartitionQueue:
     """Everything of one partition that has no outcome yet."""
 
     __slots__ = (
+        "acquainted",
         "attempted",
         "broken",
         "failures",
@@ -77,6 +80,8 @@ class PartitionQueue:
         """Every sequence of this identity below it (on the circle) is in the log."""
         self.broken = False
         """A sequence has no batch any more (rule 3)."""
+        self.acquainted = False
+        """The broker has acknowledged something under this identity (rule 5)."""
 
     @property
     def idle(self) -> bool:
@@ -163,7 +168,7 @@ class Accumulator:
         """When the queue could next send something of its own accord; None if only an answer can help it on."""
         if queue.attempted and queue.in_flight < len(queue.attempted):
             return None if queue.in_flight else max(queue.retry_at_ms, now_ms)
-        if len(queue.attempted) >= self.in_flight_max or (queue.broken and queue.attempted):
+        if len(queue.attempted) >= self.in_flight_max or (queue.attempted and self._must_wait(queue)):
             return None
         if queue.fresh or (self.rushing and queue.open_batch is not None):
             return max(queue.retry_at_ms, now_ms)
@@ -203,7 +208,7 @@ class Accumulator:
         if attempted:
             if queue.in_flight < len(attempted):  # rule 2
                 return None if queue.in_flight else attempted[0]
-            if len(attempted) >= self.in_flight_max or queue.broken:
+            if len(attempted) >= self.in_flight_max or self._must_wait(queue):
                 return None
         if not queue.fresh:
             batch = queue.open_batch
@@ -214,6 +219,10 @@ class Accumulator:
         if not queue.fresh:
             self.seal(queue)
         return queue.fresh[0]
+
+    def _must_wait(self, queue: PartitionQueue) -> bool:
+        """Nothing new is sent behind what was attempted (rules 3 and 5)."""
+        return queue.broken or (self.idempotent and not queue.acquainted)
 
     def _renew(self, queue: PartitionQueue) -> bool:
         """Nothing of this queue is in doubt: go on as before if nothing is missing, else under a newer identity."""
@@ -228,6 +237,7 @@ class Accumulator:
         queue.identity = newest
         queue.next_sequence = queue.proven_sequence = 0
         queue.broken = False
+        queue.acquainted = False
         return True
 
     def _launch(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -260,6 +270,7 @@ class Accumulator:
             end = _after(batch.base_sequence, batch.record_count)
             if _is_ahead(end, queue.proven_sequence):
                 queue.proven_sequence = end
+            queue.acquainted = True
         if not batch.done:
             batch.base_offset = base_offset
             batch.leader_epoch = leader_epoch
@@ -280,6 +291,8 @@ class Accumulator:
             verdict = Verdict.FAIL
         elif verdict is Verdict.RESTART and not self.idempotent:
             verdict = Verdict.FAIL
+        elif verdict is Verdict.SPLIT and batch.maybe_written:
+            verdict = Verdict.FAIL  # written by an earlier attempt, its parts would be written twice
         elif verdict in (Verdict.RESTART, Verdict.SPLIT) and (queue.attempted[0] is not batch or queue.in_flight):
             verdict = Verdict.RETRY
         if verdict is Verdict.RESTART:

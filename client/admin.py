@@ -333,7 +333,7 @@ class AdminClient:
         """
         cluster = self._cluster_checked()
         deadline = self._deadline(timeout_ms)
-        await cluster.refresh(deadline)
+        await cluster.refresh_brokers(deadline)
         request = DescribeReplicaStateRequest(topics=None if topics is None else list(dict.fromkeys(topics)))
         broker_ids = sorted(cluster.metadata.brokers)
         answers = await asyncio.gather(*(self._replicas_of(broker_id, request, deadline) for broker_id in broker_ids))
@@ -468,7 +468,7 @@ class AdminClient:
         """Wait until every live broker knows leaders for all partitions of the topics (or has forgotten the topics)."""
         cluster = self._cluster_checked()
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
-        await cluster.refresh(deadline)
+        await cluster.refresh_brokers(deadline)
         waiting = sorted(cluster.metadata.brokers)
         while waiting:
             answers = await asyncio.gather(*(self._knows(broker_id, request, present) for broker_id in waiting))

@@ -24,6 +24,8 @@ BOOTSTRAP_TIMEOUT_MS = 10_000
 """How long start() looks for a first broker."""
 CALL_TIMEOUT_MS = 30_000
 """Deadline of a call that was given none."""
+FLUSH_SLACK_MS = 1_000
+"""flush() without a time waits this much longer than records have: each of them ends with its own error first."""
 CANCELLED_CLOSE_MS = 1_000
 """Leaving `async with` because of Ctrl-C or a cancelled task: what is in the buffers gets this long."""
 IN_FLIGHT_MAX_IDEMPOTENT = 5

@@ -32,6 +32,7 @@ from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
     CANCELLED_CLOSE_MS,
     FAILURES_REMEMBERED,
+    FLUSH_SLACK_MS,
     IN_FLIGHT_MAX_IDEMPOTENT,
     UNKNOWN_TOPIC_GRACE_MS,
     Deadline,
@@ -204,9 +205,8 @@ class Producer:
             self._closing = True
             return
         self._closing = True
-        limit_ms = self._sender_settings.delivery_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            deadline = Deadline(limit_ms)
+            deadline = self._flush_deadline(timeout_ms)
             await self._flush(deadline)
             if self._acks == 0:
                 await self._sender.barrier(deadline)
@@ -302,12 +302,17 @@ class Producer:
         awaited: nothing is lost silently.
         """
         self._check_open()
-        await self._flush(Deadline(self._sender_settings.delivery_timeout_ms if timeout_ms is None else timeout_ms))
+        await self._flush(self._flush_deadline(timeout_ms))
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions. Raises UnknownTopicOrPartition or CallTimedOut."""
         self._check_open()
         return list((await self._topic(topic, Deadline(self._max_block_ms))).queues)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much of buffer_memory is in use: what waits, is in flight, or is set aside for open batches."""
+        return self._memory_used
 
     # ------------------------------------------------------------------------------------------------- the slow paths
     def _begin_batch(
@@ -512,6 +517,11 @@ class Producer:
         self._flushes -= 1
         self._accumulator.rushing = self._flushes > 0
 
+    def _flush_deadline(self, timeout_ms: float | None) -> Deadline:
+        """By default long enough for every record to meet its own deadline first."""
+        own_ms = self._sender_settings.delivery_timeout_ms + FLUSH_SLACK_MS
+        return Deadline(own_ms if timeout_ms is None else timeout_ms)
+
     async def _flush(self, deadline: Deadline) -> None:
         pending = [batch for queue in self._accumulator.active_queues() for batch in queue.unfinished()]
         if pending:
@@ -537,6 +547,8 @@ class Producer:
                 await all_done
         except TimeoutError:
             waiting = [batch for batch in pending if not batch.done]
+            if not waiting:
+                return
             partitions = sorted({str(batch.topic_partition) for batch in waiting})
             raise FlushTimedOut(
                 f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged after "

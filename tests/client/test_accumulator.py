@@ -1,0 +1,451 @@
+"""The producer's rules of order and sequences, against a broker of a few lines and every order of events."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibroker.client.accumulator import Accumulator, PartitionQueue
+from minibroker.client.batches import Batch, ProducerIdentity
+from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error
+from minibroker.client.retry import Verdict
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import decode_records, read_header
+from tests.client.fake_cluster import FakePartition
+
+LEADER = 1
+PARTITION = TopicPartition("t", 0)
+REFUSALS = [
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.CORRUPT_MESSAGE,
+]
+FINAL_REFUSALS = [ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.MESSAGE_TOO_LARGE]
+
+
+class Sandbox:
+    """One partition's queue, its broker, and what lies between them."""
+
+    def __init__(self, *, idempotent: bool = True, acks: int = -1) -> None:
+        self.accumulator = Accumulator(batch_size=4_096, linger_ms=0, idempotent=idempotent, in_flight_max=5, acks=acks)
+        self.queue = PartitionQueue(PARTITION)
+        self.accumulator.set_leader(self.queue, LEADER, 0)
+        self.partition = FakePartition(LEADER, [LEADER])
+        self.under_way: list[tuple[Batch, bytes]] = []
+        """Batches in flight with the bytes that travel, in order of sending."""
+        self.batches: list[Batch] = []
+        self.now_ms = 0.0
+        self.record_number = 0
+        self.sent: dict[tuple[int, int, int], list[bytes | None]] = {}
+        """(producer id, epoch, sequence) -> values of the batch that was sent under it."""
+        if idempotent:
+            self.grant()
+
+    def grant(self) -> None:
+        had = self.accumulator.identity
+        generation = 0 if had is None else had.generation + 1
+        self.accumulator.identity = ProducerIdentity(7, generation, generation)
+        self.accumulator.identity_wanted = False
+
+    def fill(self, record_count: int = 2) -> Batch:
+        batch = self.accumulator.open(self.queue, self.now_ms, self.now_ms + 1_000)
+        for _ in range(record_count):
+            assert batch.append(None, b"%06d" % self.record_number, 0) is not None
+            self.record_number += 1
+        self.accumulator.seal(self.queue)
+        self.batches.append(batch)
+        return batch
+
+    def send(self) -> Batch | None:
+        """One request, if the rules allow one."""
+        drained = self.accumulator.drain(LEADER, self.now_ms, 1_000_000)
+        assert len(drained) <= 1, "one batch a partition in a request"
+        if not drained:
+            return None
+        batch = drained[0]
+        assert batch.packed is not None
+        assert not any(other is batch for other, _ in self.under_way)
+        header = read_header(batch.packed)
+        values = [record.value for record in decode_records(batch.packed)]
+        if header.producer_id >= 0:
+            key = (header.producer_id, header.producer_epoch, header.base_sequence)
+            assert self.sent.setdefault(key, values) == values, f"sequence {key} was given to two different batches"
+        self.under_way.append((batch, bytes(batch.packed)))
+        return batch
+
+    # ---------------------------------------------------------------------------------------------------- the broker
+    def answer(self, position: int = 0) -> None:
+        """The broker handles the request and answers."""
+        batch, records = self.under_way.pop(position)
+        code, offset = self.partition.append(records)
+        if code is ErrorCode.NONE:
+            self.accumulator.written(batch, offset, 0)
+        else:
+            self.accumulator.refused(batch, broker_error(code), self.now_ms)
+
+    def refuse(self, code: ErrorCode, position: int = 0) -> Verdict:
+        batch, _ = self.under_way.pop(position)
+        return self.accumulator.refused(batch, broker_error(code), self.now_ms)
+
+    def lose(self, handled_count: int = 0) -> None:
+        """The connection breaks: the first so many requests were handled, and nothing is answered."""
+        for _, records in self.under_way[:handled_count]:
+            self.partition.append(records)
+        while self.under_way:
+            batch, _ = self.under_way.pop(0)
+            self.accumulator.lost(batch, BrokerUnreachable("lost"), self.now_ms)
+
+    def expire(self, batch: Batch) -> None:
+        doubt = batch.maybe_written or batch.in_flight
+        self.accumulator.expire(batch, DeliveryTimedOut("too late", maybe_written=doubt))
+
+    def settle(self) -> None:
+        """No more faults: everything must come to an end."""
+        for _ in range(200):
+            self.now_ms += 1
+            if self.accumulator.identity_wanted:
+                self.grant()
+            while self.send() is not None:
+                pass
+            while self.under_way:
+                self.answer()
+            if self.queue.idle:
+                return
+        raise AssertionError("the queue never came to rest")
+
+    def check(self) -> None:
+        values = self.partition.values()
+        numbers = [int(value) for value in values if value is not None]
+        assert numbers == sorted(numbers), f"out of order: {numbers}"
+        assert len(set(numbers)) == len(numbers), f"written twice: {numbers}"
+        at = {record.value: record.offset for raw in self.partition.batches for record in decode_records(raw)}
+        for batch in self.leaves():
+            assert batch.done
+            for delta, value in enumerate(contents(batch)):
+                if batch.error is None:
+                    assert batch.base_offset is None or at[value] == batch.base_offset + delta
+                    assert value in at
+                elif isinstance(batch.error, DeliveryTimedOut) and not batch.error.maybe_written:
+                    assert value not in at, "said to be not written, but it is"
+
+    def leaves(self) -> list[Batch]:
+        found, todo = [], list(self.batches)
+        while todo:
+            batch = todo.pop()
+            if batch.parts:
+                todo.extend(part for _, part in batch.parts)
+            else:
+                found.append(batch)
+        return found
+
+
+def contents(batch: Batch) -> list[bytes | None]:
+    return [record.value for record in decode_records(batch.builder.close())]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("fill"), st.integers(1, 4)),
+        st.tuples(st.just("send"), st.just(0)),
+        st.tuples(st.just("send"), st.just(0)),
+        st.tuples(st.just("answer"), st.integers(0, 4)),
+        st.tuples(st.just("answer"), st.just(0)),
+        st.tuples(st.just("refuse"), st.integers(0, len(REFUSALS) - 1)),
+        st.tuples(st.just("refuse for ever"), st.integers(0, len(FINAL_REFUSALS) - 1)),
+        st.tuples(st.just("lose"), st.integers(0, 5)),
+        st.tuples(st.just("expire"), st.integers(0, 8)),
+        st.tuples(st.just("grant"), st.just(0)),
+        st.tuples(st.just("wrap"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def play(sandbox: Sandbox, steps: list[tuple[str, int]]) -> None:
+    for step, number in steps:
+        if step == "fill":
+            sandbox.fill(number)
+        elif step == "send":
+            sandbox.send()
+        elif step == "answer" and sandbox.under_way:
+            # answers may come in any order; a broker handles the requests of a connection in order
+            while number and len(sandbox.under_way) > 1:
+                sandbox.answer(0)
+                number -= 1
+            sandbox.answer(0)
+        elif step == "refuse" and sandbox.under_way:
+            sandbox.refuse(REFUSALS[number])
+        elif step == "refuse for ever" and sandbox.under_way:
+            sandbox.refuse(FINAL_REFUSALS[number])
+        elif step == "lose":
+            sandbox.lose(number)
+        elif step == "expire":
+            waiting = sandbox.queue.unfinished()
+            if waiting:
+                sandbox.expire(waiting[min(number, len(waiting) - 1)])
+        elif step == "grant" and sandbox.accumulator.identity_wanted:
+            sandbox.grant()
+        elif step == "wrap" and sandbox.queue.next_sequence == 0 and not sandbox.queue.attempted and not sandbox.sent:
+            start_near_the_end(sandbox)
+        assert len(sandbox.queue.attempted) <= sandbox.accumulator.in_flight_max
+        assert sandbox.queue.in_flight == sum(batch.in_flight for batch in sandbox.queue.attempted)
+
+
+def start_near_the_end(sandbox: Sandbox) -> None:
+    """As if two thousand million records had been written before."""
+    sandbox.queue.identity = sandbox.accumulator.identity
+    sandbox.queue.acquainted = True
+    sandbox.partition.producers[7] = (0, deque([(2**31 - 4, 2**31 - 4, 9)], maxlen=5))
+    sandbox.queue.next_sequence = sandbox.queue.proven_sequence = 2**31 - 3
+    sandbox.partition.start_offset = sandbox.partition.end_offset = 10
+
+
+@pytest.mark.invariant("I25", "I21")
+@given(steps=STEPS)
+@settings(max_examples=1_500)
+def test_whatever_happens_nothing_is_written_twice_or_out_of_order(steps: list[tuple[str, int]]) -> None:
+    sandbox = Sandbox()
+    play(sandbox, steps)
+    sandbox.settle()
+    sandbox.check()
+
+
+@given(steps=STEPS)
+@settings(max_examples=300)
+def test_without_idempotence_records_keep_their_order(steps: list[tuple[str, int]]) -> None:
+    sandbox = Sandbox(idempotent=False)
+    play(sandbox, [step for step in steps if step[0] != "wrap"])
+    sandbox.settle()
+    numbers = [int(value) for value in sandbox.partition.values() if value is not None]
+    first_seen = list(dict.fromkeys(numbers))
+    assert first_seen == sorted(first_seen)
+    assert all(batch.done for batch in sandbox.leaves())
+
+
+def acquainted() -> Sandbox:
+    """The broker has acknowledged a first record: offset 0, sequence 0."""
+    sandbox = Sandbox()
+    sandbox.fill(1)
+    sandbox.send()
+    sandbox.answer()
+    sandbox.batches.clear()
+    return sandbox
+
+
+def two_in_flight() -> Sandbox:
+    sandbox = acquainted()
+    sandbox.fill()
+    sandbox.fill()
+    sandbox.send()
+    sandbox.send()
+    return sandbox
+
+
+def sequences(sandbox: Sandbox) -> list[tuple[int, int]]:
+    """(producer epoch, sequence) of each batch in the log."""
+    return [(header.producer_epoch, header.base_sequence) for header in sandbox.partition.headers()]
+
+
+def test_several_batches_are_in_flight_at_once() -> None:
+    sandbox = acquainted()
+    for _ in range(7):
+        sandbox.fill()
+    sent = [sandbox.send() for _ in range(7)]
+    assert [batch is not None for batch in sent] == [True] * 5 + [False] * 2
+
+
+def test_the_first_batch_under_an_identity_travels_alone() -> None:
+    """Refused first, it would be overtaken where the broker takes any sequence from a producer it does not know."""
+    sandbox = Sandbox()
+    sandbox.partition.start_offset = sandbox.partition.end_offset = 5
+    sandbox.fill()
+    sandbox.fill()
+    sandbox.send()
+    assert sandbox.send() is None
+    sandbox.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    sandbox.settle()
+    sandbox.check()
+
+
+@pytest.mark.invariant("I25")
+def test_a_retry_keeps_its_sequence_and_is_not_written_twice() -> None:
+    sandbox = two_in_flight()
+    sandbox.lose(handled_count=2)
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)]
+    assert [batch.base_offset for batch in sandbox.batches] == [1, 3]
+
+
+def test_retries_go_one_at_a_time_and_oldest_first() -> None:
+    sandbox = two_in_flight()
+    sandbox.lose()
+    first = sandbox.send()
+    assert first is sandbox.batches[0]
+    assert sandbox.send() is None
+
+
+def test_a_retry_waits_for_its_back_off() -> None:
+    sandbox = two_in_flight()
+    sandbox.under_way.clear()
+    for batch in sandbox.batches:
+        sandbox.accumulator.lost(batch, BrokerUnreachable("lost"), retry_at_ms=50)
+    assert sandbox.send() is None
+    assert sandbox.accumulator.ready_at_ms(sandbox.queue, 0) == 50
+    sandbox.now_ms = 50
+    assert sandbox.send() is sandbox.batches[0]
+
+
+def test_a_new_leader_ends_the_back_off() -> None:
+    sandbox = two_in_flight()
+    sandbox.under_way.clear()
+    for batch in sandbox.batches:
+        sandbox.accumulator.lost(batch, BrokerUnreachable("lost"), retry_at_ms=50)
+    sandbox.accumulator.set_leader(sandbox.queue, LEADER, 1)
+    assert sandbox.send() is sandbox.batches[0]
+
+
+@pytest.mark.invariant("I25")
+def test_the_sequence_of_an_expired_batch_is_never_used_again() -> None:
+    sandbox = two_in_flight()
+    sandbox.lose()
+    sandbox.expire(sandbox.batches[0])
+    third = sandbox.fill()
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0), (1, 0), (1, 2)]
+    assert list(sandbox.sent) == [(7, 0, 0), (7, 0, 1), (7, 0, 3), (7, 1, 0), (7, 1, 2)], (
+        "nothing new under the broken epoch"
+    )
+    assert third.error is None
+    sandbox.check()
+
+
+def test_what_was_sent_behind_an_expired_batch_is_first_retried_as_it_was() -> None:
+    """It may have been written: only 'out of order' proves that it was not."""
+    sandbox = two_in_flight()
+    sandbox.lose(handled_count=2)
+    sandbox.expire(sandbox.batches[0])
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)]
+
+
+def test_an_acknowledgement_behind_an_expired_batch_spares_the_new_epoch() -> None:
+    sandbox = two_in_flight()
+    sandbox.lose(handled_count=2)
+    sandbox.expire(sandbox.batches[0])
+    sandbox.fill()
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3), (0, 5)]
+    assert not sandbox.accumulator.identity_wanted
+
+
+def test_a_batch_that_expires_unsent_leaves_no_gap() -> None:
+    sandbox = Sandbox()
+    first, second = sandbox.fill(), sandbox.fill()
+    sandbox.expire(first)
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0)]
+    assert second.error is None
+
+
+def test_an_expired_batch_in_flight_holds_its_place_until_its_answer() -> None:
+    sandbox = two_in_flight()
+    sandbox.expire(sandbox.batches[0])
+    assert sandbox.queue.in_flight == 2
+    sandbox.answer()
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_a_broker_that_forgot_us_is_met_under_a_new_epoch(code: ErrorCode) -> None:
+    sandbox = Sandbox()
+    sandbox.fill()
+    sandbox.send()
+    assert sandbox.refuse(code) is Verdict.RESTART
+    assert sandbox.send() is None
+    assert sandbox.accumulator.identity_wanted
+    sandbox.settle()
+    assert sequences(sandbox) == [(1, 0)]
+
+
+def test_out_of_order_behind_an_unsettled_batch_only_means_wait() -> None:
+    sandbox = two_in_flight()
+    assert sandbox.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, position=1) is Verdict.RETRY
+    sandbox.answer()
+    sandbox.settle()
+    assert sequences(sandbox) == [(0, 0), (0, 1), (0, 3)]
+
+
+def test_a_batch_too_large_is_sent_in_parts() -> None:
+    sandbox = Sandbox()
+    whole = sandbox.fill(8)
+    sandbox.send()
+    sandbox.refuse(ErrorCode.MESSAGE_TOO_LARGE)
+    behind = sandbox.fill()
+    sandbox.settle()
+    assert len(sandbox.partition.batches) >= 3
+    assert whole.done
+    assert whole.error is None
+    assert [whole.holder_of(delta)[0].error for delta in range(8)] == [None] * 8
+    offsets = [(part.base_offset or 0) + delta for part, delta in map(whole.holder_of, range(8))]
+    assert offsets == list(range(8))
+    assert behind.base_offset == 8
+    sandbox.check()
+
+
+def test_a_single_record_too_large_fails() -> None:
+    sandbox = Sandbox()
+    batch = sandbox.fill(1)
+    sandbox.send()
+    assert sandbox.refuse(ErrorCode.MESSAGE_TOO_LARGE) is Verdict.FAIL
+    assert batch.error is not None
+    assert batch.error.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_without_idempotence_one_batch_is_in_flight() -> None:
+    sandbox = Sandbox(idempotent=False)
+    sandbox.fill()
+    sandbox.fill()
+    assert sandbox.send() is not None
+    assert sandbox.send() is None
+
+
+def test_an_open_batch_waits_for_linger() -> None:
+    accumulator = Accumulator(batch_size=4_096, linger_ms=5, idempotent=False, in_flight_max=5, acks=1)
+    queue = PartitionQueue(PARTITION)
+    accumulator.set_leader(queue, LEADER, 0)
+    accumulator.open(queue, 100, 1_000).append(None, b"x", 0)
+    assert accumulator.ready_at_ms(queue, 100) == 105
+    assert accumulator.drain(LEADER, 104, 10_000) == []
+    assert len(accumulator.drain(LEADER, 105, 10_000)) == 1
+
+
+def test_rushing_sends_open_batches_at_once() -> None:
+    accumulator = Accumulator(batch_size=4_096, linger_ms=5_000, idempotent=False, in_flight_max=5, acks=1)
+    queue = PartitionQueue(PARTITION)
+    accumulator.set_leader(queue, LEADER, 0)
+    accumulator.open(queue, 100, 1_000).append(None, b"x", 0)
+    accumulator.rushing = True
+    assert len(accumulator.drain(LEADER, 100, 10_000)) == 1
+
+
+def test_a_request_carries_batches_of_several_partitions_and_takes_turns() -> None:
+    accumulator = Accumulator(batch_size=4_096, linger_ms=0, idempotent=False, in_flight_max=5, acks=1)
+    queues: list[PartitionQueue] = [PartitionQueue(TopicPartition("t", index)) for index in range(4)]
+    for queue in queues:
+        accumulator.set_leader(queue, LEADER, 0)
+        for _ in range(2):
+            accumulator.open(queue, 0, 1_000).append(None, b"x" * 1_000, 0)
+            accumulator.seal(queue)
+
+    def partitions(batches: list[Batch]) -> list[Any]:
+        for batch in batches:
+            accumulator.written(batch, 0, 0)
+        return [batch.topic_partition.partition for batch in batches]
+
+    turns = [partitions(accumulator.drain(LEADER, 0, 2_500)) for _ in range(4)]
+    assert turns == [[0, 1], [2, 3], [0, 1], [2, 3]]

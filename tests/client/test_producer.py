@@ -1,0 +1,673 @@
+"""The producer against fake brokers in simulated time."""
+
+import asyncio
+
+import pytest
+
+from minibroker.client.errors import (
+    BufferTimedOut,
+    ClientClosed,
+    ClusterUnreachable,
+    DeliveryAborted,
+    DeliveryTimedOut,
+    FlushTimedOut,
+    InvalidCall,
+    RecordTooLarge,
+    UndeliveredRecords,
+    UnknownTopicOrPartition,
+    broker_error,
+)
+from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS
+from minibroker.client.partitioner import murmur2_partitioner
+from minibroker.client.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    InitProducerIdRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
+
+
+def refusal(request: IncomingRequest, code: ErrorCode) -> Response:
+    """Refuse every partition of a produce request."""
+    body = request.body
+    assert isinstance(body, ProduceRequest)
+    return ProduceResponse(
+        responses=[
+            ProduceTopicResponse(
+                name=topic.name,
+                partition_responses=[
+                    ProducePartitionResponse(index=data.index, error_code=code) for data in topic.partition_data
+                ],
+            )
+            for topic in body.topic_data
+        ]
+    )
+
+
+def refuse_always(cluster: FakeCluster, code: ErrorCode) -> None:
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        return refusal(request, code) if isinstance(request.body, ProduceRequest) else None
+
+    cluster.intercept = intercept
+
+
+def on_produce(cluster: FakeCluster, *verdicts: bool | ErrorCode | None) -> None:
+    """What happens to the first produce requests, one after the other; the rest is handled as usual."""
+    left = list(verdicts)
+
+    def intercept(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if not isinstance(request.body, ProduceRequest) or not left:
+            return None
+        verdict = left.pop(0)
+        return refusal(request, verdict) if isinstance(verdict, ErrorCode) else verdict
+
+    cluster.intercept = intercept
+
+
+# ------------------------------------------------------------------------------------------------------ the usual case
+def test_a_record_that_was_sent_and_awaited_is_in_the_log(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            metadata = await producer.send_and_wait("t", b"hello", key=b"k", headers=[("h", b"1")], timestamp_ms=5)
+        assert (metadata.topic, metadata.partition, metadata.offset, metadata.leader_epoch) == ("t", 0, 0, 0)
+        assert metadata.timestamp_ms == 5
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"hello"]
+
+
+def test_leaving_the_block_delivers_what_is_buffered(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, linger_ms=10_000, runtime=runtime) as producer:
+            for value in numbered(5_000):
+                await producer.send("t", value)
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == numbered(5_000)
+
+
+def test_each_delivery_names_its_own_offset(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> list[int | None]:
+        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+            deliveries = [await producer.send("t", value) for value in numbered(500)]
+            assert not deliveries[-1].done
+            metadata = [await delivery for delivery in deliveries]
+            assert deliveries[-1].done
+            return [entry.offset for entry in metadata]
+
+    assert cluster.run(main) == list(range(500))
+
+
+def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        async with Producer(cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            start = asyncio.get_running_loop().time()
+            await producer.send_and_wait("t", b"x")
+            return asyncio.get_running_loop().time() - start
+
+    assert 0.2 <= cluster.run(main) < 0.21
+
+
+def test_without_linger_a_lone_record_leaves_at_once(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            start = asyncio.get_running_loop().time()
+            await producer.send_and_wait("t", b"x")
+            return asyncio.get_running_loop().time() - start
+
+    assert cluster.run(main) < 0.01
+
+
+def test_records_sent_in_one_go_share_a_batch(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+            await asyncio.gather(*(producer.send_and_wait("t", value) for value in numbered(100)))
+
+    cluster.run(main)
+    assert len(cluster.partition("t").batches) <= 2
+
+
+def test_the_same_key_always_meets_the_same_partition(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 5)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            for number in range(200):
+                metadata = await producer.send("many", b"v", key=b"key-%d" % (number % 17))
+                expected = murmur2_partitioner(b"key-%d" % (number % 17), 5)
+                assert metadata.topic_partition.partition == expected
+
+    cluster.run(main)
+
+
+def test_keyless_records_stick_to_a_partition_for_a_batch_and_reach_all(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 5)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+            for value in numbered(5_000):
+                await producer.send("many", value)
+
+    cluster.run(main)
+    counts = [len(cluster.partition("many", index).values()) for index in range(5)]
+    assert sum(counts) == 5_000
+    assert min(counts) > 0
+    batches = sum(len(cluster.partition("many", index).batches) for index in range(5))
+    assert batches < 5_000 / 30, "records were spread one by one"
+
+
+def test_a_null_value_and_a_null_key_travel(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", None, key=b"k")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [None]
+
+
+def test_one_request_carries_the_batches_of_several_partitions(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 6)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, linger_ms=5, runtime=runtime) as producer:
+            await producer.partitions_for("many")
+            for index in range(6):
+                await producer.send("many", b"v", partition=index)
+
+    cluster.run(main)
+    assert cluster.asked(ProduceRequest) == 3, "two of six partitions for each of three leaders"
+
+
+def test_acks_0_gives_no_offset_but_closing_waits_for_the_broker(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, acks=0, runtime=runtime) as producer:
+            metadata = await producer.send_and_wait("t", b"first")
+            assert metadata.offset is None
+            for value in numbered(3_000):
+                await producer.send("t", value)
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"first", *numbered(3_000)]
+
+
+# ------------------------------------------------------------------------------------------------------------ trouble
+def test_stale_metadata_is_healed_by_the_hint_in_the_refusal(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            stale = cluster.brokers[1].handle_metadata_now("t")
+            for broker in cluster.brokers.values():
+                broker.metadata_of = stale  # all brokers are behind: only the refusal knows better
+            cluster.partition("t").elect(2)
+            metadata = await producer.send_and_wait("t", b"b")
+            assert metadata.leader_epoch == 1
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"a", b"b"]
+
+
+def test_metadata_of_an_older_epoch_does_not_lead_back(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            stale = cluster.brokers[1].handle_metadata_now("t")
+            cluster.partition("t").elect(2)
+            await producer.send_and_wait("t", b"b")
+            for broker in cluster.brokers.values():
+                broker.metadata_of = stale
+            await asyncio.sleep(1)
+            before = cluster.asked(ProduceRequest)
+            await producer.send_and_wait("t", b"c")
+            assert cluster.asked(ProduceRequest) == before + 1, "the old leader was asked again"
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I25")
+def test_a_lost_answer_does_not_write_twice(cluster: FakeCluster) -> None:
+    on_produce(cluster, False)
+
+    async def main(runtime: Runtime) -> int | None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            return (await producer.send_and_wait("t", b"once")).offset
+
+    assert cluster.run(main) == 0, "the retry is told the offset of the first attempt"
+    assert cluster.partition("t").values() == [b"once"]
+
+
+@pytest.mark.invariant("I21", "I25")
+def test_five_requests_in_flight_survive_a_lost_connection_in_order(cluster: FakeCluster) -> None:
+    """B40."""
+    on_produce(cluster, None, None, None, False)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+            deliveries = [await producer.send("t", value) for value in numbered(2_000)]
+            for number, delivery in enumerate(deliveries):
+                assert (await delivery).offset == number
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == numbered(2_000)
+
+
+def test_a_killed_leader_costs_no_record_and_no_order(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+            for number, value in enumerate(numbered(3_000)):
+                await producer.send("t", value)
+                if number == 1_500:
+                    cluster.kill(1)
+                    asyncio.get_running_loop().call_later(3, cluster.partition("t").elect, 2)
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == numbered(3_000)
+
+
+def test_writes_go_on_soon_after_an_election(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.kill(1)
+            loop.call_later(3, cluster.partition("t").elect, 2)
+            start = loop.time()
+            await producer.send_and_wait("t", b"b")
+            return loop.time() - start
+
+    assert cluster.run(main) < 4
+
+
+def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.world.pause("broker1")
+            loop.call_later(3, cluster.partition("t").elect, 2)
+            start = loop.time()
+            await producer.send_and_wait("t", b"b")
+            return loop.time() - start
+
+    assert cluster.run(main) < 6
+
+
+def test_a_restarted_leader_is_found_again(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.kill(1)
+            loop.call_later(20, cluster.start_broker, 1)
+            await producer.send_and_wait("t", b"b")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"a", b"b"]
+
+
+def test_a_delivery_deadline_names_the_last_refusal(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+    cluster.partition("t").isr = [1]
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=3_000, runtime=runtime) as producer:
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"x")
+            text = str(caught.value)
+            assert "t-0 timed out after 3000 ms" in text
+            assert "last error: NOT_ENOUGH_REPLICAS from broker 1 for t-0 (epoch 0, ISR [1])" in text
+            assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert not caught.value.maybe_written
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I25")
+def test_after_a_sent_batch_expired_the_next_one_comes_under_a_new_epoch(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.intercept = lambda broker, request: isinstance(request.body, ProduceRequest) or None
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"lost")
+            assert caught.value.maybe_written
+            cluster.intercept = lambda broker, request: None
+            cluster.kill(1)  # what was under way comes back as lost
+            cluster.partition("t").elect(2)
+            await producer.send_and_wait("t", b"b")
+
+    cluster.run(main)
+    written = [(header.producer_epoch, header.base_sequence) for header in cluster.partition("t").headers()]
+    assert written == [(0, 0), (1, 0)]
+    assert cluster.asked(InitProducerIdRequest) == 2
+
+
+def test_a_final_refusal_is_raised_as_it_is(cluster: FakeCluster) -> None:
+    on_produce(cluster, ErrorCode.INVALID_RECORD)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(type(broker_error(ErrorCode.INVALID_RECORD))) as caught:
+                await producer.send_and_wait("t", b"x")
+            assert caught.value.code is ErrorCode.INVALID_RECORD
+            assert (await producer.send_and_wait("t", b"y")).offset == 0
+
+    cluster.run(main)
+
+
+def test_a_fenced_producer_takes_a_fresh_identity(cluster: FakeCluster) -> None:
+    on_produce(cluster, None, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            with pytest.raises(type(broker_error(ErrorCode.INVALID_PRODUCER_EPOCH))):
+                await producer.send_and_wait("t", b"b")
+            await producer.send_and_wait("t", b"c")
+
+    cluster.run(main)
+    ids = [header.producer_id for header in cluster.partition("t").headers()]
+    assert ids[0] != ids[1]
+
+
+def test_written_before_counts_as_success_without_offset(cluster: FakeCluster) -> None:
+    on_produce(cluster, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+
+    async def main(runtime: Runtime) -> int | None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            return (await producer.send_and_wait("t", b"x")).offset
+
+    assert cluster.run(main) is None
+
+
+# ------------------------------------------------------------------------------------------------- limits and deadlines
+def test_send_waits_while_memory_is_used_up_and_goes_on_when_it_is_free(cluster: FakeCluster) -> None:
+    most = 0
+
+    async def main(runtime: Runtime) -> None:
+        nonlocal most
+        async with Producer(
+            cluster.bootstrap, batch_size=2_048, buffer_memory=16_384, linger_ms=0, runtime=runtime
+        ) as producer:
+            for value in numbered(20_000):
+                await producer.send("t", value)
+                most = max(most, producer.buffered_bytes)
+
+    cluster.run(main)
+    assert most <= 16_384
+    assert cluster.partition("t").values() == numbered(20_000)
+
+
+def test_send_gives_up_waiting_for_memory_after_max_block(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        producer = Producer(
+            cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, max_block_ms=2_000, runtime=runtime
+        )
+        await producer.start()
+        start = loop.time()
+        with pytest.raises(BufferTimedOut, match=r"buffer_memory .4096 bytes. stayed full .* NOT_ENOUGH_REPLICAS"):
+            for value in numbered(1_000):
+                await producer.send("t", value)
+        assert 2 <= loop.time() - start < 2.2
+        with pytest.raises(FlushTimedOut):
+            await producer.close(timeout_ms=100)
+
+    cluster.run(main)
+
+
+def test_a_cancelled_send_leaves_the_memory_to_the_next(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=1_024, runtime=runtime) as producer:
+            first = await producer.send("t", b"x" * 500)
+            waiting = [asyncio.create_task(producer.send("t", b"y" * 500)) for _ in range(3)]
+            await asyncio.sleep(1)
+            waiting[0].cancel()
+            cluster.intercept = lambda broker, request: None
+            await first
+            deliveries = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [isinstance(delivery, asyncio.CancelledError) for delivery in deliveries] == [True, False, False]
+
+    cluster.run(main)
+
+
+def test_a_record_that_cannot_fit_is_refused_at_once(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, max_request_size=10_000, runtime=runtime) as producer:
+            with pytest.raises(RecordTooLarge, match="max_request_size is 10000"):
+                await producer.send("t", b"x" * 10_000)
+            await producer.send_and_wait("t", b"x" * 9_000)
+
+    cluster.run(main)
+
+
+def test_an_unknown_topic_is_an_error_after_a_short_grace(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            start = loop.time()
+            with pytest.raises(UnknownTopicOrPartition, match="'nosuch'"):
+                await producer.send("nosuch", b"x")
+            assert loop.time() - start < UNKNOWN_TOPIC_GRACE_MS / 1000 + 1
+
+    cluster.run(main)
+
+
+def test_a_topic_that_was_just_created_is_waited_for(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            asyncio.get_running_loop().call_later(2, cluster.add_topic, "new")
+            await producer.send_and_wait("new", b"x")
+
+    cluster.run(main)
+
+
+def test_a_partition_beyond_the_last_is_refused(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(UnknownTopicOrPartition, match=r"t-7.*has 1 partitions"):
+                await producer.send("t", b"x", partition=7)
+
+    cluster.run(main)
+
+
+def test_text_instead_of_bytes_is_refused_with_advice(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.partitions_for("t")
+            for wrong in ({"value": "text"}, {"value": b"x", "key": "text"}, {"value": b"x", "headers": [("a", 1)]}):
+                with pytest.raises(InvalidCall):
+                    await producer.send("t", **wrong)  # type: ignore[arg-type]
+
+    cluster.run(main)
+
+
+def test_no_call_hangs_when_every_broker_is_down(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        producer = Producer(cluster.bootstrap, delivery_timeout_ms=5_000, max_block_ms=2_000, runtime=runtime)
+        await producer.start()
+        await producer.send_and_wait("t", b"a")
+        for broker in cluster.brokers:
+            cluster.kill(broker)
+        start = loop.time()
+        with pytest.raises(DeliveryTimedOut, match="last error"):
+            await producer.send_and_wait("t", b"b")
+        assert loop.time() - start < 5.5
+        with pytest.raises(BufferTimedOut):
+            await producer.send("other", b"c")
+        await producer.send("t", b"d")
+        start = loop.time()
+        with pytest.raises(UndeliveredRecords, match="1 records could not be delivered"):
+            await producer.close()
+        assert loop.time() - start < 5.5
+
+    cluster.run(main)
+
+
+def test_start_without_any_broker_says_why_server_by_server(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer("broker1:1,broker2:2", bootstrap_timeout_ms=1_500, runtime=runtime)
+        start = asyncio.get_running_loop().time()
+        with pytest.raises(ClusterUnreachable, match=r"broker1:1.*broker2:2.*check bootstrap_servers"):
+            await producer.start()
+        assert asyncio.get_running_loop().time() - start < 2
+
+    cluster.run(main)
+
+
+def test_an_advertised_address_that_cannot_be_reached_is_diagnosed(cluster: FakeCluster) -> None:
+    cluster.advertised[1] = ("inside-the-container", 19_092)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer("broker2:9092", delivery_timeout_ms=2_000, runtime=runtime) as producer:
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"x")
+            assert "bootstrap broker2:9092 answered but advertises broker 1 as inside-the-container:19092" in str(
+                caught.value
+            )
+            assert "check advertised.listeners" in str(caught.value)
+
+    cluster.run(main)
+
+
+# -------------------------------------------------------------------------------------------------------- flush, close
+def test_flush_reports_failures_nobody_looked_at(cluster: FakeCluster) -> None:
+    on_produce(cluster, ErrorCode.INVALID_RECORD)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send("t", b"x")
+            with pytest.raises(UndeliveredRecords, match="INVALID_RECORD"):
+                await producer.flush()
+            await producer.flush()  # told once
+
+    cluster.run(main)
+
+
+def test_a_failure_that_was_awaited_is_not_reported_again(cluster: FakeCluster) -> None:
+    on_produce(cluster, ErrorCode.INVALID_RECORD)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            delivery = await producer.send("t", b"x")
+            with pytest.raises(type(broker_error(ErrorCode.INVALID_RECORD))):
+                await delivery
+
+    cluster.run(main)
+
+
+def test_flush_ends_at_its_deadline(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(cluster.bootstrap, runtime=runtime)
+        await producer.start()
+        delivery = await producer.send("t", b"x")
+        with pytest.raises(FlushTimedOut, match=r"1 batches for t-0 .* NOT_ENOUGH_REPLICAS"):
+            await producer.flush(timeout_ms=500)
+        with pytest.raises(FlushTimedOut):
+            await producer.close(timeout_ms=500)
+        with pytest.raises(DeliveryAborted):
+            await delivery
+
+    cluster.run(main)
+
+
+def test_an_exception_in_the_block_is_not_hidden_by_a_failed_flush(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def main(runtime: Runtime) -> None:
+        with pytest.raises(ZeroDivisionError) as caught:
+            async with Producer(cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime) as producer:
+                await producer.send("t", b"x")
+                _ = 1 // 0
+        assert "could not deliver everything" in caught.value.__notes__[0]
+
+    cluster.run(main)
+
+
+def test_a_cancelled_block_closes_within_a_second(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def block(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send("t", b"x")
+            await asyncio.Event().wait()
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(block(runtime))
+        await asyncio.sleep(1)
+        start = loop.time()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return loop.time() - start
+
+    assert cluster.run(main) < 1.2
+
+
+def test_a_closed_producer_says_so(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(cluster.bootstrap, runtime=runtime)
+        with pytest.raises(ClientClosed):
+            await producer.send("t", b"x")
+        await producer.start()
+        await producer.send_and_wait("t", b"x")
+        await producer.close()
+        await producer.close()
+        with pytest.raises(ClientClosed):
+            await producer.send("t", b"x")
+
+    cluster.run(main)
+
+
+def test_impossible_parameters_are_refused() -> None:
+    for wrong in (
+        {"acks": 2},
+        {"acks": 1, "enable_idempotence": True},
+        {"max_in_flight_requests_per_connection": 6},
+        {"linger_ms": -1},
+        {"batch_size": 10},
+        {"bootstrap_servers": ""},
+        {"bootstrap_servers": "host:port"},
+        {"delivery_timeout_ms": 1, "linger_ms": 5},
+    ):
+        with pytest.raises(InvalidCall):
+            Producer(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_broker_that_knows_no_topics_yet_does_not_make_us_forget(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            known = cluster.brokers[1].handle_metadata_now("nosuch")
+            assert isinstance(known, MetadataResponse)
+            for broker in cluster.brokers.values():
+                broker.metadata_of = known
+            await asyncio.sleep(1)
+            await producer.send_and_wait("t", b"b")
+
+    cluster.run(main)
+    assert TopicPartition("t", 0) in cluster.partitions
+    assert cluster.asked(MetadataRequest) > 2
