@@ -34,6 +34,7 @@ from minibroker.power_loss import CutTail, cut_unsynced_tails
 from minibroker.processes import ProcessIdentity, free_ports, identify
 from minibroker.protocol.checkpoints import parse_partition_directory_name
 
+CLIENT_ID = "minibroker-cluster"
 UP_TIMEOUT_S = 40.0
 """It takes 3 to 5 s; a busy machine is given time."""
 STOP_TIMEOUT_S = 30.0
@@ -72,7 +73,6 @@ class LocalCluster:
             brokers={broker_id: BrokerRecord(port=number) for broker_id, number in ports.items()},
             settings=dict(settings or {}),
         )
-        self._asker: Asker | None = None
         self._zookeeper_child: zookeeper_process.ZooKeeperProcess | None = None
 
     @classmethod
@@ -197,7 +197,6 @@ class LocalCluster:
         running = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) in ("running", "paused")]
         problems = [problem for problem in await asyncio.gather(*(self._end(i, timeout_s) for i in running)) if problem]
         await self._stop_zookeeper()
-        await self._close_asker()
         self._save()
         if wipe:
             shutil.rmtree(self.data_directory, ignore_errors=True)
@@ -232,7 +231,8 @@ class LocalCluster:
 
     async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:
         """What the running brokers say. Raises NoAnswer, ClusterFailed."""
-        return await look_at_cluster(self._ask(), self.answering_servers(), topics, timeout_s)
+        async with Asker(CLIENT_ID) as asker:
+            return await look_at_cluster(asker, self.answering_servers(), topics, timeout_s)
 
     async def wait_healthy(
         self, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], None] | None = None
@@ -274,7 +274,8 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         while True:
             self._refuse_dead_brokers()
-            answer = (await self._ask().replica_states([self.server(broker_id)], [], 1.0))[0]
+            async with Asker(CLIENT_ID) as asker:
+                answer = (await asker.replica_states([self.server(broker_id)], [], 1.0))[0]
             if not isinstance(answer, NoAnswer) and not answer.fenced:
                 return
             if time.monotonic() > deadline:
@@ -315,12 +316,16 @@ class LocalCluster:
         await self._kill(broker_id, "power loss")
         return cut_unsynced_tails(self.log_directory(broker_id))
 
-    def pause(self, broker_id: int) -> None:
+    async def pause(self, broker_id: int) -> None:
         """SIGSTOP: it hangs, its connections stay open."""
-        self._running(broker_id).send(signal.SIGSTOP)
+        process = self._running(broker_id)
+        process.send(signal.SIGSTOP)
+        await _wait_until(process.is_paused, KILL_TIMEOUT_S)
 
-    def resume(self, broker_id: int) -> None:
-        self._running(broker_id).send(signal.SIGCONT)
+    async def resume(self, broker_id: int) -> None:
+        process = self._running(broker_id)
+        process.send(signal.SIGCONT)
+        await _wait_until(lambda: not process.is_paused(), KILL_TIMEOUT_S)
 
     async def _kill(self, broker_id: int, how: str) -> None:
         process = self._running(broker_id)
@@ -349,20 +354,6 @@ class LocalCluster:
     def _save(self) -> None:
         if self.data_directory.exists():
             write_cluster_file(self.data_directory, self.record)
-
-    def _ask(self) -> Asker:
-        if self._asker is None:
-            self._asker = Asker("minibroker-cluster")
-        return self._asker
-
-    async def _close_asker(self) -> None:
-        if self._asker is not None:
-            await self._asker.close()
-            self._asker = None
-
-    async def close(self) -> None:
-        """Close the connections for questions; the processes go on."""
-        await self._close_asker()
 
     async def __aenter__(self) -> "LocalCluster":
         await self.up()

@@ -117,13 +117,7 @@ def up(
         settings=_parse_settings(settings),
     )
 
-    async def start() -> "ClusterView":
-        try:
-            return await local.up(timeout_s)
-        finally:
-            await local.close()
-
-    view = run_on_cluster(start(), timeout_s + 15, "cluster up")
+    view = run_on_cluster(local.up(timeout_s), timeout_s + 15, "cluster up")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
         return EXIT_FINE
@@ -174,8 +168,6 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
             return local, view, what_is_wrong(view, len(local.record.brokers))
         except (NoAnswer, ClusterFailed) as error:
             return local, None, [str(error)]
-        finally:
-            await local.close()
 
     local, view, reasons = run_on_cluster(look(), timeout_s, "cluster status")
     if as_json:

@@ -26,11 +26,8 @@ def _on_broker(doing: str) -> Callable[[Callable[..., Coroutine[Any, Any, dict[s
                 from minibroker.local_cluster import LocalCluster
 
                 local = LocalCluster.open(data_dir)
-                try:
-                    broker_id = await local.resolve(name)
-                    return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
-                finally:
-                    await local.close()
+                broker_id = await local.resolve(name)
+                return {"broker": broker_id, "action": doing} | await work(local, broker_id, timeout_s, **options)
 
             facts = run_on_cluster(act(), timeout_s + 5, f"cluster {doing}")
             if as_json:
@@ -62,7 +59,7 @@ async def kill(local: "LocalCluster", broker_id: int, timeout_s: float, power_lo
 @_on_broker("paused")
 async def pause(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
     """SIGSTOP a broker: it hangs."""
-    local.pause(broker_id)
+    await local.pause(broker_id)
     return {}
 
 
@@ -70,7 +67,7 @@ async def pause(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict
 @_on_broker("resumed")
 async def resume(local: "LocalCluster", broker_id: int, timeout_s: float) -> dict[str, Any]:
     """SIGCONT a paused broker."""
-    local.resume(broker_id)
+    await local.resume(broker_id)
     return {}
 
 

@@ -1,0 +1,201 @@
+"""The command line against a real cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from minibroker.local_cluster import LocalCluster
+from minibroker.protocol.checksum import crc32c
+from tests.system.conftest import CommandLine
+
+pytestmark = pytest.mark.system
+
+TRICKY = b"first\n\nwith CR\r\n\xff\xfe\n  spaces  \nlast without newline"
+
+
+def create(minibroker: CommandLine, topic: str, *options: str) -> str:
+    minibroker.run("topic", "create", "-t", topic, "--partitions", "1", *options)
+    return topic
+
+
+def test_what_is_produced_is_consumed_byte_for_byte(minibroker: CommandLine, tmp_path: Path) -> None:
+    topic = create(minibroker, "round-trip")
+    minibroker.run("produce", "-t", topic, stdin=TRICKY)
+    assert minibroker.run("consume", "-t", topic, "-e") == TRICKY + b"\n"
+
+
+def test_report_lists_every_acknowledged_record(minibroker: CommandLine, tmp_path: Path) -> None:
+    topic = create(minibroker, "reported")
+    report = tmp_path / "acknowledged"
+    (tmp_path / "input").write_bytes(b"a\nb\n")
+    out = minibroker.run("produce", "-t", topic, "--report", report, "--json", tmp_path / "input")
+    facts = json.loads(out)
+    assert (facts["records"], facts["bytes"], facts["not_acknowledged"]) == (2, 2, 0)
+    assert report.read_text() == f"reported\t0\t0\t{crc32c(b'a'):08x}\nreported\t0\t1\t{crc32c(b'b'):08x}\n"
+
+
+def test_keys_headers_and_format(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "keys")
+    minibroker.run("produce", "-t", topic, "-K", ":", "-H", "h=1", stdin=b"k:v\nno key\n")
+    out = minibroker.run("consume", "-t", topic, "-e", "-f", r"%t/%p/%o %K %k=%s %h\n")
+    assert out == b"keys/0/0 1 k=v h=1\nkeys/0/1 -1 =no key h=1\n"
+    first = json.loads(minibroker.run("consume", "-t", topic, "-c", "1", "-J"))
+    assert (first["offset"], first["key"], first["payload"], first["headers"]) == (0, "k", "v", ["h", "1"])
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("beginning", "01234"), ("3", "34"), ("-2", "34"), ("-99", "01234"), ("end", ""), ("@0", "01234")],
+)
+def test_reading_starts_where_it_is_told(minibroker: CommandLine, start: str, expected: str) -> None:
+    topic = "starts"
+    minibroker.run("topic", "create", "-t", topic, "--partitions", "1", "--if-not-exists")
+    if not minibroker.run("consume", "-t", topic, "-e"):
+        minibroker.run("produce", "-t", topic, stdin=b"0\n1\n2\n3\n4\n")
+    out = minibroker.run("consume", "-t", topic, "-e", "-o", start)
+    assert out.replace(b"\n", b"").decode() == expected
+
+
+def test_reading_from_a_time_to_come_finds_nothing_yet(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "later")
+    minibroker.run("produce", "-t", topic, stdin=b"now\n")
+    assert minibroker.run("consume", "-t", topic, "-e", "-o", "@2999-01-01T00:00:00+00:00") == b""
+
+
+def test_count_ends_reading(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "counted")
+    minibroker.run("produce", "-t", topic, stdin=b"a\nb\nc\n")
+    assert minibroker.run("consume", "-t", topic, "-c", "2") == b"a\nb\n"
+
+
+def test_interrupt_ends_an_endless_consumer_without_traceback(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "endless")
+    minibroker.run("produce", "-t", topic, stdin=b"a\n")
+    process = minibroker.start("consume", "-t", topic)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert errors.strip() == b""
+
+
+def test_reader_that_leaves_is_no_failure(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "left")
+    minibroker.run("produce", "-t", topic, stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 20_000)
+    process = minibroker.start("consume", "-t", topic, "-e")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(20) == 0
+
+
+def test_missing_topic_is_one_sentence_with_the_cure(minibroker: CommandLine) -> None:
+    run = minibroker.complete("produce", "-t", "not-there", "--timeout", "6", stdin=b"a\n")
+    assert run.returncode == 1
+    errors = run.stderr.decode()
+    assert "not-there" in errors and "minibroker topic create" in errors
+    assert "Traceback" not in errors
+
+
+def test_offsets_replicas_and_status_agree(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "counted-twice")
+    minibroker.run("produce", "-t", topic, stdin=b"a\nb\nc\n")
+    (row,) = [json.loads(line) for line in minibroker.run("offsets", "-t", topic, "--json").splitlines()]
+    assert (row["start_offset"], row["end_offset"]) == (0, 3)
+    replicas = [json.loads(line) for line in minibroker.run("replicas", "-t", topic, "--json").splitlines()]
+    assert {replica["role"] for replica in replicas} == {"leader", "follower"}
+    assert [replica["log_end_offset"] for replica in replicas] == [3, 3, 3]
+    status = json.loads(minibroker.run("cluster", "status", "--json"))
+    assert status["healthy"] is True
+
+
+def test_topic_is_described_altered_and_deleted(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "short-lived", "--config", "retention.ms=60000")
+    minibroker.run("topic", "alter", "-t", topic, "--config", "max.message.bytes=2048", "--unset", "retention.ms")
+    described = json.loads(minibroker.run("topic", "describe", "-t", topic, "--json"))
+    assert described["configs"] == {"max.message.bytes": "2048"}
+    assert sorted(described["partitions"][0]["isr"]) == [1, 2, 3]
+    minibroker.run("topic", "delete", "-t", topic)
+    assert topic.encode() not in minibroker.run("topic", "list").split()
+    minibroker.run("topic", "delete", "-t", topic, "--if-exists")
+
+
+def test_topic_that_may_lose_records_is_warned_of(minibroker: CommandLine) -> None:
+    run = minibroker.complete("topic", "create", "-t", "risky", "--replication-factor", "1")
+    assert run.returncode == 0
+    assert b"warning: risky has one replica" in run.stderr
+
+
+def test_verifiable_clients_speak_kafkas_events(minibroker: CommandLine) -> None:
+    topic = create(minibroker, "verifiable")
+    out = minibroker.run("verifiable-producer", "-t", topic, "-n", "3", "--value-prefix", "7")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["name"] for event in events] == [
+        "startup_complete",
+        *["producer_send_success"] * 3,
+        "shutdown_complete",
+        "tool_data",
+    ]
+    assert [(event["offset"], event["value"]) for event in events[1:4]] == [(0, "7.0"), (1, "7.1"), (2, "7.2")]
+    out = minibroker.run("verifiable-consumer", "-t", topic, "-n", "3", "--verbose")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["name"] for event in events][:3] == ["startup_complete", "partitions_assigned", "records_consumed"]
+    assert events[2]["partitions"] == [{"topic": topic, "partition": 0, "count": 3, "minOffset": 0, "maxOffset": 2}]
+    assert [event["value"] for event in events if event["name"] == "record_data"] == ["7.0", "7.1", "7.2"]
+
+
+def test_doctor_finds_every_broker_reachable(minibroker: CommandLine) -> None:
+    findings = [json.loads(line) for line in minibroker.run("doctor", "--json").splitlines()]
+    assert [finding for finding in findings if not finding["well"]] == []
+    assert {finding["check"] for finding in findings} >= {"java", "zookeeper", "broker 1", "broker 2", "broker 3"}
+
+
+def test_second_cluster_on_the_same_ports_names_their_owner(
+    minibroker: CommandLine, shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    port = str(shared_cluster.record.brokers[1].port)
+    run = minibroker.complete("cluster", "up", "--data-dir", tmp_path / "other", "--port", port, "--brokers", "1")
+    assert run.returncode == 1
+    assert f"minibroker cluster down --data-dir {shared_cluster.data_directory}" in run.stderr.decode()
+
+
+def test_one_record_is_quick(minibroker: CommandLine, tmp_path: Path) -> None:
+    """Medians of alternating runs, against a bare interpreter on the same noisy machine."""
+    topic = create(minibroker, "quick")
+    (tmp_path / "one").write_bytes(b"one\n")
+    commands = {
+        "bare": [minibroker.command()[0], "-c", "pass"],
+        "help": minibroker.command("--help"),
+        "produce": minibroker.command("produce", "-t", topic, tmp_path / "one"),
+        "consume": minibroker.command("consume", "-t", topic, "-c", "1"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(9):
+        for name, command in commands.items():
+            started = time.perf_counter()
+            subprocess.run(
+                command, env=minibroker.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+            )
+            seconds[name].append(time.perf_counter() - started)
+    bare, *others = (sorted(times)[len(times) // 2] for times in seconds.values())
+    assert others[0] < 8 * bare
+    assert others[1] < 25 * bare
+    assert others[2] < 25 * bare
+
+
+def test_top_prints_events_without_a_terminal(minibroker: CommandLine) -> None:
+    process = minibroker.start("top", "--json", "-n", "40", "--interval", "0.1")
+    time.sleep(1.0)
+    create(minibroker, "appears")
+    out, _ = process.communicate(timeout=30)
+    assert {"kind": "topic", "what": "topic appears was created"}.items() <= json.loads(out.splitlines()[0]).items()
+    assert process.returncode == os.EX_OK

@@ -1,0 +1,156 @@
+"""The launcher, and what a cluster of real processes survives."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.consumer import Consumer
+from minibroker.client.producer import Producer
+from minibroker.cluster_file import STATE_FILE
+from minibroker.cluster_view import ClusterView
+from minibroker.local_cluster import ClusterFailed, LocalCluster
+from minibroker.protocol.ids import TopicPartition
+from tests.system.conftest import CommandLine
+
+pytestmark = pytest.mark.system
+
+PARTITION = TopicPartition("t", 0)
+SESSION_AND_ELECTION_S = 3.0 + 2.5
+
+
+async def create_topic(cluster: LocalCluster, partitions: int = 1) -> None:
+    async with AdminClient(cluster.bootstrap_servers) as admin:
+        await admin.create_topic(PARTITION.topic, partitions=partitions)
+
+
+async def read_all(cluster: LocalCluster, count: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    async with Consumer("t", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        while len(values) < count:
+            values.append((await consumer.getone(timeout_ms=10_000)).value)
+    return values
+
+
+async def new_leader(cluster: LocalCluster, old_epoch: int) -> ClusterView:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        view = await cluster.look()
+        if view.partitions[PARTITION].leader_epoch > old_epoch and view.partitions[PARTITION].leader_id >= 0:
+            return view
+    raise AssertionError("no new leader")
+
+
+async def test_writes_go_on_after_a_killed_leader(own_cluster: LocalCluster) -> None:
+    await create_topic(own_cluster)
+    leader = await own_cluster.resolve("leader:t-0")
+    async with Producer(own_cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait("t", b"before")
+        await own_cluster.kill(leader)
+        started = time.monotonic()
+        metadata = await producer.send_and_wait("t", b"after")
+        assert time.monotonic() - started < SESSION_AND_ELECTION_S
+    assert (metadata.offset, metadata.leader_epoch) == (1, 1)
+    assert await own_cluster.resolve("leader:t-0") != leader
+    assert await read_all(own_cluster, 2) == [b"before", b"after"]
+    await own_cluster.start(leader)
+    view = await own_cluster.wait_healthy(30)
+    assert sorted(view.partitions[PARTITION].isr_nodes) == [1, 2, 3]
+
+
+@pytest.mark.invariant("I3")
+async def test_leader_that_lost_its_unsynced_tail_does_not_lead_on(own_cluster: LocalCluster) -> None:
+    await create_topic(own_cluster)
+    values = [b"%d" % number for number in range(100)]
+    async with Producer(own_cluster.bootstrap_servers) as producer:
+        for value in values:
+            await producer.send("t", value)
+    leader = await own_cluster.resolve("leader:t-0")
+    (cut,) = await own_cluster.lose_power(leader)
+    assert cut.bytes_lost > 0
+    await own_cluster.start(leader)
+    view = await new_leader(own_cluster, 0)
+    assert view.partitions[PARTITION].leader_id != leader
+    assert await read_all(own_cluster, 100) == values
+    await own_cluster.wait_healthy(30)
+
+
+async def test_clean_stop_hands_leadership_over_at_once(own_cluster: LocalCluster) -> None:
+    await create_topic(own_cluster)
+    leader = await own_cluster.resolve("leader:t-0")
+    await own_cluster.stop(leader)
+    view = await own_cluster.look()
+    assert view.partitions[PARTITION].leader_id not in (-1, leader)
+    with pytest.raises(ClusterFailed, match=f"broker {leader} does not run"):
+        await own_cluster.kill(leader)
+
+
+async def test_paused_leader_is_replaced_and_comes_back_as_follower(own_cluster: LocalCluster) -> None:
+    await create_topic(own_cluster)
+    leader = await own_cluster.resolve("leader:t-0")
+    await own_cluster.pause(leader)
+    assert own_cluster.process_state(leader) == "paused"
+    async with Producer(own_cluster.bootstrap_servers) as producer:
+        metadata = await producer.send_and_wait("t", b"a")
+    assert metadata.leader_epoch == 1
+    await own_cluster.resume(leader)
+    view = await own_cluster.wait_healthy(30)
+    assert view.partitions[PARTITION].leader_id != leader
+
+
+async def test_data_survives_down_and_up(own_cluster: LocalCluster) -> None:
+    await create_topic(own_cluster)
+    async with Producer(own_cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait("t", b"kept")
+    assert await own_cluster.down() == []
+    state = json.loads((own_cluster.data_directory / STATE_FILE).read_bytes())
+    assert sorted(state["partitions"]["t-0"]["isr"]) == [1, 2, 3]
+    again = LocalCluster.open(own_cluster.data_directory)
+    await again.up()
+    try:
+        assert await read_all(again, 1) == [b"kept"]
+        assert not (again.data_directory / STATE_FILE).exists()
+    finally:
+        await again.down()
+
+
+async def test_second_up_in_the_same_directory_is_refused(own_cluster: LocalCluster) -> None:
+    with pytest.raises(ClusterFailed, match="a cluster already runs in"):
+        await LocalCluster(own_cluster.data_directory).up()
+
+
+async def test_broker_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1, settings={"log.segment.bytes": "soon"})
+    with pytest.raises(ClusterFailed, match=r"broker 1 has ended by itself: .*log\.segment\.bytes"):
+        await cluster.up()
+    assert not cluster.is_running()
+
+
+def test_command_line_breaks_heals_and_audits(own_cluster: LocalCluster, tmp_path: Path) -> None:
+    minibroker = CommandLine(own_cluster)
+    minibroker.run("topic", "create", "-t", "t", "--partitions", "1")
+    report = tmp_path / "acknowledged"
+    minibroker.run("produce", "-t", "t", "--report", report, stdin=b"a\nb\n")
+    killed = json.loads(minibroker.run("cluster", "kill", "leader:t-0", "--json"))["broker"]
+    unhealthy = json.loads(minibroker.run("cluster", "status", "--json", code=10))
+    assert unhealthy["brokers"][str(killed)] == "down"
+    minibroker.run("produce", "-t", "t", stdin=b"c\n")
+    minibroker.run("cluster", "start", str(killed))
+    minibroker.run("cluster", "wait", "--brokers", "3")
+    minibroker.run("cluster", "stop", "controller")
+    assert minibroker.run("consume", "-t", "t", "-e") == b"a\nb\nc\n"
+    minibroker.run("cluster", "down")
+    audit = json.loads(
+        minibroker.run("audit", own_cluster.data_directory, "--engine", "local", "--acked", report, "--json")
+    )
+    assert audit["statistics"]["acked_in_place"] == 2
+    minibroker.run("cluster", "down", "--wipe")
+    assert not own_cluster.data_directory.exists()
+
+
+def test_wait_gives_up_in_time_and_says_why(own_cluster: LocalCluster) -> None:
+    run = CommandLine(own_cluster).complete("cluster", "wait", "--brokers", "4", "--timeout", "1")
+    assert run.returncode == 1
+    assert b"3 of 4 brokers are registered: [1, 2, 3]" in run.stderr
