@@ -1,0 +1,236 @@
+"""What administrators ask: topics, settings, and how cluster and replicas stand. Shapes and defaults.
+
+Owns: CreateTopics, DeleteTopics, DescribeConfigs, IncrementalAlterConfigs, DescribeCluster, DescribeReplicaState.
+Import from `messages`.
+"""
+# ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
+
+from enum import IntEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from minibroker.protocol.message_types import (
+    BROKERS_MAX,
+    I16,
+    I32,
+    I64,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+    TOPICS_MAX,
+    Configs,
+    Host,
+    Message,
+    Name,
+    Replicas,
+    Request,
+    Response,
+    Text,
+    Topic,
+)
+
+
+# ---------------------------------------------------------------------------------------------- CreateTopics, Delete
+class CreatableAssignment(Message, frozen=True, kw_only=True):
+    partition_index: I32
+    broker_ids: Replicas
+
+
+class CreatableTopic(Message, frozen=True, kw_only=True):
+    name: Topic
+    num_partitions: I32 = -1  # about: -1: the broker's num.partitions
+    replication_factor: I16 = -1  # about: -1: the broker's default.replication.factor
+    assignments: Annotated[list[CreatableAssignment], Meta(max_length=PARTITIONS_MAX)] = []
+    configs: Configs = {}
+
+
+class CreateTopicsRequest(Request, frozen=True, kw_only=True):
+    topics: Annotated[list[CreatableTopic], Meta(max_length=TOPICS_MAX)] = []
+    timeout_ms: I32 = 30_000
+    validate_only: bool = False
+
+
+class CreatableTopicResult(Message, frozen=True, kw_only=True):
+    name: Topic
+    topic_id: Name = ""
+    error_code: I16 = 0
+    error_message: Text | None = None
+    num_partitions: I32 = -1
+    replication_factor: I16 = -1
+
+
+class CreateTopicsResponse(Response, frozen=True, kw_only=True):
+    topics: Annotated[list[CreatableTopicResult], Meta(max_length=TOPICS_MAX)] = []
+
+
+class DeleteTopicsRequest(Request, frozen=True, kw_only=True):
+    topic_names: Annotated[list[Topic], Meta(max_length=TOPICS_MAX)] = []
+    timeout_ms: I32 = 30_000
+
+
+class DeletableTopicResult(Message, frozen=True, kw_only=True):
+    name: Topic
+    error_code: I16 = 0
+    error_message: Text | None = None
+
+
+class DeleteTopicsResponse(Response, frozen=True, kw_only=True):
+    responses: Annotated[list[DeletableTopicResult], Meta(max_length=TOPICS_MAX)] = []
+
+
+# ---------------------------------------------------------------------------------------------------------- Configs
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(IntEnum):
+    """Where a value came from; Kafka's numbers."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigOperation(IntEnum):
+    SET = 0
+    DELETE = 1
+
+
+class DescribeConfigsResource(Message, frozen=True, kw_only=True):
+    resource_type: I16
+    resource_name: Topic
+    configuration_keys: Annotated[list[Name], Meta(max_length=500)] | None = None
+
+
+class DescribeConfigsRequest(Request, frozen=True, kw_only=True):
+    resources: Annotated[list[DescribeConfigsResource], Meta(max_length=TOPICS_MAX)] = []
+
+
+class DescribedConfig(Message, frozen=True, kw_only=True):
+    name: Name
+    value: Text | None = None
+    read_only: bool = False
+    config_source: I16 = int(ConfigSource.DEFAULT)
+    is_sensitive: bool = False
+    documentation: Text = ""
+
+
+class DescribeConfigsResult(Message, frozen=True, kw_only=True):
+    error_code: I16 = 0
+    error_message: Text | None = None
+    resource_type: I16
+    resource_name: Topic
+    configs: Annotated[list[DescribedConfig], Meta(max_length=500)] = []
+
+
+class DescribeConfigsResponse(Response, frozen=True, kw_only=True):
+    results: Annotated[list[DescribeConfigsResult], Meta(max_length=TOPICS_MAX)] = []
+
+
+class AlterableConfig(Message, frozen=True, kw_only=True):
+    name: Name
+    config_operation: I16 = int(ConfigOperation.SET)
+    value: Text | None = None
+
+
+class AlterConfigsResource(Message, frozen=True, kw_only=True):
+    resource_type: I16
+    resource_name: Topic
+    configs: Annotated[list[AlterableConfig], Meta(max_length=500)] = []
+
+
+class IncrementalAlterConfigsRequest(Request, frozen=True, kw_only=True):
+    resources: Annotated[list[AlterConfigsResource], Meta(max_length=TOPICS_MAX)] = []
+    validate_only: bool = False
+
+
+class AlterConfigsResult(Message, frozen=True, kw_only=True):
+    error_code: I16 = 0
+    error_message: Text | None = None
+    resource_type: I16
+    resource_name: Topic
+
+
+class IncrementalAlterConfigsResponse(Response, frozen=True, kw_only=True):
+    responses: Annotated[list[AlterConfigsResult], Meta(max_length=TOPICS_MAX)] = []
+
+
+# -------------------------------------------------------------------------------------------------- DescribeCluster
+class DescribeClusterRequest(Request, frozen=True, kw_only=True):
+    pass
+
+
+class DescribeClusterBroker(Message, frozen=True, kw_only=True):
+    broker_id: I32
+    host: Host
+    port: I32
+    broker_epoch: I64 = -1
+
+
+class DescribeClusterResponse(Response, frozen=True, kw_only=True):
+    cluster_id: Name = ""
+    controller_id: I32 = -1
+    controller_epoch: I32 = -1
+    brokers: Annotated[list[DescribeClusterBroker], Meta(max_length=BROKERS_MAX)] = []
+
+
+# --------------------------------------------------------------------------------------------- DescribeReplicaState
+class DescribeReplicaStateRequest(Request, frozen=True, kw_only=True):
+    topics: Annotated[list[Topic], Meta(max_length=TOPICS_MAX)] | None = None  # about: None: all
+
+
+class RemoteReplicaState(Message, frozen=True, kw_only=True):
+    """What a leader knows of one follower."""
+
+    replica_id: I32
+    broker_epoch: I64 = -1
+    log_end_offset: I64 = -1  # about: -1: has not fetched in this leader epoch
+    lag: I64 = -1
+    last_caught_up_ago_ms: I64 = -1
+
+
+class EpochEntry(Message, frozen=True, kw_only=True):
+    epoch: I32
+    start_offset: I64
+
+
+class ReplicaStateDescription(Message, frozen=True, kw_only=True):
+    """One local replica, as this broker sees it at this moment."""
+
+    partition: I32
+    role: Name  # about: 'leader', 'follower', 'none' (no leader known), 'offline' (its log directory failed)
+    leader_id: I32 = -1
+    leader_epoch: I32 = -1
+    partition_epoch: I32 = -1
+    log_start_offset: I64 = 0
+    log_end_offset: I64 = 0
+    synced_end_offset: I64 = 0  # about: survives power loss
+    high_watermark: I64 = 0
+    leader_epoch_start: I64 = -1
+    epoch_history: Annotated[list[EpochEntry], Meta(max_length=100_000)] = []
+    assignment: Replicas = []
+    in_sync_replicas: Replicas = []
+    maximal_in_sync_replicas: Replicas = []
+    isr_state: Name = "committed"  # about: 'committed', 'pending-expand', 'pending-shrink'
+    min_insync_replicas: I32 = 1
+    remotes: Annotated[list[RemoteReplicaState], Meta(max_length=REPLICAS_MAX)] = []
+    size_bytes: I64 = 0
+    segment_count: I32 = 0
+    waiting_produce_requests: I32 = 0
+
+
+class DescribedReplicaTopic(Message, frozen=True, kw_only=True):
+    topic: Topic
+    partitions: Annotated[list[ReplicaStateDescription], Meta(max_length=PARTITIONS_MAX)]
+
+
+class DescribeReplicaStateResponse(Response, frozen=True, kw_only=True):
+    broker_id: I32 = -1
+    broker_epoch: I64 = -1
+    incarnation_id: Name = ""
+    fenced: bool = False  # about: past its ZooKeeper deadline (or not registered): it serves nothing
+    controller_id: I32 = -1
+    controller_epoch: I32 = -1
+    topics: Annotated[list[DescribedReplicaTopic], Meta(max_length=TOPICS_MAX)] = []

@@ -1,0 +1,196 @@
+"""What the controller orders brokers to do, and what brokers ask of the controller: shapes and defaults.
+
+Owns: LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterPartition. Import from `messages`.
+"""
+# ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from minibroker.protocol.message_types import (
+    BROKERS_MAX,
+    I16,
+    I32,
+    I64,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+    TOPICS_MAX,
+    Configs,
+    Host,
+    Message,
+    Name,
+    Replicas,
+    Request,
+    Response,
+    Topic,
+)
+
+
+# ---------------------------------------------------------------------------------------- from controller to broker
+class LeaderAndIsrPartition(Message, frozen=True, kw_only=True):
+    partition_index: I32
+    controller_epoch: I32
+    leader: I32
+    leader_epoch: I32
+    isr: Replicas
+    partition_epoch: I32
+    replicas: Replicas
+    is_new: bool = False
+    leader_recovery_state: I16 = 0  # about: 0 recovered, 1 recovering from an unclean election
+
+
+class LeaderAndIsrTopic(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    topic_id: Name
+    configs: Configs = {}  # about: ours: the topic's own settings, so that a new log never starts with the wrong ones
+    partition_states: Annotated[list[LeaderAndIsrPartition], Meta(max_length=PARTITIONS_MAX)]
+
+
+class BrokerEndpoint(Message, frozen=True, kw_only=True):
+    listener: Name
+    host: Host
+    port: I32
+
+
+class LiveBroker(Message, frozen=True, kw_only=True):
+    id: I32
+    broker_epoch: I64
+    shutting_down: bool = False  # about: in a controlled shutdown: must not join an ISR (KIP-841)
+    endpoints: Annotated[list[BrokerEndpoint], Meta(max_length=16)] = []
+
+
+class LeaderAndIsrRequest(Request, frozen=True, kw_only=True):
+    controller_id: I32
+    controller_epoch: I32
+    broker_epoch: I64
+    live_brokers: Annotated[list[LiveBroker], Meta(max_length=BROKERS_MAX)] = []
+    topic_states: Annotated[list[LeaderAndIsrTopic], Meta(max_length=TOPICS_MAX)] = []
+
+
+class PartitionError(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partition_index: I32
+    error_code: I16 = 0
+
+
+class LeaderAndIsrResponse(Response, frozen=True, kw_only=True):
+    partition_errors: Annotated[list[PartitionError], Meta(max_length=PARTITIONS_MAX)] = []
+
+
+class UpdateMetadataPartition(Message, frozen=True, kw_only=True):
+    partition_index: I32
+    controller_epoch: I32
+    leader: I32  # about: -1 none, -2 the partition is being deleted
+    leader_epoch: I32
+    isr: Replicas
+    partition_epoch: I32
+    replicas: Replicas
+    offline_replicas: Replicas = []
+
+
+class UpdateMetadataTopic(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    topic_id: Name
+    configs: Configs = {}
+    partition_states: Annotated[list[UpdateMetadataPartition], Meta(max_length=PARTITIONS_MAX)]
+
+
+class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
+    controller_id: I32
+    controller_epoch: I32
+    broker_epoch: I64
+    live_brokers: Annotated[list[LiveBroker], Meta(max_length=BROKERS_MAX)] = []
+    topic_states: Annotated[list[UpdateMetadataTopic], Meta(max_length=TOPICS_MAX)] = []
+
+
+class UpdateMetadataResponse(Response, frozen=True, kw_only=True):
+    pass
+
+
+LEADER_EPOCH_DURING_DELETE = -2
+"""leader_epoch of a StopReplica that deletes the topic: above every check (KIP-570)."""
+LEADER_DURING_DELETE = -2
+
+
+class StopReplicaPartition(Message, frozen=True, kw_only=True):
+    partition_index: I32
+    leader_epoch: I32
+    delete_partition: bool = False
+
+
+class StopReplicaTopic(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partition_states: Annotated[list[StopReplicaPartition], Meta(max_length=PARTITIONS_MAX)]
+
+
+class StopReplicaRequest(Request, frozen=True, kw_only=True):
+    controller_id: I32
+    controller_epoch: I32
+    broker_epoch: I64
+    topic_states: Annotated[list[StopReplicaTopic], Meta(max_length=TOPICS_MAX)] = []
+
+
+class StopReplicaResponse(Response, frozen=True, kw_only=True):
+    partition_errors: Annotated[list[PartitionError], Meta(max_length=PARTITIONS_MAX)] = []
+
+
+# ---------------------------------------------------------------------------------------- from broker to controller
+class TopicPartitions(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partitions: Annotated[list[I32], Meta(max_length=PARTITIONS_MAX)]
+
+
+class ControlledShutdownRequest(Request, frozen=True, kw_only=True):
+    broker_id: I32
+    broker_epoch: I64
+    # about: None: the broker stops. Else the whole set of its replicas that are offline now (a failed or full log
+    # directory); an empty list offers all of them again (hardening rule 13).
+    offline_partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_MAX)] | None = None
+
+
+class ControlledShutdownResponse(Response, frozen=True, kw_only=True):
+    remaining_partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_MAX)] = []
+
+
+class BrokerState(Message, frozen=True, kw_only=True):
+    broker_id: I32
+    broker_epoch: I64
+
+
+class AlterPartitionData(Message, frozen=True, kw_only=True):
+    partition_index: I32
+    leader_epoch: I32
+    new_isr_with_epochs: Annotated[list[BrokerState], Meta(max_length=REPLICAS_MAX)]
+    leader_recovery_state: I16 = 0
+    partition_epoch: I32
+
+
+class AlterPartitionTopic(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partitions: Annotated[list[AlterPartitionData], Meta(max_length=PARTITIONS_MAX)]
+
+
+class AlterPartitionRequest(Request, frozen=True, kw_only=True):
+    broker_id: I32
+    broker_epoch: I64
+    topics: Annotated[list[AlterPartitionTopic], Meta(max_length=TOPICS_MAX)] = []
+
+
+class AlterPartitionResult(Message, frozen=True, kw_only=True):
+    partition_index: I32
+    error_code: I16 = 0
+    leader_id: I32 = -1
+    leader_epoch: I32 = -1
+    isr: Replicas = []
+    leader_recovery_state: I16 = 0
+    partition_epoch: I32 = -1
+
+
+class AlterPartitionTopicResponse(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partitions: Annotated[list[AlterPartitionResult], Meta(max_length=PARTITIONS_MAX)]
+
+
+class AlterPartitionResponse(Response, frozen=True, kw_only=True):
+    topics: Annotated[list[AlterPartitionTopicResponse], Meta(max_length=TOPICS_MAX)] = []
