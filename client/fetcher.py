@@ -152,8 +152,10 @@ class Fetcher:
         blocked: set[BrokerId] = set()
         next_ms: list[float] = []
         for cursor in self._cursors.values():
-            if cursor.needs_reset or cursor.needs_validation:
-                self._resolve.set()
+            if cursor.needs_reset or (cursor.needs_validation and cursor.leader is not None):
+                self._resolve.set()  # without a leader there is nobody to ask: metadata will wake us
+            elif cursor.needs_validation:
+                self._cluster.request_refresh()
             if not cursor.wants_data:
                 continue
             if cursor.leader is None:
