@@ -4,6 +4,7 @@ Owns: numbers, deadlines, and the checks of what users pass in. Refuses to know 
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from minibroker.client.errors import InvalidCall
@@ -49,12 +50,12 @@ class Deadline:
         self._at = self._loop.time() + timeout_ms / 1000
 
     def remaining_ms(self) -> int:
-        """Whole milliseconds left, at least 0."""
-        return max(0, round((self._at - self._loop.time()) * 1000))
+        """Whole milliseconds left, rounded up, at least 0: never 0 before the time has come."""
+        return max(0, math.ceil((self._at - self._loop.time()) * 1000))
 
     @property
     def passed(self) -> bool:
-        return self.remaining_ms() <= 0
+        return self._loop.time() >= self._at
 
     def at_most(self, limit_ms: float) -> int:
         """The smaller of what is left and a limit for one step; at least 1, so that a step may be tried."""

@@ -496,7 +496,7 @@ def test_text_instead_of_bytes_is_refused_with_advice(cluster: FakeCluster) -> N
             await producer.partitions_for("t")
             for wrong in ({"value": "text"}, {"value": b"x", "key": "text"}, {"value": b"x", "headers": [("a", 1)]}):
                 with pytest.raises(InvalidCall):
-                    await producer.send("t", **wrong)  # type: ignore[arg-type]
+                    await producer.send("t", **wrong)
 
     cluster.run(main)
 
@@ -654,7 +654,7 @@ def test_impossible_parameters_are_refused() -> None:
         {"delivery_timeout_ms": 1, "linger_ms": 5},
     ):
         with pytest.raises(InvalidCall):
-            Producer(**wrong)  # type: ignore[arg-type]
+            Producer(**wrong)
 
 
 def test_a_broker_that_knows_no_topics_yet_does_not_make_us_forget(cluster: FakeCluster) -> None:

@@ -1,0 +1,499 @@
+"""The consumer against fake brokers in simulated time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minibroker.client.consumer import UNREACHABLE_AFTER_MS, Consumer
+from minibroker.client.errors import (
+    CallTimedOut,
+    ClientClosed,
+    CorruptRecords,
+    InvalidCall,
+    LogTruncated,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    OffsetForLeaderEpochRequest,
+    Response,
+)
+from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+
+T0 = TopicPartition("t", 0)
+
+
+def fill(cluster: FakeCluster, count: int, *, topic: str = "t", index: int = 0, batch: int = 10) -> None:
+    """Records 000000, 000001, .. in batches; timestamps in seconds."""
+    partition = cluster.partition(topic, index)
+    start = partition.end_offset
+    for first in range(start, start + count, batch):
+        numbers = range(first, min(first + batch, start + count))
+        partition.append(bytes(build_batch([(b"k", b"%06d" % n, n * 1_000, (("h", b"1"),)) for n in numbers])))
+    cluster.brokers[1].wake_fetches()
+
+
+def numbered(start: int, end: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(start, end)]
+
+
+def earliest(cluster: FakeCluster, runtime: Runtime, **settings: object) -> Consumer:
+    settings.setdefault("auto_offset_reset", "earliest")
+    return Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime, **settings)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def test_records_come_in_order_with_all_they_carry(cluster: FakeCluster) -> None:
+    fill(cluster, 95)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            seen = []
+            async for record in consumer:
+                seen.append(record)
+                if len(seen) == 95:
+                    break
+        assert [record.value for record in seen] == numbered(0, 95)
+        assert [record.offset for record in seen] == list(range(95))
+        last = seen[-1]
+        assert (last.topic, last.partition, last.leader_epoch, last.timestamp_ms) == ("t", 0, 0, 94_000)
+        assert (last.key, last.headers) == (b"k", (("h", b"1"),))
+
+    cluster.run(main)
+
+
+def test_the_default_is_to_begin_at_the_end(cluster: FakeCluster) -> None:
+    fill(cluster, 20)
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime) as consumer:
+            assert await consumer.position(T0) == 20
+            fill(cluster, 3)
+            assert (await consumer.getone(timeout_ms=1_000)).offset == 20
+
+    cluster.run(main)
+
+
+def test_new_records_end_the_long_poll_at_once(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime, fetch_max_wait_ms=10_000) as consumer:
+            loop.call_later(3, fill, cluster, 1)
+            start = loop.time()
+            await consumer.getone(timeout_ms=60_000)
+            return loop.time() - start
+
+    assert 2.9 < cluster.run(main) < 3.1
+
+
+def test_getmany_hands_out_at_most_what_was_asked_and_loses_nothing(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        seen: list[bytes | None] = []
+        async with earliest(cluster, runtime) as consumer:
+            while len(seen) < 100:
+                records = (await consumer.getmany(timeout_ms=1_000, max_records=7))[T0]
+                assert 1 <= len(records) <= 7
+                seen.extend(record.value for record in records)
+                assert await consumer.position(T0) == len(seen)
+        assert seen == numbered(0, 100)
+
+    cluster.run(main)
+
+
+def test_getmany_without_data_returns_empty_at_its_deadline(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            start = loop.time()
+            assert await consumer.getmany(timeout_ms=2_000) == {}
+            assert 2 <= loop.time() - start < 2.1
+            assert consumer.connection_state(T0).state == "fetching"
+            assert consumer.connection_state(T0).healthy
+
+    cluster.run(main)
+
+
+def test_getmany_of_one_partition_leaves_the_others(cluster: FakeCluster) -> None:
+    cluster.add_topic("two", 2)
+    fill(cluster, 20, topic="two", index=0)
+    fill(cluster, 20, topic="two", index=1)
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer(
+            "two", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
+        ) as consumer:
+            first, second = consumer.assignment()
+            await consumer.getmany(timeout_ms=1_000, max_records=3)
+            seen = 0
+            while seen < 15:
+                records = await consumer.getmany(second, timeout_ms=1_000, max_records=15 - seen)
+                assert set(records) == {second}
+                seen += len(records[second])
+            rest: dict[TopicPartition, list[int]] = {first: [], second: []}
+            while sum(map(len, rest.values())) < 22:
+                for partition, records_of in (await consumer.getmany(timeout_ms=1_000)).items():
+                    rest[partition].extend(record.offset for record in records_of)
+            assert rest[first] == list(range(rest[first][0], 20))
+            assert rest[second] == list(range(rest[second][0], 20))
+
+    cluster.run(main)
+
+
+def test_batches_come_as_columns(cluster: FakeCluster) -> None:
+    fill(cluster, 95)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.seek_to_beginning()
+            consumer.seek(T0, 33)
+            values: list[bytes | None] = []
+            expected = 33
+            while len(values) < 62:
+                for batch in await consumer.getmany_batches(timeout_ms=1_000):
+                    assert batch.base_offset == expected
+                    assert len(batch.keys) == len(batch.timestamps_ms) == len(batch)
+                    expected += len(batch)
+                    values.extend(batch.values)
+        assert values == numbered(33, 95)
+
+    cluster.run(main)
+
+
+def test_a_batch_larger_than_the_fetch_limit_still_comes(cluster: FakeCluster) -> None:
+    fill(cluster, 2_000, batch=1_000)
+
+    def whole_batches_only(broker: int, request: IncomingRequest) -> Response | None:
+        body = request.body
+        if not isinstance(body, FetchRequest):
+            return None
+        answer = cluster.brokers[broker].fetch(body)
+        asked, given = body.topics[0].partitions[0], answer.responses[0].partitions[0]
+        if len(given.records) <= asked.partition_max_bytes:
+            return None
+        cut = FetchPartitionResponse(
+            partition_index=0, high_watermark=given.high_watermark, records=given.records[: asked.partition_max_bytes]
+        )
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[cut])])
+
+    cluster.intercept = whole_batches_only
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, max_partition_fetch_bytes=1_000) as consumer:
+            seen = [(await consumer.getone(timeout_ms=5_000)).value for _ in range(2_000)]
+        assert seen == numbered(0, 2_000)
+
+    cluster.run(main)
+
+
+def test_one_fetch_a_leader_is_in_flight(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 9)
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer(
+            "many", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
+        ) as consumer:
+            await consumer.getmany(timeout_ms=5_050)
+        assert cluster.asked(FetchRequest) <= 3 * 12
+
+    cluster.run(main)
+
+
+# ----------------------------------------------------------------------------------------------------------- positions
+def test_seek_goes_where_it_is_told_even_in_the_middle_of_a_batch(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert (await consumer.getone(timeout_ms=1_000)).offset == 0
+            for offset in (57, 3, 99, 57):
+                consumer.seek(T0, offset)
+                assert (await consumer.getone(timeout_ms=2_000)).offset == offset
+            await consumer.seek_to_beginning(T0)
+            assert (await consumer.getone(timeout_ms=2_000)).offset == 0
+            await consumer.seek_to_end()
+            assert await consumer.position(T0) == 100
+
+    cluster.run(main)
+
+
+def test_pause_keeps_the_place_and_resume_goes_on(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            for offset in range(13):
+                assert (await consumer.getone(timeout_ms=1_000)).offset == offset
+            consumer.pause(T0)
+            assert await consumer.getmany(timeout_ms=1_000) == {}
+            assert consumer.connection_state(T0).state == "paused"
+            consumer.resume(T0)
+            assert (await consumer.getone(timeout_ms=2_000)).offset == 13
+
+    cluster.run(main)
+
+
+def test_offsets_can_be_asked_for(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+    cluster.partition("t").trim_before(20)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert await consumer.beginning_offsets([T0]) == {T0: 20}
+            assert await consumer.end_offsets([T0]) == {T0: 100}
+            found = await consumer.offsets_for_times({T0: 41_500})
+            answer = found[T0]
+            assert answer is not None
+            assert answer.offset == 42
+            assert await consumer.offsets_for_times({T0: 10**12}) == {T0: None}
+            await consumer.getone(timeout_ms=1_000)
+            assert consumer.highwater(T0) == 100
+
+    cluster.run(main)
+
+
+def test_assign_reads_exactly_those_partitions(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 3)
+    for index in range(3):
+        fill(cluster, 5, topic="many", index=index)
+
+    async def main(runtime: Runtime) -> None:
+        chosen = TopicPartition("many", 2)
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", runtime=runtime
+        ) as consumer:
+            with pytest.raises(InvalidCall, match="nothing is assigned"):
+                await consumer.getmany(timeout_ms=100)
+            consumer.assign([chosen])
+            assert consumer.assignment() == [chosen]
+            records = [await consumer.getone(timeout_ms=1_000) for _ in range(5)]
+            assert {record.partition for record in records} == {2}
+            with pytest.raises(InvalidCall, match="many-0 is not assigned"):
+                consumer.seek(TopicPartition("many", 0), 1)
+
+    cluster.run(main)
+
+
+def test_out_of_range_follows_the_policy(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+    cluster.partition("t").trim_before(50)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            consumer.seek(T0, 3)
+            assert (await consumer.getone(timeout_ms=2_000)).offset == 50
+
+    cluster.run(main)
+
+
+def test_out_of_range_without_policy_is_raised_until_a_seek(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+    cluster.partition("t").trim_before(50)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, auto_offset_reset="none") as consumer:
+            consumer.seek(T0, 3)
+            for _ in range(2):
+                with pytest.raises(OffsetOutOfRange, match="t-0"):
+                    await consumer.getone(timeout_ms=2_000)
+            consumer.seek(T0, 60)
+            assert (await consumer.getone(timeout_ms=2_000)).offset == 60
+
+    cluster.run(main)
+
+
+# ------------------------------------------------------------------------------------------------------------- trouble
+@pytest.mark.invariant("I22")
+def test_a_truncation_is_reported_with_the_divergent_offset(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(100):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.partition("t").truncate_to(70)
+            cluster.partition("t").elect(2)
+            fill(cluster, 40)
+            for _ in range(2):
+                with pytest.raises(LogTruncated, match=r"read up to 100, but it differs from offset 70") as caught:
+                    await consumer.getone(timeout_ms=10_000)
+            assert caught.value.divergent_offset == 70
+            assert consumer.connection_state(T0).state == "halted"
+            consumer.seek(T0, 70)
+            record = await consumer.getone(timeout_ms=2_000)
+            assert (record.offset, record.leader_epoch) == (70, 1)
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I22")
+def test_on_request_a_truncation_is_followed(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, on_truncation="reset") as consumer:
+            for _ in range(100):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.partition("t").truncate_to(70)
+            cluster.partition("t").elect(2)
+            fill(cluster, 40)
+            assert (await consumer.getone(timeout_ms=10_000)).offset == 70
+
+    cluster.run(main)
+
+
+def test_a_clean_election_is_validated_and_goes_unnoticed(cluster: FakeCluster) -> None:
+    fill(cluster, 50)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(50):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.kill(1)
+            cluster.partition("t").elect(2)
+            fill(cluster, 50)
+            for offset in range(50, 100):
+                assert (await consumer.getone(timeout_ms=10_000)).offset == offset
+        assert cluster.asked(OffsetForLeaderEpochRequest) == 1
+
+    cluster.run(main)
+
+
+def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(10):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.world.pause("broker1")
+            cluster.partition("t").elect(2)
+            fill(cluster, 1)
+            start = loop.time()
+            await consumer.getone(timeout_ms=60_000)
+            return loop.time() - start
+
+    assert cluster.run(main) < 6
+
+
+def test_no_broker_is_told_from_no_data(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            assert await consumer.getmany(timeout_ms=2_000) == {}
+            state = consumer.connection_state(T0)
+            assert state.state == "connecting"
+            assert not state.healthy
+            assert state.error is not None
+            assert state.last_answer_ms_ago is not None
+            assert state.last_answer_ms_ago > 1_000
+
+    cluster.run(main)
+
+
+def test_iterating_ends_with_an_error_when_nobody_answers_for_a_minute(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            start = loop.time()
+            with pytest.raises(CallTimedOut, match="no leader of any assigned partition answered"):
+                async for _ in consumer:
+                    pass
+            assert loop.time() - start < UNREACHABLE_AFTER_MS / 1000 + 5
+            for broker in cluster.brokers:
+                cluster.start_broker(broker)
+            fill(cluster, 1)
+            assert (await consumer.getone(timeout_ms=10_000)).offset == 0
+
+    cluster.run(main)
+
+
+def test_an_idle_topic_is_waited_for_as_long_as_brokers_answer(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            asyncio.get_running_loop().call_later(300, fill, cluster, 1)
+            async for record in consumer:
+                assert record.offset == 0
+                break
+
+    cluster.run(main)
+
+
+def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> None:
+    fill(cluster, 30)
+    damage = [True]
+
+    def flip(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, FetchRequest) or not damage:
+            return None
+        damage.clear()
+        answer = cluster.brokers[broker].fetch(request.body).responses[0].partitions[0]
+        records = bytearray(answer.records)
+        records[len(records) // 2] ^= 0x40
+        broken = FetchPartitionResponse(partition_index=0, high_watermark=30, records=bytes(records))
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[broken])])
+
+    cluster.intercept = flip
+
+    async def main(runtime: Runtime) -> None:
+        seen = []
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(CorruptRecords, match="t-0"):
+                while True:
+                    seen.append((await consumer.getone(timeout_ms=2_000)).value)
+            while len(seen) < 30:
+                seen.append((await consumer.getone(timeout_ms=2_000)).value)
+        assert seen == numbered(0, 30)
+
+    cluster.run(main)
+
+
+def test_an_unknown_topic_is_an_error_at_start(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        with pytest.raises(UnknownTopicOrPartition, match="'nosuch'"):
+            async with Consumer("nosuch", bootstrap_servers=cluster.bootstrap, runtime=runtime):
+                pass
+
+    cluster.run(main)
+
+
+def test_closing_ends_an_iteration(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        consumer = earliest(cluster, runtime)
+        await consumer.start()
+        asyncio.get_running_loop().call_later(1, lambda: asyncio.ensure_future(consumer.close()))
+        async for _ in consumer:
+            pass
+        with pytest.raises(ClientClosed):
+            await consumer.getone()
+
+    cluster.run(main)
+
+
+def test_impossible_parameters_are_refused() -> None:
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"auto_offset_reset": "first"},
+        {"on_truncation": "ignore"},
+        {"fetch_max_wait_ms": -1},
+        {"max_poll_records": 0},
+        {"bootstrap_servers": []},
+    )
+    for wrong in wrongs:
+        with pytest.raises(InvalidCall):
+            Consumer("t", **wrong)

@@ -1,0 +1,155 @@
+"""Where a consumer stands: positions, validation after elections, truncation."""
+
+import pytest
+
+from minibroker.client.cursor import Chunk, Cursor, OffsetReset
+from minibroker.client.errors import LogTruncated, OffsetOutOfRange, Where
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
+
+PARTITION = TopicPartition("t", 0)
+WHERE = Where(topic_partition=PARTITION, broker_id=2, leader_epoch=4, isr=(2, 3))
+
+
+def cursor_at(offset: int, epoch: int | None = None) -> Cursor:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.learn_leader(1, 3)
+    cursor.seek(offset, epoch)
+    return cursor
+
+
+def reader_at_10_of_epoch_3() -> Cursor:
+    """Was handed everything below 10, and holds 10 to 14 ahead."""
+    cursor = cursor_at(10, 3)
+    cursor.fetched(Chunk(b"", 0, 0), 15, 3)
+    return cursor
+
+
+def validate(cursor: Cursor, epoch: int, end: int, *, halt: bool = True) -> LogTruncated | None:
+    answer = EpochEndOffset(epoch=epoch, end_offset=end)
+    return cursor.validated(cursor.generation, 4, answer, halt=halt, where=WHERE)
+
+
+@pytest.mark.parametrize(
+    ("reset", "timestamp"), [(OffsetReset.EARLIEST, EARLIEST_TIMESTAMP), (OffsetReset.LATEST, LATEST_TIMESTAMP)]
+)
+def test_without_a_position_the_policy_decides_what_is_asked(reset: OffsetReset, timestamp: int) -> None:
+    cursor = Cursor(PARTITION, reset, 1_000)
+    assert cursor.needs_reset
+    assert cursor.reset_timestamp == timestamp
+    assert not cursor.wants_data
+
+
+def test_without_a_policy_it_halts_until_a_seek() -> None:
+    cursor = Cursor(PARTITION, OffsetReset.NONE, 1_000)
+    assert isinstance(cursor.halted, OffsetOutOfRange)
+    cursor.seek(5)
+    assert cursor.halted is None
+    assert cursor.wants_data
+
+
+def test_an_answer_to_a_reset_is_dropped_after_a_seek() -> None:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    generation = cursor.generation
+    cursor.seek(5)
+    assert not cursor.settle_reset(generation, 100, 3)
+    assert cursor.position == 5
+
+
+def test_prefetch_has_a_limit() -> None:
+    cursor = cursor_at(0, 3)
+    cursor.fetched(Chunk(b"", 0, 0), 5, 3)
+    assert cursor.has_room
+    cursor.fetched(Chunk(b"", 0, 0), 9, 3)
+    assert not cursor.has_room
+
+
+def test_a_newer_leader_epoch_asks_for_validation_before_the_next_fetch() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    assert cursor.needs_validation
+    assert not cursor.wants_data
+
+
+def test_a_position_of_the_users_own_choice_has_no_epoch_to_validate() -> None:
+    cursor = cursor_at(10)
+    cursor.learn_leader(2, 4)
+    assert not cursor.needs_validation
+    assert cursor.wants_data
+
+
+@pytest.mark.invariant("I22")
+def test_an_epoch_that_reaches_as_far_as_we_read_is_fine() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    assert validate(cursor, 3, 15) is None
+    assert cursor.wants_data
+    assert cursor.fetch_offset == 15
+
+
+@pytest.mark.invariant("I22")
+def test_what_was_only_fetched_ahead_is_dropped_quietly() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    assert validate(cursor, 3, 12) is None
+    assert cursor.fetch_offset == 10
+    assert not cursor.chunks
+    assert cursor.needs_validation, "and then the position itself is validated"
+    assert validate(cursor, 3, 12) is None
+    assert cursor.wants_data
+
+
+@pytest.mark.invariant("I22")
+def test_a_truncation_below_the_position_is_told_and_halts() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    problem = validate(cursor, 3, 7)
+    assert problem is not None
+    assert problem.divergent_offset == 7
+    assert "t-0 was truncated by broker 2 (epoch 4, ISR [2, 3]): read up to 10" in str(problem)
+    assert cursor.halted is problem
+    assert cursor.position == 10
+    cursor.seek(7)
+    assert cursor.wants_data
+
+
+def test_a_truncation_may_be_followed_instead() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    assert validate(cursor, 2, 7, halt=False) is not None
+    assert cursor.halted is None
+    assert (cursor.position, cursor.position_epoch) == (7, 2)
+
+
+def test_a_leader_that_cannot_tell_is_a_truncation_to_an_unknown_offset() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    problem = validate(cursor, -1, -1, halt=False)
+    assert problem is not None
+    assert problem.divergent_offset is None
+    assert cursor.halted is problem
+
+
+def test_a_validation_that_a_seek_overtook_is_dropped() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 4)
+    generation = cursor.generation
+    cursor.seek(3)
+    answer = EpochEndOffset(epoch=3, end_offset=1)
+    assert cursor.validated(generation, 4, answer, halt=True, where=WHERE) is None
+    assert cursor.position == 3
+
+
+def test_out_of_range_follows_the_policy_only_when_nothing_is_buffered() -> None:
+    cursor = reader_at_10_of_epoch_3()
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE)
+    assert cursor.position == 10
+    cursor.chunks.clear()
+    cursor.out_of_range(OffsetReset.EARLIEST, WHERE)
+    assert cursor.reset_timestamp == EARLIEST_TIMESTAMP
+
+
+def test_out_of_range_without_policy_halts() -> None:
+    cursor = cursor_at(10, 3)
+    cursor.out_of_range(OffsetReset.NONE, WHERE)
+    assert isinstance(cursor.halted, OffsetOutOfRange)
