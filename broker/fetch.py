@@ -162,7 +162,8 @@ class FetchHandler:
             session = FetchSession(request.connection.id & 0x7FFFFFFF or 1, request.connection, body)
             self._sessions[request.connection] = session
             request.connection.mark_as_broker()
-        elif session is None or session.id != body.session_id:
+        elif session is None or session.id != body.session_id or session.replica_epoch != body.replica_epoch:
+            # After it has registered anew, what a follower told before is no report of its new registration.
             request.respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         elif body.session_epoch != session.epoch:
