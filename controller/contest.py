@@ -117,9 +117,14 @@ async def _attempt(coordination: Coordination, clock: Clock, candidate: Candidat
 
 
 async def _was_won(coordination: Coordination, office: Office) -> bool:
-    """Both nodes are as only our own multi could have left them."""
-    node = await coordination.exists(CONTROLLER)
-    content, stat = await coordination.get(CONTROLLER_EPOCH)
+    """Both nodes are as only our own multi could have left them. Waits until they can be read."""
+    while True:
+        try:
+            node = await coordination.exists(CONTROLLER)
+            content, stat = await coordination.get(CONTROLLER_EPOCH)
+            break
+        except CoordinationUnavailable:
+            await asyncio.sleep(RETRY_SECONDS)
     return (
         node is not None
         and node.ephemeral_owner == coordination.session_id

@@ -179,14 +179,17 @@ class Cluster:
         self.world.kill(broker.host)
         self.world.zookeeper.expire_session(session)
 
-    async def candidate(self, name: str = "controller", broker_id: int = 100, **settings: Any) -> Candidate:
-        """A started candidate; it has won if it is the first. It is no broker, so that brokers may come and go."""
+    async def candidate(
+        self, name: str = "controller", broker_id: int = 100, contests: bool = True, **settings: Any
+    ) -> Candidate:
+        """A started candidate; it wins if it is the first. It is no broker, so that brokers may come and go."""
         config = ControllerConfig(broker_id=broker_id, inter_broker_listener_name=LISTENER, **settings)
         runtime = self.world.runtime(name)
         coordination = runtime.open_coordination("zk:2181", SESSION_MS)
         await self.world.spawn(name, coordination.start())
         candidate = Candidate(self, name, config, coordination)
-        candidate.service.registered(1, f"incarnation of {name}")
+        if contests:
+            candidate.service.registered(1, f"incarnation of {name}")
         return candidate
 
     async def controller(self, **settings: Any) -> Candidate:

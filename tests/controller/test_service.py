@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from minibroker.controller.cluster_store import ClusterStore, Deposed
-from minibroker.controller.contest import Office
+from minibroker.controller.contest import Candidate as Identity
+from minibroker.controller.contest import Office, contest
 from minibroker.controller.election import PartitionChange
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
@@ -152,6 +153,21 @@ async def test_preferred_leader_is_restored_five_seconds_after_taking_over(clust
     assert is_led(await cluster.state("lines")) == (1, 2, [1, 2])
 
 
+@pytest.mark.invariant("I18")
+@simulated
+async def test_of_candidates_that_contest_together_one_wins(cluster: Cluster) -> None:
+    await cluster.start(1)
+    await cluster.observer.create(znodes.CONTROLLER_EPOCH, b"0")
+    candidates = [await cluster.candidate(f"candidate{each}", each, contests=False) for each in range(100, 110)]
+    clock = cluster.world.runtime("observer").clock
+    identity = Identity(broker_id=1, incarnation_id="i")
+    contests = [contest(each.coordination, clock, identity, lambda: None) for each in candidates]
+    offices = await asyncio.gather(*contests)
+    assert [office.controller_epoch for office in offices if office is not None] == [1]
+    content, _ = await cluster.observer.get(znodes.CONTROLLER_EPOCH)
+    assert content == b"1"
+
+
 # -------------------------------------------------------------------------------------------------------- failover
 @pytest.mark.invariant("I27", "I28", "I38")
 @simulated
@@ -269,6 +285,25 @@ async def test_past_the_session_deadline_a_controller_answers_and_sends_nothing(
     assert response.error_code == ErrorCode.NOT_CONTROLLER
 
 
+@pytest.mark.invariant("I29")
+@simulated
+async def test_past_the_session_deadline_what_waits_for_a_broker_is_not_sent_again(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller(request_timeout_ms=500)
+    broker = cluster.brokers[1]
+    broker.is_mute = True
+    await cluster.create(controller, "lines", [[1, 2]])
+    cluster.world.zookeeper.cut("controller")
+    await asyncio.sleep(2.0)
+    count = len(broker.requests)
+    assert count > 3
+    await asyncio.sleep(1.5)
+    count = len(broker.requests)
+    await asyncio.sleep(1)
+    assert len(broker.requests) == count
+    cluster.world.zookeeper.heal("controller")
+
+
 @simulated
 async def test_expired_controller_contests_again_when_it_is_registered_again(cluster: Cluster) -> None:
     await cluster.start(1, 2)
@@ -331,7 +366,16 @@ async def test_contest_whose_answer_was_lost_is_recognised_as_won(cluster: Clust
     await cluster.world.zookeeper.settle()
     assert controller.service.is_active
     content, stat = await cluster.observer.get(znodes.CONTROLLER_EPOCH)
-    assert (int(content), stat.version) == (controller.service.controller_epoch, controller.service.controller_epoch)
+    assert (int(content), stat.version, controller.service.controller_epoch) == (1, 1, 1)
+
+
+@simulated
+async def test_first_election_whose_answer_was_lost_is_told_as_new(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    cluster.world.zookeeper.lose_next_reply("controller", times=2)
+    await cluster.create(controller, "lines", [[1, 2]])
+    assert [each.is_new for each in cluster.brokers[1].leader_and_isr("lines", 0)] == [True]
 
 
 @simulated

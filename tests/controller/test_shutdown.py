@@ -130,6 +130,21 @@ async def test_replicas_that_are_well_again_are_offered_again(cluster: Cluster) 
 
 
 @simulated
+async def test_replicas_of_a_broker_that_registers_anew_are_not_offline_any_more(cluster: Cluster) -> None:
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await shut_down(cluster, controller, 1, partitions(0))
+    cluster.world.pause("controller")
+    await cluster.kill_broker(1)
+    await cluster.add_broker(1, "second")
+    cluster.world.resume("controller")
+    await cluster.until(lambda: cluster.brokers[1].metadata("lines", 0))
+    await cluster.world.zookeeper.settle()
+    assert cluster.brokers[2].metadata("lines", 0)[-1].offline_replicas == []
+
+
+@simulated
 async def test_storage_error_in_an_answer_moves_the_partition(cluster: Cluster) -> None:
     await cluster.start(1, 2)
     controller = await cluster.controller()

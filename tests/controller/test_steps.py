@@ -1,0 +1,156 @@
+"""What follows from one event: who is told what, in which order."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.election import elect
+from minibroker.controller.events import (
+    BrokersSeen,
+    CloseChannel,
+    Effect,
+    LeadershipsWritten,
+    OpenChannel,
+    Send,
+    TookOver,
+    WriteLeaderships,
+)
+from minibroker.controller.instructions import LeaderAndIsr, UpdateMetadata
+from minibroker.controller.steps import step
+from tests.controller.facts import T0, broker, cluster_state, leadership
+
+
+def sends(effects: list[Effect]) -> list[tuple[int, str]]:
+    """(broker, kind) in order; 'brokers' is UpdateMetadata that names the live brokers only."""
+    return [
+        (each.broker_id, type(each.instructions[0]).__name__ if each.instructions else "brokers")
+        for each in effects
+        if isinstance(each, Send)
+    ]
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    return [type(each).__name__ for each in effects]
+
+
+def write_of(effects: list[Effect]) -> WriteLeaderships:
+    [write] = [each for each in effects if isinstance(each, WriteLeaderships)]
+    return write
+
+
+def written(state: ClusterState) -> LeadershipsWritten:
+    """As if the election of T0 had been written."""
+    change = elect(state, T0, "test")
+    assert change is not None
+    after = msgspec.structs.replace(change.after, partition_epoch=change.after.partition_epoch + 1)
+    return LeadershipsWritten(written=(msgspec.structs.replace(change, after=after),))
+
+
+def test_nobody_is_told_of_an_election_before_it_is_written() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    effects = step(state, BrokersSeen(brokers={2: broker(2), 3: broker(3)}))
+    assert sends(effects) == [(2, "brokers"), (3, "brokers")]
+    assert state.leaderships[T0].leader == 1
+    assert kinds(effects)[0] == CloseChannel.__name__
+    assert write_of(effects).changes[0].after.leader == 2
+
+
+def test_after_the_write_replicas_hear_of_their_leader_then_all_of_the_metadata() -> None:
+    state = cluster_state(2, 3, 4, now=leadership(1, 1, 2, 3))
+    effects = step(state, written(state))
+    assert sends(effects) == [
+        (2, "LeaderAndIsr"),
+        (3, "LeaderAndIsr"),
+        (2, "UpdateMetadata"),
+        (3, "UpdateMetadata"),
+        (4, "UpdateMetadata"),
+    ]
+    assert state.leaderships[T0].leader == 2
+
+
+@pytest.mark.invariant("I38")
+def test_a_state_found_instead_is_adopted_and_told_though_nothing_is_left_to_decide() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3, epoch=5, version=7))
+    found = leadership(2, 2, 3, epoch=6, version=8)
+    effects = step(state, LeadershipsWritten(lost={T0: found}))
+    assert state.leaderships[T0] == found
+    told = [
+        each.content.leader_epoch
+        for effect in effects
+        if isinstance(effect, Send)
+        for each in effect.instructions
+        if isinstance(each, LeaderAndIsr)
+    ]
+    assert told == [6, 6, 6]
+    assert not [each for each in effects if isinstance(each, WriteLeaderships)]
+
+
+def test_a_state_that_vanished_is_made_anew() -> None:
+    state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    effects = step(state, LeadershipsWritten(lost={T0: None}))
+    assert write_of(effects).changes[0].before is None
+
+
+@pytest.mark.invariant("I27")
+def test_a_version_that_falls_is_a_bug_of_ours() -> None:
+    state = cluster_state(2, 3, now=leadership(1, 1, 2, 3))
+    change = elect(state, T0, "test")
+    assert change is not None
+    with pytest.raises(AssertionError, match="partition epoch fell"):
+        step(state, LeadershipsWritten(written=(change,)))
+
+
+def test_taking_over_opens_channels_then_tells_metadata_then_leaders_then_elects() -> None:
+    state = cluster_state(1, 2, now=leadership(1, 1, 2))
+    effects = step(state, TookOver())
+    assert kinds(effects)[:2] == [OpenChannel.__name__] * 2
+    assert sends(effects) == [
+        (1, "UpdateMetadata"),
+        (2, "UpdateMetadata"),
+        (1, "LeaderAndIsr"),
+        (2, "LeaderAndIsr"),
+    ]
+
+
+def test_taking_over_without_topics_still_names_the_live_brokers() -> None:
+    state = cluster_state(1, 2)
+    state.topics = {}
+    assert sends(step(state, TookOver())) == [(1, "brokers"), (2, "brokers")]
+
+
+def test_a_look_that_shows_nothing_new_does_nothing() -> None:
+    state = cluster_state(1, 2, now=leadership(1, 1, 2))
+    assert step(state, BrokersSeen(brokers=dict(state.brokers))) == []
+
+
+@pytest.mark.invariant("I29")
+def test_a_bounced_broker_gets_a_new_channel_before_anything_is_sent_to_it() -> None:
+    state = cluster_state(1, 2, now=leadership(1, 1, 2))
+    effects = step(state, BrokersSeen(brokers={1: broker(1), 2: broker(2, epoch=99)}))
+    assert kinds(effects)[:2] == [CloseChannel.__name__, OpenChannel.__name__]
+    assert sends(effects) == [
+        (1, "brokers"),
+        (2, "UpdateMetadata"),
+        (2, "LeaderAndIsr"),
+        (1, "UpdateMetadata"),
+        (2, "UpdateMetadata"),
+    ]
+
+
+def test_a_new_broker_hears_of_every_partition_and_the_old_ones_of_the_broker() -> None:
+    state = cluster_state(1, 2, now=leadership(1, 1, 2))
+    effects = step(state, BrokersSeen(brokers={**state.brokers, 9: broker(9)}))
+    assert sends(effects) == [(1, "brokers"), (2, "brokers"), (9, "UpdateMetadata")]
+    metadata = [each for each in effects if isinstance(each, Send) and each.broker_id == 9]
+    assert isinstance(metadata[0].instructions[0], UpdateMetadata)
+
+
+def test_steps_are_repeatable() -> None:
+    """The same events give the same effects, whatever the order in which facts were learnt."""
+    forward = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
+    backward = cluster_state(3, 2, 1, now=leadership(1, 1, 2, 3))
+    event = BrokersSeen(brokers={3: broker(3), 2: broker(2)})
+    other = BrokersSeen(brokers={2: broker(2), 3: broker(3)})
+    assert repr(step(forward, event)) == repr(step(backward, other))
