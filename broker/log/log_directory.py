@@ -9,6 +9,7 @@ directory is offline: nothing is written to it any more (KAFKA-10778).
 
 import asyncio
 import logging
+import posixpath
 import random
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -103,6 +104,7 @@ class LogDirectory:
         the reason and the cure, or DiskError."""
         path = path.rstrip("/") or "/"
         disk.make_directory(path)
+        disk.sync_directory(posixpath.dirname(path) or ".")  # or a power cut takes a new one with all its synced files
         try:
             lock = disk.lock(f"{path}/{LOCK}")
         except LockHeld:
