@@ -315,7 +315,7 @@ class LogDirectory:
 
     async def maintain(self, now_ms: int) -> None:
         """The chores of every second or so: sync closed segments and metadata of new logs, write checkpoints that must
-        not wait, remove what was deleted, ask a full disk for room. An IO error takes the directory offline, quietly."""
+        not wait, remove what was deleted, ask a full disk for room. An IO error only takes the directory offline."""
         if self.full:
             self.try_heal()
         if self.offline:

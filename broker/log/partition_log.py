@@ -150,6 +150,7 @@ class PartitionLog:
         nothing of them is in the log."""
         if self.storage.unwell:
             self.storage.require_writable()
+        assert batches
         assert not self.deleted
         end, size = self.log_end_offset, 0
         parts: list[Buffer] = []

@@ -144,8 +144,22 @@ def append_batches(log: PartitionLog, batches: Sequence[Batch]) -> None:
 def truncate(log: PartitionLog, end_offset: int) -> None:
     """Cut the log and then the epochs, as the core would."""
     log.truncate_to(end_offset)
-    kept = [entry for entry in log.epoch_entries() if entry[1] < log.log_end_offset]
+    is_empty = log.log_start_offset == log.log_end_offset
+    kept = [] if is_empty else [entry for entry in log.epoch_entries() if entry[1] < log.log_end_offset]
     log.write_epoch_entries(kept, sync=False)
+
+
+def trim_epochs(log: PartitionLog) -> None:
+    """What the core does with its epoch history when the log's start has risen."""
+    entries, start = log.epoch_entries(), log.log_start_offset
+    below = [entry for entry in entries if entry[1] <= start]
+    if below:
+        log.write_epoch_entries([(below[-1][0], start), *entries[len(below) :]], sync=False)
+
+
+def reset(log: PartitionLog, offset: int) -> None:
+    log.reset_to(offset)
+    log.write_epoch_entries([], sync=False)
 
 
 def stored_batches(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
@@ -165,6 +179,7 @@ def read_all(log: PartitionLog, max_bytes: int = 1_000_000) -> bytes:
     while offset < log.log_end_offset:
         part = log.read(offset, max_bytes, log.log_end_offset)
         assert part.size_bytes == sum(len(piece) for piece in part.parts) > 0
+        assert part.next_offset > offset
         data += b"".join(part.parts)
         offset = part.next_offset
     return data

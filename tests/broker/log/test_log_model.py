@@ -12,7 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.tail_cache import TailCache
-from tests.broker.log.machine import Batch, Machine, append_batches, check_log, drive, make_batch, truncate
+from tests.broker.log.machine import (
+    Batch,
+    Machine,
+    append_batches,
+    check_log,
+    drive,
+    make_batch,
+    reset,
+    trim_epochs,
+    truncate,
+)
 
 CONFIG = LogConfig(
     segment_bytes=900, index_interval_bytes=200, file_delete_delay_ms=0, retention_ms=None, retention_bytes=2_500
@@ -82,15 +92,14 @@ class LogModel(RuleBasedStateMachine):
     @rule(offset=st.integers(0, 200))
     def reset_to(self, offset: int) -> None:
         self.batches, self.start, self.end, self.trimmed = [], offset, offset, offset > 0
-        self.log.reset_to(offset)
-        self.log.write_epoch_entries([], sync=False)
+        reset(self.log, offset)
 
     @rule(share=st.floats(0, 1))
     def trim_before(self, share: float) -> None:
         self.start = max(self.start, int(self.end * share))
         self.trimmed = self.trimmed or self.start > 0
         self.log.trim_before(self.start)
-        self.trim_epochs()
+        trim_epochs(self.log)
 
     @rule(share=st.floats(0, 1))
     def expire(self, share: float) -> None:
@@ -100,14 +109,7 @@ class LogModel(RuleBasedStateMachine):
         assert before <= self.start <= high_watermark or self.start == before
         self.trimmed = self.trimmed or self.start > 0
         self.batches = [batch for batch in self.batches if batch[0].base_offset >= self.log.segments[0].base_offset]
-        self.trim_epochs()
-
-    def trim_epochs(self) -> None:
-        entries = self.log.epoch_entries()
-        below = [entry for entry in entries if entry[1] <= self.start]
-        if below:
-            kept = [(below[-1][0], self.start), *entries[len(below) :]]
-            self.log.write_epoch_entries(kept, sync=False)
+        trim_epochs(self.log)
 
     @rule()
     def flush(self) -> None:
@@ -176,6 +178,7 @@ class LogModel(RuleBasedStateMachine):
         while offset < self.end:
             part = self.log.read(offset, 700, self.end)
             data += b"".join(part.parts)
+            assert part.next_offset > offset
             offset = part.next_offset
         assert data == b"".join(batch for header, batch in self.batches if header.end_offset > self.start)
 
@@ -189,5 +192,5 @@ LogModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, 
 
 
 @pytest.mark.invariant("I10", "I12", "I13", "I14", "I15")
-class TestLogModel(LogModel.TestCase):  # type: ignore[misc]
+class TestLogModel(LogModel.TestCase):  # type: ignore[misc, valid-type]
     """A log does what a list would do, and its indexes, epochs and producer states follow from its batches."""

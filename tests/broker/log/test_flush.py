@@ -1,0 +1,192 @@
+"""What `flush` promises: the recovery point is the end of what survives a power cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.runtime.ports import DiskError
+from minibroker.simulation.disk import SimulatedDisk
+from tests.broker.log.machine import PARTITION, Machine, append, check_log, drive, truncate
+
+ONE_SEGMENT = LogConfig(index_interval_bytes=100)
+
+
+class SlowSync:
+    """Lets a test act while a sync is under way off the loop."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.disk = log.storage.disk
+        self.go = asyncio.Event()
+        self.calls = 0
+        assert isinstance(self.disk, SimulatedDisk)
+        self.disk.in_background = self.in_background  # type: ignore[method-assign, assignment]
+
+    async def in_background(self, call: Callable[[], object]) -> object:
+        self.calls += 1
+        result = call()
+        await self.go.wait()
+        return result
+
+
+def test_what_was_flushed_survives_a_power_cut(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 30)
+    drive(directory.sync_metadata())
+    assert drive(log.flush()) == 60
+    append(log, 5)
+    machine.lose_power()
+    _, log = machine.open_log()
+    assert log.log_end_offset == 60
+    check_log(log)
+
+
+def test_what_was_not_flushed_does_not(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    drive(directory.sync_metadata())
+    append(log, 5)
+    machine.lose_power()
+    assert machine.open_log(ONE_SEGMENT)[1].log_end_offset == 0
+
+
+def test_nothing_is_synced_twice(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 5)
+    drive(log.flush())
+    before = machine.storage.trace.events
+    assert drive(log.flush()) == 10
+    assert machine.storage.trace.events == before
+
+
+def test_only_closed_segments_can_be_flushed_alone(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 30)
+    assert drive(log.flush(closed_only=True)) == log.segments[-1].base_offset < 60
+
+
+def test_maintenance_flushes_closed_segments(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 30)
+    drive(directory.maintain(0))
+    assert log.recovery_point == log.segments[-1].base_offset > 0
+
+
+async def test_callers_that_come_together_share_one_sync(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 1)
+    slow = SlowSync(log)
+    first = asyncio.ensure_future(log.flush())
+    await asyncio.sleep(0)
+    append(log, 1)
+    later = [asyncio.ensure_future(log.flush()) for _ in range(10)]
+    await asyncio.sleep(0)
+    slow.go.set()
+    assert await first == 2
+    assert await asyncio.gather(*later) == [4] * 10
+    assert slow.calls == 2
+
+
+@pytest.mark.invariant("I10")
+async def test_a_cut_while_syncing_holds_the_recovery_point_down(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    slow = SlowSync(log)
+    flushing = asyncio.ensure_future(log.flush())
+    await asyncio.sleep(0)
+    truncate(log, 8)
+    append(log, 5)
+    slow.go.set()
+    assert await flushing == 8
+    assert log.recovery_point == 8
+
+
+async def test_a_reset_while_syncing_is_fine(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 30)
+    slow = SlowSync(log)
+    flushing = asyncio.ensure_future(log.flush())
+    await asyncio.sleep(0)
+    log.reset_to(7)
+    append(log, 3)
+    slow.go.set()
+    assert await flushing == 7
+
+
+async def test_a_cancelled_flush_forgets_nothing(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 30)
+    slow = SlowSync(log)
+    flushing = asyncio.ensure_future(log.flush())
+    await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    assert log.recovery_point == 0
+    slow.go.set()
+    await directory.sync_metadata()
+    assert await log.flush() == 60
+    machine.lose_power()
+    assert machine.open_log()[1].log_end_offset == 60
+
+
+async def test_deleting_the_log_while_syncing_is_fine(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 30)
+    slow = SlowSync(log)
+    slow.go.set()
+    flushing = asyncio.ensure_future(log.flush())
+    directory.delete_log(PARTITION)
+    await flushing
+    assert not directory.offline
+
+
+def test_a_failed_sync_takes_the_directory_offline(machine: Machine) -> None:
+    """After it nobody knows what is on the disk: the kernel may have dropped the pages."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    machine.storage.fail("sync", times=1)
+    with pytest.raises(DiskError):
+        drive(log.flush())
+    assert directory.offline
+    assert log.recovery_point == 0
+    with pytest.raises(DiskError, match="offline"):
+        drive(log.flush())
+
+
+@pytest.mark.invariant("I13")
+def test_the_recovery_point_waits_for_the_epoch_file(machine: Machine) -> None:
+    """KAFKA-16541: otherwise recovery, which starts behind it, could not rebuild the entry."""
+    directory, log = machine.open_log()
+    drive(directory.sync_metadata())
+    for epoch in range(5):
+        append(log, 8, epoch=epoch)
+    entries = log.epoch_entries()
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.lose_power()
+    _, log = machine.open_log()
+    assert log.log_end_offset == 80
+    assert log.epoch_entries() == entries
+
+
+def test_epoch_files_of_many_logs_are_synced_together(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 1, epoch=3)
+    drive(directory.sync_metadata())
+    assert not log.unsynced
+    assert log.recovery_point == 0
+
+
+def test_an_epoch_file_that_did_not_fit_is_written_with_the_next_flush(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 1, epoch=1)
+    machine.storage.fail("replace_file", times=1, is_full=True)
+    with pytest.raises(DiskError):
+        log.write_epoch_entries([(1, 0), (2, 2)], sync=True)
+    assert directory.try_heal()
+    append(log, 1, epoch=2)
+    drive(log.flush())
+    assert machine.content("leader-epoch-checkpoint") == b"0\n2\n1 0\n2 2\n"

@@ -1,0 +1,342 @@
+"""One log directory: whose it is, how it starts and stops, creation and deletion of logs, its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.recovery import RecoveryReport
+from minibroker.protocol.checkpoints import parse_offset_checkpoint
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.clock import RealClock
+from minibroker.runtime.disk import RealDisk
+from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all
+
+OTHER = TopicPartition("a.topic_with-dashes", 11)
+
+
+def names(machine: Machine) -> list[str]:
+    return machine.disk().list_directory(PATH)
+
+
+def test_two_brokers_cannot_share_a_directory(machine: Machine) -> None:
+    machine.open()
+    with pytest.raises(LogDirectoryError, match=r"/data is in use by another broker process"):
+        machine.open()
+
+
+def test_a_killed_broker_leaves_the_directory_free(machine: Machine) -> None:
+    machine.open()
+    machine.kill()
+    machine.open()
+
+
+def test_another_cluster_s_directory_is_refused(machine: Machine) -> None:
+    drive(machine.open().close(True, {}))
+    with pytest.raises(LogDirectoryError, match=r"belongs to cluster cluster, but .* cluster other: check"):
+        machine.open(cluster_id="other")
+    machine.open()  # and the lock was let go
+
+
+def test_another_broker_s_directory_is_refused(machine: Machine) -> None:
+    drive(machine.open().close(True, {}))
+    with pytest.raises(LogDirectoryError, match=r"belongs to broker 1, not to broker 2: check broker.id"):
+        machine.open(broker_id=2)
+
+
+def test_a_damaged_identity_is_refused_with_a_cure(machine: Machine) -> None:
+    drive(machine.open().close(True, {}))
+    machine.disk().replace_file(f"{PATH}/meta.properties", b"garbage")
+    with pytest.raises(LogDirectoryError, match=r"is damaged .*: write its four lines again"):
+        machine.open()
+
+
+def test_the_directory_keeps_its_id(machine: Machine) -> None:
+    first = machine.open().directory_id
+    machine.kill()
+    assert machine.open().directory_id == first
+    assert len(first) == 32
+
+
+def test_a_killed_process_is_told_from_a_lost_machine(machine: Machine) -> None:
+    assert not machine.open().same_boot
+    machine.kill()
+    assert machine.open().same_boot
+    machine.lose_power()
+    assert not machine.open().same_boot
+
+
+def test_logs_are_found_again(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    other = directory.create_log(OTHER, "other-id", SMALL)
+    append(log, 3)
+    append(other, 5)
+    drive(directory.close(True, {}))
+    directory = machine.open()
+    assert {partition: log.log_end_offset for partition, log in directory.logs.items()} == {OTHER: 10, PARTITION: 6}
+    assert directory.logs[OTHER].topic_id == "other-id"
+
+
+def test_loading_reports_its_progress(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    directory.create_log(OTHER, "other-id", SMALL)
+    append(log, 3)
+    machine.kill()
+    seen: list[tuple[int, int, TopicPartition, int]] = []
+
+    def on_progress(done: int, total: int, partition: TopicPartition, report: RecoveryReport) -> None:
+        seen.append((done, total, partition, report.bytes_scanned))
+
+    machine.open(on_progress=on_progress)
+    assert seen == [(1, 2, OTHER, 0), (2, 2, PARTITION, log.size_bytes)]
+
+
+# ------------------------------------------------------------------------------------------------------- clean or not
+def test_a_clean_stop_is_recognised_once(machine: Machine) -> None:
+    drive(machine.open().close(True, {}, broker_epoch=77))
+    directory = machine.open()
+    assert (directory.was_clean, directory.last_broker_epoch) == (True, 77)
+    machine.kill()
+    assert not machine.open().was_clean
+
+
+def test_a_crash_while_loading_is_no_clean_stop(machine: Machine) -> None:
+    """B38, KAFKA-10471: the marker goes before loading, durably."""
+    directory, _ = machine.open_log()
+    drive(directory.close(True, {}))
+    machine.storage.fail("read", f"{PATH}/{PARTITION}", times=1)
+    with pytest.raises(Exception, match="simulated"):
+        machine.open()
+    machine.lose_power()
+    assert not machine.open().was_clean
+
+
+def test_an_aborted_start_leaves_no_marker(machine: Machine) -> None:
+    """B38, KAFKA-15375."""
+    directory, _ = machine.open_log()
+    directory._loaded = False
+    drive(directory.close(True, {}))
+    assert ".clean_shutdown" not in names(machine)
+
+
+def test_a_stop_that_is_not_clean_writes_nothing(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    before = machine.storage.trace.events
+    drive(directory.close(False, {PARTITION: 3}))
+    assert machine.storage.trace.events == before
+
+
+def test_a_damaged_marker_counts_as_unclean(machine: Machine) -> None:
+    drive(machine.open().close(True, {}))
+    machine.disk().replace_file(f"{PATH}/.clean_shutdown", b"{")
+    assert not machine.open().was_clean
+
+
+def test_a_failing_disk_leaves_no_marker(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    machine.storage.fail("sync", times=1)
+    drive(directory.close(True, {}))
+    assert ".clean_shutdown" not in names(machine)
+    assert directory.offline
+    machine.storage.heal()
+    machine.open()  # the lock was let go
+
+
+@pytest.mark.invariant("I10", "I15")
+def test_everything_survives_a_power_cut_after_a_clean_stop(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    written = append(log, 30, producer=None)
+    log.trim_before(5)
+    drive(directory.close(True, {PARTITION: 42}))
+    machine.lose_power()
+    directory, log = machine.open_log()
+    assert directory.was_clean
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (5, 60, 60)
+    assert directory.read_high_watermarks() == {PARTITION: 42}
+    assert read_all(log) == b"".join(batch for header, batch in written if header.end_offset > 5)
+
+
+# -------------------------------------------------------------------------------------------------------- checkpoints
+def test_high_watermarks_are_remembered(machine: Machine) -> None:
+    directory, _ = machine.open_log()
+    drive(directory.sync_metadata())
+    drive(directory.checkpoint_high_watermarks({PARTITION: 17}))
+    machine.lose_power()
+    assert machine.open().read_high_watermarks() == {PARTITION: 17}
+
+
+def test_a_checkpoint_keeps_partitions_whose_role_is_not_known_yet(machine: Machine) -> None:
+    """B36, KAFKA-769: written before the first LeaderAndIsr, it must not forget the marks."""
+    directory, _ = machine.open_log()
+    directory.create_log(OTHER, "other-id", SMALL)
+    drive(directory.checkpoint_high_watermarks({PARTITION: 17, OTHER: 3}))
+    machine.kill()
+    directory = machine.open()
+    drive(directory.checkpoint_high_watermarks({OTHER: 4}))
+    machine.kill()
+    assert machine.open().read_high_watermarks() == {PARTITION: 17, OTHER: 4}
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n1\n", b"\xff\xff", b"0\n1\nlines 0 999999999999999999999999\n"])
+def test_damaged_checkpoints_count_as_missing(machine: Machine, content: bytes) -> None:
+    directory, log = machine.open_log()
+    append(log, 30)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: 9}))
+    machine.kill()
+    for name in ("recovery-point", "replication", "log-start"):
+        machine.disk().replace_file(f"{PATH}/{name}-offset-checkpoint", content)
+    directory, log = machine.open_log()
+    assert directory.read_high_watermarks() == {}
+    assert (log.recovery_point, log.log_end_offset) == (0, 60)
+    check_log(log)
+
+
+def test_the_log_start_is_listed_only_when_the_files_do_not_tell_it(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    directory.create_log(OTHER, "other-id", SMALL)
+    append(log, 10)
+    log.trim_before(3)
+    drive(directory.checkpoint_log_start_offsets())
+    content = machine.disk().read_file(f"{PATH}/log-start-offset-checkpoint")
+    assert parse_offset_checkpoint(content) == {PARTITION: 3}
+
+
+def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> None:
+    """I10; and written soon, for new batches below the old one would count as synced."""
+    directory, log = machine.open_log(LogConfig())
+    append(log, 10)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    machine.kill()
+    machine.edit(f"{0:020d}.log", b"")
+    directory, log = machine.open_log(LogConfig())
+    assert (log.recovery_point, log.log_end_offset) == (0, 0)
+    assert directory.storage.recovery_points_lowered
+    drive(directory.maintain(0))
+    content = machine.disk().read_file(f"{PATH}/recovery-point-offset-checkpoint")
+    assert parse_offset_checkpoint(content) == {PARTITION: 0}
+
+
+# -------------------------------------------------------------------------------------------------- create and delete
+def test_metadata_is_there_before_the_first_append(machine: Machine) -> None:
+    machine.open_log()
+    assert machine.content("partition.metadata") == f"version: 0\ntopic_id: {TOPIC_ID}\n".encode()
+
+
+def test_a_created_log_survives_a_power_cut_once_its_metadata_is_synced(machine: Machine) -> None:
+    directory, _ = machine.open_log()
+    drive(directory.maintain(0))
+    machine.lose_power()
+    assert machine.open().logs[PARTITION].topic_id == TOPIC_ID
+
+
+def test_creating_an_existing_log_gives_the_same_one(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    assert directory.create_log(PARTITION, TOPIC_ID, SMALL) is log
+
+
+def test_a_log_of_a_deleted_topic_of_the_same_name_is_set_aside(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    again = directory.create_log(PARTITION, "another-id", SMALL)
+    assert (again.log_end_offset, again.topic_id) == (0, "another-id")
+    assert f"{PARTITION}.0-delete" in names(machine)
+
+
+def test_a_log_without_metadata_is_taken_for_the_next_topic_of_its_name(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 3)
+    machine.disk().remove(f"{log.directory}/partition.metadata")
+    machine.kill()
+    _, log = machine.open_log()
+    assert (log.log_end_offset, log.topic_id) == (6, TOPIC_ID)
+    assert "partition.metadata" in machine.file_names()
+
+
+@pytest.mark.invariant("I35")
+def test_a_deleted_log_is_renamed_at_once_and_removed_later(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    directory.delete_log(PARTITION)
+    assert PARTITION not in directory.logs
+    assert [name for name in names(machine) if name.startswith("lines")] == ["lines-0.0-delete"]
+    drive(directory.maintain(0))
+    assert [name for name in names(machine) if name.startswith("lines")] == []
+
+
+def test_a_deletion_survives_a_power_cut_and_is_finished(machine: Machine) -> None:
+    directory, _ = machine.open_log()
+    drive(directory.sync_metadata())
+    directory.delete_log(PARTITION)
+    machine.lose_power()
+    directory = machine.open()
+    assert directory.logs == {}
+    drive(directory.maintain(0))
+    assert [name for name in names(machine) if name.startswith("lines")] == []
+
+
+def test_a_topic_can_be_deleted_and_created_again_and_again(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    for number in range(3):
+        append(log, 1)
+        directory.delete_log(PARTITION)
+        log = directory.create_log(PARTITION, f"id-{number}", SMALL)
+        assert log.log_end_offset == 0
+
+
+def test_the_longest_topic_name_can_be_deleted(machine: Machine) -> None:
+    directory = machine.open()
+    partition = TopicPartition("t" * 249, 3)
+    directory.create_log(partition, TOPIC_ID, SMALL)
+    directory.delete_log(partition)
+    assert all(len(name) <= 255 for name in names(machine))
+    machine.kill()
+    drive(machine.open().maintain(0))
+    assert [name for name in names(machine) if name.startswith("t")] == []
+
+
+def test_foreign_directories_are_left_alone(machine: Machine) -> None:
+    machine.disk().make_directory(f"{PATH}/lost+found")
+    directory = machine.open()
+    assert directory.logs == {}
+    drive(directory.maintain(0))
+    assert "lost+found" in names(machine)
+
+
+# ------------------------------------------------------------------------------------------------------ the real disk
+async def test_all_of_it_works_on_a_real_disk(tmp_path: Path) -> None:
+    import random
+
+    async def open_directory() -> LogDirectory:
+        path = str(tmp_path / "data")
+        return await LogDirectory.open(RealDisk(), RealClock(), path, 1, "cluster", SMALL, rng=random.Random(1))
+
+    directory = await open_directory()
+    log = directory.create_log(PARTITION, TOPIC_ID, SMALL)
+    written = append(log, 40, producer=None)
+    await log.flush()
+    log.truncate_to(50)
+    log.write_epoch_entries([(0, 0)], sync=True)
+    await directory.maintain(1 << 60)
+    with pytest.raises(LogDirectoryError):
+        await open_directory()
+    await directory.close(True, {PARTITION: 12})
+    directory = await open_directory()
+    log = directory.logs[PARTITION]
+    check_log(log)
+    assert read_all(log) == b"".join(batch for _, batch in written[:25])
+    await directory.close(False, {})
+    directory = await open_directory()
+    check_log(directory.logs[PARTITION])
+    log_path = tmp_path / "data" / str(PARTITION) / f"{48:020d}.log"
+    assert log_path.stat().st_size == directory.logs[PARTITION].segments[-1].size
+    await directory.close(True, {})

@@ -1,0 +1,200 @@
+"""Crash after every single change on the disk, by a killed process and by a power cut, and look at what comes back.
+
+A story of appends, rolls, flushes, cuts, deletions and checkpoints is told once to count its changes on the disk, then
+once for each of them with a crash right after it. What must hold afterwards: the log has its shape; what was synced
+(and not cut later) is there with the same bytes; nothing is in it that was never written; a killed process lost
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.simulation.node import ProcessDead
+from tests.broker.log.machine import (
+    PARTITION,
+    TOPIC_ID,
+    Machine,
+    append_batches,
+    check_log,
+    drive,
+    make_batch,
+    stored_batches,
+    truncate,
+)
+
+CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, retention_ms=None, file_delete_delay_ms=0)
+
+
+class Story:
+    """What is told to the log, and what the listener may rely on."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.log: PartitionLog | None = None
+        self.ever_written: set[bytes] = set()
+        self.current: list[bytes] = []
+        self.current_end = 0
+        self.synced: list[bytes] = []
+        """Bytes of batches that a flush returned for and that no later cut touched."""
+        self.cut = False
+        """Whether a cut is under way: the old or the new state may come back."""
+        self.epoch = 0
+        self.sequence = 0
+
+    def tell(self) -> None:
+        self.directory = self.machine.open(CONFIG)
+        self.log = self.directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+        drive(self.directory.sync_metadata())
+        self.append(9)
+        self.flush()
+        drive(self.directory.checkpoint_recovery_points())
+        self.append(4)
+        self.truncate_to(13)
+        self.append(12)
+        drive(self.directory.maintain(0))
+        self.truncate_to(20)
+        self.truncate_to(9)
+        self.append(9)
+        drive(self.directory.maintain(0))
+        self.flush()
+        drive(self.directory.checkpoint_recovery_points())
+        self.log.trim_before(7)
+        self.log.delete_expired_segments(self.log.log_end_offset, 0)
+        drive(self.directory.checkpoint_log_start_offsets())
+        self.append(3)
+        drive(self.directory.close(True, {PARTITION: 5}))
+        self.directory = self.machine.open(CONFIG)
+        self.log = self.directory.logs[PARTITION]
+        self.append(6)
+        self.truncate_to(12)
+        self.append(6)
+        self.flush()
+
+    def append(self, count: int) -> None:
+        assert self.log is not None
+        self.epoch += 1
+        for _ in range(count):
+            batch = make_batch(
+                self.log.log_end_offset,
+                2,
+                epoch=self.epoch,
+                value=b"%4d" % self.sequence,
+                producer=(7, 0, self.sequence),
+            )
+            self.sequence += 2
+            self.ever_written.add(bytes(batch[1]))
+            self.current.append(bytes(batch[1]))
+            self.current_end = batch[0].end_offset
+            append_batches(self.log, [batch])
+
+    def flush(self) -> None:
+        assert self.log is not None
+        drive(self.log.flush())
+        self.synced = list(self.current)
+
+    def truncate_to(self, end_offset: int) -> None:
+        assert self.log is not None
+        kept = [batch for batch in self.current if _end_of(batch) <= end_offset]
+        self.synced = [batch for batch in self.synced if batch in kept]
+        self.cut = True
+        truncate(self.log, end_offset)
+        drive(self.directory.maintain(0))
+        self.current = kept
+        self.cut = False
+
+
+def _end_of(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big") + 2
+
+
+def crash_after(machine: Machine, change: int, end: Callable[[], None]) -> Story | None:
+    """Tell the story until that many changes have reached the disk; None if it ended before."""
+    story = Story(machine)
+    seen = 0
+
+    def count(line: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == change:
+            machine.process.kill()
+
+    machine.storage.trace.listeners.append(count)
+    try:
+        story.tell()
+    except ProcessDead:
+        machine.storage.trace.listeners.clear()
+        end()
+        return story
+    machine.storage.trace.listeners.clear()
+    return None
+
+
+def every_crash(end: Callable[[Machine], None], seeds: int = 1) -> list[tuple[Machine, Story]]:
+    crashes = []
+    for seed in range(seeds):
+        change = 1
+        while True:
+            machine = Machine(seed)
+            story = crash_after(machine, change, lambda machine=machine: end(machine))  # type: ignore[misc]
+            machine.loop.close()
+            if story is None:
+                break
+            crashes.append((machine, story))
+            change += 1
+    assert len(crashes) > 200 * seeds
+    return crashes
+
+
+def reopened(machine: Machine) -> PartitionLog | None:
+    return machine.open(CONFIG).logs.get(PARTITION)
+
+
+@pytest.mark.invariant("I10", "I12", "I13", "I15")
+def test_a_killed_process_loses_nothing() -> None:
+    for machine, story in every_crash(lambda machine: machine.kill()):
+        log = reopened(machine)
+        if log is None:
+            assert not story.current
+            continue
+        check_log(log, whole_history=log.segments[0].base_offset == 0)
+        there = [batch for _, batch in stored_batches(log)]
+        told = [batch for batch in story.current if _end_of(batch) > log.segments[0].base_offset]
+        if story.cut:
+            assert there == told[: len(there)]
+        else:
+            assert there in (told, told[:-1])  # the last append may not have happened
+
+
+@pytest.mark.invariant("I10", "I12", "I13", "I15")
+@pytest.mark.parametrize("tear", [False, True])
+def test_a_power_cut_loses_nothing_that_was_synced(tear: bool) -> None:
+    for machine, story in every_crash(lambda machine: machine.lose_power(tear), seeds=3 if tear else 1):
+        log = reopened(machine)
+        if log is None:
+            assert not story.synced
+            continue
+        check_log(log, whole_history=log.segments[0].base_offset == 0)
+        there = [batch for _, batch in stored_batches(log)]
+        assert story.ever_written.issuperset(there)
+        wanted = [batch for batch in story.synced if _end_of(batch) > log.segments[0].base_offset]
+        assert there[: len(wanted)] == wanted
+
+
+def test_after_a_crash_the_log_goes_on() -> None:
+    for machine, _ in every_crash(lambda machine: machine.lose_power(True)):
+        directory, log = machine.open_log(CONFIG)
+        for _ in range(12):
+            append_batches(log, [make_batch(log.log_end_offset, 2, epoch=100)])
+        drive(directory.maintain(0))
+        check_log(log, whole_history=log.segments[0].base_offset == 0)
+        end = log.log_end_offset
+        drive(directory.close(True, {}))
+        machine.kill()
+        log = machine.open_log(CONFIG)[1]
+        assert log.report.clean
+        assert log.log_end_offset == end

@@ -1,0 +1,295 @@
+"""What comes back after a stop, when files are torn, damaged, missing or wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from tests.broker.log.machine import Batch, Machine, append, check_log, drive, make_batch, read_all, stored_batches
+
+ONE_SEGMENT = LogConfig(index_interval_bytes=100)
+FIRST = f"{0:020d}.log"
+
+
+def start_with(machine: Machine, count: int = 10, config: LogConfig = ONE_SEGMENT) -> tuple[PartitionLog, list[Batch]]:
+    _, log = machine.open_log(config)
+    written = []
+    for number in range(count):
+        written += append(log, 1, epoch=number // 4, producer=(number % 2, 0, number // 2 * 2))
+    return log, written
+
+
+def restart(machine: Machine, config: LogConfig = ONE_SEGMENT) -> PartitionLog:
+    machine.kill()
+    return machine.open_log(config)[1]
+
+
+@pytest.mark.invariant("I10", "I12", "I13", "I15")
+@pytest.mark.parametrize("cut", range(1, 300, 7))
+def test_a_torn_tail_is_cut_at_the_last_whole_batch(machine: Machine, cut: int) -> None:
+    _, written = start_with(machine)
+    content = machine.content(FIRST)
+    machine.edit(FIRST, content[:-cut])
+    log = restart(machine)
+    whole = [batch for _, batch in written]
+    while sum(map(len, whole)) > len(content) - cut:
+        whole.pop()
+    assert read_all(log) == b"".join(whole)
+    assert log.report.bytes_cut == len(content) - cut - sum(map(len, whole))
+    check_log(log)
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000, bytes(range(256)) * 3])
+def test_a_garbage_tail_is_cut(machine: Machine, garbage: bytes) -> None:
+    _, written = start_with(machine)
+    machine.edit(FIRST, machine.content(FIRST) + garbage)
+    log = restart(machine)
+    assert read_all(log) == b"".join(batch for _, batch in written)
+    assert log.report.bytes_cut == len(garbage)
+
+
+@pytest.mark.invariant("I12", "I13", "I15")
+def test_any_flipped_bit_ends_the_log_at_its_batch(machine: Machine) -> None:
+    log, written = start_with(machine, 6)
+    content = machine.content(FIRST)
+    size = len(written[0][1])
+    for position in range(2 * size, 3 * size, 3):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x10
+        machine.edit(FIRST, bytes(damaged))
+        log = restart(machine)
+        expected = b"".join(batch for _, batch in written[:2])
+        epoch_grew = 12 <= position - 2 * size < 16  # not covered by a CRC; only lower epochs behind it betray it
+        if epoch_grew:
+            assert read_all(log).startswith(expected)
+        else:
+            assert read_all(log) == expected
+        check_log(log)
+        machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
+
+
+def test_a_batch_at_the_wrong_offset_ends_the_log(machine: Machine) -> None:
+    start_with(machine, 3)
+    machine.edit(FIRST, machine.content(FIRST) + make_batch(7)[1])
+    log = restart(machine)
+    assert log.log_end_offset == 6
+    assert "offset 7 where 6 belongs" in str(log.report.reason)
+
+
+def test_a_falling_epoch_ends_the_log(machine: Machine) -> None:
+    start_with(machine, 9)
+    machine.edit(FIRST, machine.content(FIRST) + make_batch(18, epoch=1)[1])
+    log = restart(machine)
+    assert log.log_end_offset == 18
+    assert "leader epoch 1 behind epoch 2" in str(log.report.reason)
+
+
+def test_segments_behind_the_damage_are_deleted(machine: Machine) -> None:
+    config = LogConfig(segment_bytes=600, index_interval_bytes=100)
+    log, _ = start_with(machine, 20, config)
+    assert log.segment_count > 3
+    second = log.segments[1]
+    machine.storage.flip_bit(second.log_path, 70)
+    end = second.base_offset
+    log = restart(machine, config)
+    assert log.log_end_offset == end
+    assert log.report.segments_removed > 0
+    assert [int(name[:20]) for name in machine.file_names(".log")] == [0, end]
+    check_log(log)
+
+
+def test_only_segments_from_the_recovery_point_on_are_scanned(machine: Machine) -> None:
+    config = LogConfig(segment_bytes=600, index_interval_bytes=100)
+    directory, log = machine.open_log(config)
+    append(log, 20)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    append(log, 10)
+    log = restart(machine, config)
+    assert log.report.segments_scanned < log.report.segments
+    check_log(log)
+
+
+@pytest.mark.invariant("I10")
+def test_recovery_does_not_advance_the_recovery_point(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 3)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    append(log, 3)
+    assert restart(machine).recovery_point == 6
+
+
+@pytest.mark.invariant("I15")
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "zeros", "noise"])
+def test_side_files_are_rebuilt(machine: Machine, suffix: str, damage: str) -> None:
+    """Also after a clean stop, when the files are trusted."""
+    config = LogConfig(segment_bytes=900, index_interval_bytes=100)
+    directory, log = machine.open_log(config)
+    written = [append(log, 1, producer=(1, 0, 2 * number))[0] for number in range(30)]
+    drive(directory.close(True, {}))
+    machine.kill()
+    for name in machine.file_names(suffix):
+        content = machine.content(name)
+        if damage == "missing":
+            machine.disk().remove(f"{log.directory}/{name}")
+        else:
+            size = len(content)
+            changed = {"empty": b"", "torn": content[:-3], "zeros": bytes(size), "noise": b"\x07" * size}
+            machine.edit(name, changed[damage])
+    _, log = machine.open_log(config)
+    assert log.report.clean
+    assert read_all(log) == b"".join(batch for _, batch in written)
+    for offset in range(60):
+        assert log.storage.tail_cache.size_bytes == 0
+        assert log.read(offset, 1, 60).base_offset == offset - offset % 2
+    log.truncate_to(41)
+    check_log(log)
+
+
+def test_an_index_of_another_segment_is_noticed(machine: Machine) -> None:
+    config = LogConfig(segment_bytes=900, index_interval_bytes=100)
+    directory, log = machine.open_log(config)
+    append(log, 4, records=1)
+    append(log, 20, records=3)
+    drive(directory.close(True, {}))
+    machine.kill()
+    first, second, *_ = machine.file_names(".index")
+    machine.edit(first, machine.content(second))
+    _, log = machine.open_log(config)
+    assert log.read(2, 1, 100).base_offset == 2
+    check_log(log)
+
+
+@pytest.mark.invariant("I13")
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\n", b"0\n2\n3 0\n2 8\n", b"\xff\xfe", b"0\n1\n9 0\n"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_leader_epochs_are_rebuilt_from_the_batches(machine: Machine, content: bytes | None, clean: bool) -> None:
+    """KAFKA-10432: epoch 0 is an epoch, too."""
+    config = LogConfig(segment_bytes=900, index_interval_bytes=100)
+    directory, log = machine.open_log(config)
+    for epoch in range(3):
+        append(log, 8, epoch=epoch)
+    entries = log.epoch_entries()
+    assert entries == [(0, 0), (1, 16), (2, 32)]
+    if clean:
+        drive(directory.close(True, {}))
+    machine.kill()
+    if content is None:
+        machine.disk().remove(f"{log.directory}/leader-epoch-checkpoint")
+    else:
+        machine.edit("leader-epoch-checkpoint", content)
+    _, log = machine.open_log(config)
+    if content != b"0\n1\n9 0\n" or not clean:  # believed after a clean stop: it is well-formed
+        assert log.epoch_entries() == entries
+
+
+@pytest.mark.invariant("I13")
+def test_epochs_are_cut_to_the_log(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    append(log, 2, epoch=1)
+    log.write_epoch_entries([(1, 0), (5, 4)], sync=True)
+    assert restart(machine).epoch_entries() == [(1, 0)]
+
+
+def test_a_log_that_ends_below_its_start_begins_empty_there(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10, epoch=3)
+    log.trim_before(15)
+    drive(directory.checkpoint_log_start_offsets())
+    machine.kill()
+    machine.edit(FIRST, machine.content(FIRST)[:200])
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert (log.log_start_offset, log.log_end_offset, log.epoch_entries()) == (15, 15, [])
+    append(log, 1, epoch=4)
+    check_log(log)
+
+
+def test_the_leftover_of_an_interrupted_deletion_goes(machine: Machine) -> None:
+    """Segments in front of a gap that lies below the recovery point were being deleted."""
+    config = LogConfig(segment_bytes=600, index_interval_bytes=100)
+    directory, log = machine.open_log(config)
+    append(log, 30)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    kept = log.segments[2].base_offset
+    machine.kill()
+    machine.disk().remove(log.segments[1].log_path)
+    _, log = machine.open_log(config)
+    assert (log.log_start_offset, log.log_end_offset) == (kept, 60)
+    check_log(log)
+
+
+def test_a_tail_whose_beginning_is_lost_goes(machine: Machine) -> None:
+    config = LogConfig(segment_bytes=600, index_interval_bytes=100)
+    log, _ = start_with(machine, 30, config)
+    end = log.segments[2].base_offset
+    machine.kill()
+    machine.disk().remove(log.segments[2].log_path)
+    _, log = machine.open_log(config)
+    assert (log.log_start_offset, log.log_end_offset) == (0, end)
+    check_log(log)
+
+
+def test_an_empty_partition_directory_is_an_empty_log(machine: Machine) -> None:
+    _, log = machine.open_log(ONE_SEGMENT)
+    machine.kill()
+    machine.disk().remove(f"{log.directory}/{FIRST}")
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert (log.log_start_offset, log.log_end_offset, log.segment_count) == (0, 0, 1)
+
+
+def test_foreign_files_are_left_alone(machine: Machine) -> None:
+    start_with(machine, 3)
+    machine.edit("notes.txt", b"mine")
+    machine.edit("00000000000000000009.log.deleted", b"old")
+    machine.edit("00000000000000000009.index", b"")
+    restart(machine)
+    names = machine.file_names()
+    assert "notes.txt" in names
+    assert not [name for name in names if "9.log" in name or "9.index" in name]
+
+
+def test_damage_at_the_end_is_found_although_the_stop_was_clean(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.close(True, {}))
+    machine.kill()
+    machine.edit(FIRST, machine.content(FIRST)[:-20])
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert not log.report.clean
+    assert log.log_end_offset == 18
+    check_log(log)
+
+
+def test_after_a_clean_stop_nothing_is_scanned(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    written = append(log, 10)
+    drive(directory.close(True, {}))
+    machine.kill()
+    _, log = machine.open_log(ONE_SEGMENT)
+    assert (log.report.clean, log.report.bytes_scanned, log.recovery_point) == (True, 0, 20)
+    assert len(stored_batches(log)) == len(written)
+
+
+@pytest.mark.invariant("I15", "I25")
+def test_producers_of_a_clean_stop_are_known(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 1, producer=(1, 0, 0))
+    append(log, 1, producer=(2, 5, 0))
+    drive(directory.close(True, {}))
+    machine.kill()
+    check_log(machine.open_log(ONE_SEGMENT)[1])
+
+
+def test_a_restart_on_a_full_disk_works(machine: Machine) -> None:
+    start_with(machine, 20)
+    machine.kill()
+    machine.storage.capacity_bytes = machine.storage.used_bytes
+    directory = machine.open(ONE_SEGMENT)
+    (log,) = directory.logs.values()
+    assert log.log_end_offset == 40
+    assert log.read(0, 1_000_000, 40).next_offset == 40

@@ -1,0 +1,101 @@
+"""The newest batches in memory: bounded over all logs, never stale."""
+
+from __future__ import annotations
+
+from minibroker.broker.log.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
+from tests.broker.log.machine import Batch, make_batch
+
+SIZE = len(make_batch(0)[1])
+COST = SIZE + ENTRY_OVERHEAD_BYTES
+
+
+def batches(start: int, count: int) -> list[Batch]:
+    return [make_batch(start + 2 * number) for number in range(count)]
+
+
+def test_the_oldest_bytes_of_all_logs_go_first() -> None:
+    cache = TailCache(bytes_max=4 * COST)
+    one, two = cache.tail(), cache.tail()
+    one.append(batches(0, 2), 2 * SIZE)
+    two.append(batches(0, 2), 2 * SIZE)
+    one.append(batches(4, 1), SIZE)
+    assert (one.start_offset, two.start_offset) == (2, 0)
+    two.append(batches(4, 2), 2 * SIZE)
+    assert (one.start_offset, two.start_offset) == (4, 2)
+    assert cache.size_bytes == 4 * COST
+
+
+def test_the_bound_holds_whatever_happens() -> None:
+    cache = TailCache(bytes_max=10_000)
+    tails = [cache.tail() for _ in range(3)]
+    ends = [0, 0, 0]
+    for step in range(500):
+        which = step % 3
+        tails[which].append(batches(ends[which], 1 + step % 4), SIZE)
+        ends[which] += 2 * (1 + step % 4)
+        if step % 7 == 0:
+            ends[which] = max(ends[which] - 6, 0)
+            tails[which].truncate_to(ends[which])
+        if step % 31 == 0:
+            tails[which].clear()
+        assert cache.size_bytes <= 10_000
+        start = tails[which].start_offset
+        assert start is None or start < ends[which]
+
+
+def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
+    cache = TailCache(bytes_max=SIZE)
+    tail = cache.tail()
+    tail.append(batches(0, 1), SIZE)
+    assert tail.start_offset is None
+    assert tail.read(0, 1_000, 100) is None
+
+
+def test_what_was_truncated_does_not_evict_what_came_after() -> None:
+    cache = TailCache(bytes_max=4 * COST)
+    tail = cache.tail()
+    tail.append(batches(0, 3), 3 * SIZE)
+    tail.truncate_to(0)
+    tail.append(batches(0, 1), SIZE)
+    tail.append(batches(2, 2), 2 * SIZE)  # evicts two that are gone already
+    assert tail.start_offset == 0
+
+
+def test_the_very_buffer_that_was_appended_is_served() -> None:
+    tail = TailCache().tail()
+    header, batch = make_batch(0)
+    tail.append([(header, batch)], len(batch))
+    found = tail.read(0, 1_000, 2)
+    assert found is not None
+    assert found[0][0] is batch
+
+
+def test_a_small_part_of_a_large_frame_is_copied_so_that_the_frame_can_go() -> None:
+    header, batch = make_batch(0)
+    frame = bytes(batch) + bytes(100_000)
+    tail = TailCache().tail()
+    tail.append([(header, memoryview(frame)[: len(batch)])], len(batch))
+    found = tail.read(0, 1_000, 2)
+    assert found is not None
+    assert found[0] == [batch]
+    assert not isinstance(found[0][0], memoryview)
+
+
+def test_a_frame_that_is_mostly_batches_is_kept_as_it_is() -> None:
+    many = batches(0, 10)
+    frame = memoryview(b"header" + b"".join(batch for _, batch in many))
+    views = [(header, frame[6 + SIZE * number : 6 + SIZE * (number + 1)]) for number, (header, _) in enumerate(many)]
+    tail = TailCache().tail()
+    tail.append(views, 10 * SIZE)
+    found = tail.read(0, 1_000_000, 20)
+    assert found is not None
+    assert all(part is view for part, (_, view) in zip(found[0], views, strict=True))
+
+
+def test_many_evictions_do_not_pile_up() -> None:
+    cache = TailCache(bytes_max=10 * COST)
+    tail = cache.tail()
+    for number in range(5_000):
+        tail.append([make_batch(2 * number)], SIZE)
+    assert len(tail._bases) < 200
+    assert tail.start_offset == 2 * 4_990

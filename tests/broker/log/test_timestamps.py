@@ -1,0 +1,80 @@
+"""Looking up the first record at or after a time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.record_batch import build_batch, read_header
+from tests.broker.log.machine import Machine, append, append_batches, drive
+
+CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=200, retention_ms=None)
+
+
+def fill(log: PartitionLog, timestamps: list[int], records: int = 3) -> None:
+    for start in range(0, len(timestamps), records):
+        chunk = timestamps[start : start + records]
+        batch = build_batch([(None, b"x" * 30, at, ()) for at in chunk], base_offset=start, leader_epoch=0)
+        append_batches(log, [(read_header(batch), batch)])
+
+
+def expected(timestamps: list[int], time_ms: int, start: int, end: int) -> tuple[int, int] | None:
+    return next(((timestamps[offset], offset) for offset in range(start, end) if timestamps[offset] >= time_ms), None)
+
+
+@pytest.mark.parametrize("order", ["rising", "equal", "random", "falling", "one far in the future"])
+@pytest.mark.parametrize("reopen", [False, True])
+def test_the_first_record_at_or_after_a_time_is_found(machine: Machine, order: str, reopen: bool) -> None:
+    directory, log = machine.open_log(CONFIG)
+    rng = random.Random(5)
+    timestamps = {
+        "rising": [1_000 + 7 * number for number in range(300)],
+        "equal": [2_000] * 300,
+        "random": [rng.randrange(1_000, 3_000) for _ in range(300)],
+        "falling": [3_000 - number for number in range(300)],
+        "one far in the future": [*range(1_000, 1_100), 10**13, *range(1_100, 1_299)],
+    }[order]
+    fill(log, timestamps)
+    if reopen:
+        drive(directory.close(True, {}))
+        machine.kill()
+        _, log = machine.open_log(CONFIG)
+    for time_ms in (0, 1_000, 1_001, 1_050, 1_777, 2_000, 2_001, 2_999, 3_000, 9_000, 10**13, 10**14):
+        for end in (0, 150, 299, 300):
+            assert log.offset_for_timestamp(time_ms, end) == expected(timestamps, time_ms, 0, end)
+
+
+def test_records_below_the_log_s_start_are_not_found(machine: Machine) -> None:
+    _, log = machine.open_log(CONFIG)
+    timestamps = [1_000 + number for number in range(300)]
+    fill(log, timestamps)
+    log.trim_before(100)
+    log.delete_expired_segments(300, 0)
+    assert log.offset_for_timestamp(0, 300) == (1_100, 100)
+    assert log.offset_for_timestamp(1_250, 300) == (1_250, 250)
+
+
+def test_an_empty_log_has_no_record_of_any_time(machine: Machine) -> None:
+    _, log = machine.open_log(CONFIG)
+    assert log.offset_for_timestamp(0, 0) is None
+
+
+def test_after_a_truncation_the_cut_records_are_not_found(machine: Machine) -> None:
+    _, log = machine.open_log(CONFIG)
+    append(log, 10, timestamp_ms=1_000)
+    append(log, 10, timestamp_ms=9_000)
+    log.truncate_to(20)
+    append(log, 10, timestamp_ms=2_000)
+    assert log.offset_for_timestamp(1_500, 40) == (2_000, 20)
+    assert log.offset_for_timestamp(9_000, 40) is None
+
+
+def test_a_batch_is_looked_into_only_where_its_time_fits(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig())
+    append(log, 50, timestamp_ms=1_000)
+    append(log, 1, timestamp_ms=2_000)
+    machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 70)  # in a record that nobody needs
+    assert log.offset_for_timestamp(2_000, 102) == (2_000, 100)

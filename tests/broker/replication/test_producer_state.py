@@ -1,0 +1,208 @@
+"""Idempotent producers: what is new, what is a repetition, what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.replication.producer_state import (
+    PRODUCERS_MAX,
+    Accept,
+    CorruptSnapshot,
+    Duplicate,
+    ProducerStates,
+    Refuse,
+    Verdict,
+)
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
+
+DAY_MS = 86_400_000
+
+
+def batch(
+    sequence: int, records: int = 1, *, producer: int = 7, epoch: int = 0, offset: int = 0, timestamp_ms: int = 1_000
+) -> BatchHeader:
+    return BatchHeader(
+        base_offset=offset,
+        batch_length=100,
+        partition_leader_epoch=0,
+        magic=77,
+        crc=0,
+        attributes=0,
+        last_offset_delta=records - 1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        record_count=records,
+    )
+
+
+def states_after(*batches: BatchHeader) -> ProducerStates:
+    states = ProducerStates()
+    for header in batches:
+        states.update(header)
+    return states
+
+
+def refused(verdict: Verdict) -> ErrorCode | None:
+    return verdict.error if isinstance(verdict, Refuse) else None
+
+
+def test_a_batch_without_a_producer_is_always_new() -> None:
+    states = ProducerStates()
+    for _ in range(3):
+        assert states.check(batch(-1, producer=-1, epoch=-1), 0) == Accept()
+        states.update(batch(-1, producer=-1, epoch=-1))
+    assert len(states) == 0
+
+
+def test_the_next_sequence_is_accepted() -> None:
+    states = states_after(batch(0, 3), batch(3, 2))
+    assert states.check(batch(5), 0) == Accept()
+
+
+@pytest.mark.invariant("I25")
+def test_each_of_the_last_five_batches_is_recognised() -> None:
+    """B40, KAFKA-5494: with five requests in flight a retry may be the fifth last."""
+    batches = [batch(2 * number, 2, offset=100 + 2 * number, timestamp_ms=number) for number in range(8)]
+    states = states_after(*batches)
+    for number, header in enumerate(batches[3:], start=3):
+        assert states.check(header, 0) == Duplicate(100 + 2 * number, 101 + 2 * number, number)
+
+
+def test_older_than_the_last_five_is_a_duplicate_whose_offset_is_forgotten() -> None:
+    states = states_after(*(batch(number) for number in range(8)))
+    assert refused(states.check(batch(2), 0)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(("sequence", "records"), [(6, 1), (9, 1), (1_000, 3), (4, 1), (3, 3), (0, 4)])
+def test_anything_else_is_out_of_order(sequence: int, records: int) -> None:
+    states = states_after(batch(0, 3), batch(3, 2))
+    verdict = states.check(batch(sequence, records), 0)
+    assert refused(verdict) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_refused_batch_changes_nothing() -> None:
+    states = states_after(batch(0, 3))
+    states.check(batch(9), 0)
+    assert states == states_after(batch(0, 3))
+
+
+def test_an_older_producer_epoch_is_fenced() -> None:
+    states = states_after(batch(0, epoch=3))
+    assert refused(states.check(batch(1, epoch=2), 0)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(states.check(batch(0, epoch=2), 0)) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_newer_producer_epoch_starts_at_zero() -> None:
+    states = states_after(batch(0), batch(1))
+    assert states.check(batch(0, epoch=1), 0) == Accept()
+    assert refused(states.check(batch(2, epoch=1), 0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    states.update(batch(0, epoch=1, offset=2))
+    assert states.check(batch(0, epoch=1), 0) == Duplicate(2, 2, 1_000)
+
+
+def test_an_unknown_producer_must_start_at_zero_unless_the_log_was_trimmed() -> None:
+    """hardening 12: its earlier batches can only be missing when the log's start has moved."""
+    states = ProducerStates()
+    assert states.check(batch(0), 0) == Accept()
+    assert refused(states.check(batch(5), 0)) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert states.check(batch(5), 1) == Accept()
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(-1, 0), (0, -1)])
+def test_a_producer_without_epoch_or_sequence_is_invalid(epoch: int, sequence: int) -> None:
+    assert refused(ProducerStates().check(batch(sequence, epoch=epoch), 0)) == ErrorCode.INVALID_RECORD
+
+
+def test_sequences_go_on_at_zero_after_the_largest() -> None:
+    states = states_after(batch(SEQUENCE_MAX - 1, 2, offset=10))
+    assert states.check(batch(0), 0) == Accept()
+    states.update(batch(0, 3, offset=12))
+    assert states.check(batch(3), 0) == Accept()
+    assert states.check(batch(SEQUENCE_MAX - 1, 2), 0) == Duplicate(10, 11, 1_000)
+
+
+def test_a_batch_across_the_largest_sequence_is_recognised() -> None:
+    states = states_after(batch(SEQUENCE_MAX, 3, offset=10))
+    assert states.check(batch(SEQUENCE_MAX, 3), 0) == Duplicate(10, 12, 1_000)
+    assert states.check(batch(2), 0) == Accept()
+
+
+def test_old_before_the_wrap_is_told_from_ahead() -> None:
+    states = states_after(*(batch((SEQUENCE_MAX - 2 + number) & SEQUENCE_MAX) for number in range(8)))
+    assert refused(states.check(batch(SEQUENCE_MAX - 2), 0)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refused(states.check(batch(100), 0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_silent_producers_are_forgotten() -> None:
+    states = states_after(batch(0, producer=1, timestamp_ms=1_000), batch(0, producer=2, timestamp_ms=5_000))
+    assert states.expire(1_001 + DAY_MS) == 1
+    assert [producer for producer, _ in states] == [2]
+
+
+def test_invented_producers_do_not_fill_the_memory() -> None:
+    states = ProducerStates()
+    states.update(batch(0, producer=0))
+    for producer in range(1, PRODUCERS_MAX + 50):
+        states.update(batch(0, producer=producer))
+        states.update(batch(producer, producer=0))
+    assert len(states) == PRODUCERS_MAX
+    assert states.get(0) is not None  # it went on writing
+
+
+def test_a_copy_is_independent() -> None:
+    states = states_after(batch(0))
+    copy = states.copy()
+    states.update(batch(1))
+    assert copy == states_after(batch(0))
+    assert copy != states
+
+
+BATCHES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, SEQUENCE_MAX), st.integers(1, 9)))
+
+
+@given(BATCHES)
+def test_a_snapshot_is_the_states(steps: list[tuple[int, int, int, int]]) -> None:
+    states = states_after(
+        *(batch(sequence, count, producer=producer, epoch=epoch) for producer, epoch, sequence, count in steps)
+    )
+    assert ProducerStates.load(states.snapshot()) == states
+
+
+@given(st.binary(max_size=300))
+def test_nothing_else_is_raised_for_any_bytes(content: bytes) -> None:
+    with pytest.raises(CorruptSnapshot):
+        ProducerStates.load(content)
+
+
+@pytest.mark.parametrize("position", range(0, 36, 3))
+def test_a_flipped_bit_is_noticed(position: int) -> None:
+    content = bytearray(states_after(batch(0), batch(1), batch(0, producer=9)).snapshot())
+    content[position] ^= 4
+    with pytest.raises(CorruptSnapshot):
+        ProducerStates.load(bytes(content))
+
+
+@pytest.mark.invariant("I25")
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=30))
+def test_retries_in_any_mixture_write_each_record_once(sends: list[tuple[int, bool]]) -> None:
+    """A producer that repeats batches it got no answer for: what is accepted is contiguous and without duplicates."""
+    states = ProducerStates()
+    written: list[int] = []
+    sequence = 0
+    for records, is_repeated in sends:
+        header = batch(sequence, records, offset=sequence)
+        for _ in range(1 + is_repeated):
+            verdict = states.check(header, 0)
+            if isinstance(verdict, Accept):
+                states.update(header)
+                written += range(sequence, sequence + records)
+            else:
+                assert verdict == Duplicate(sequence, sequence + records - 1, 1_000)
+        sequence += records
+    assert written == list(range(sequence))
