@@ -193,20 +193,24 @@ class LocalCluster:
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
         """Stop everything, brokers first; returns what did not go cleanly. Takes the snapshot for the audit before."""
-        await self._snapshot_if_possible()
+        controller_id = await self._snapshot_if_possible()
         running = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) in ("running", "paused")]
-        problems = [problem for problem in await asyncio.gather(*(self._end(i, timeout_s) for i in running)) if problem]
+        others = [broker_id for broker_id in running if broker_id != controller_id]
+        problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
+        if controller_id in running:  # last: the others ask it to move their leaderships
+            problems.append(await self._end(controller_id, timeout_s))
         await self._stop_zookeeper()
         self._save()
         if wipe:
             shutil.rmtree(self.data_directory, ignore_errors=True)
-        return problems
+        return [problem for problem in problems if problem is not None]
 
-    async def _snapshot_if_possible(self) -> None:
+    async def _snapshot_if_possible(self) -> int | None:
+        """Returns the controller, None if no broker is left to ask; the audit then judges without a snapshot."""
         try:
-            await self.save_state()
+            return (await self.save_state()).controller_id
         except (ClusterFailed, NoAnswer):
-            pass  # no broker is left to ask; the audit then says that it judges without a snapshot
+            return None
 
     async def _end(self, broker_id: int, timeout_s: float) -> str | None:
         try:
@@ -224,10 +228,11 @@ class LocalCluster:
             await _wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
         record.process = None
 
-    async def save_state(self) -> None:
+    async def save_state(self) -> ClusterView:
         """Write `cluster-state.json`: leaders, epochs and in-sync replicas now, for the audit."""
         view = await self.look()
         write_cluster_state(self.data_directory, view.taken_at, view.partitions)
+        return view
 
     async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:
         """What the running brokers say. Raises NoAnswer, ClusterFailed."""

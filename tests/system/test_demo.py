@@ -48,7 +48,7 @@ def test_demo_without_a_lie_holds(small_file: Path) -> None:
     ("sabotage", "named"),
     [
         ("drop-record", r"verdict: FAILED: .*acknowledged record is at its offset"),
-        ("flip-bit", r"findings \(.*crc.*lines-2"),
+        ("flip-bit", r"findings \(.*corrupt-batch.*lines-2"),
         ("swap-batch", r"findings \(.*order.*lines-0"),
         ("no-kill", r"verdict: FAILED: a new leader takes over"),
     ],
