@@ -208,17 +208,19 @@ class ReplicaManager:
             PartitionError(
                 topic_name=topic.topic_name,
                 partition_index=state.partition_index,
-                error_code=self._stop(TopicPartition(topic.topic_name, state.partition_index), state),
+                error_code=self._stop(TopicPartition(topic.topic_name, state.partition_index), topic.topic_id, state),
             )
             for topic in request.topic_states
             for state in topic.partition_states
         ]
         return StopReplicaResponse(partition_errors=errors)
 
-    def _stop(self, topic_partition: TopicPartition, order: StopReplicaPartition) -> ErrorCode:
+    def _stop(self, topic_partition: TopicPartition, topic_id: str, order: StopReplicaPartition) -> ErrorCode:
         partition = self.partitions.get(topic_partition)
         if partition is None:
             return ErrorCode.NONE
+        if topic_id and partition.log.topic_id not in (None, topic_id):
+            return ErrorCode.NONE  # meant for the topic that had this name before: that one is gone
         deleting = order.leader_epoch == LEADER_EPOCH_DURING_DELETE
         epoch = None if deleting else from_wire(order.leader_epoch)
         known = partition.state.leader_epoch

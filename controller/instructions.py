@@ -240,8 +240,9 @@ def _stop_replica_request(sender: Sender, broker_epoch: BrokerEpoch, part: Seque
         topic_states=[
             StopReplicaTopic(
                 topic_name=name,
+                topic_id=topic_id,
                 partition_states=[each.content for each in group if isinstance(each, StopReplica)],
             )
-            for (name, _), group in _by_topic(part).items()
+            for (name, topic_id), group in _by_topic(part).items()
         ],
     )

@@ -121,6 +121,7 @@ class StopReplicaPartition(Message, frozen=True, kw_only=True):
 
 class StopReplicaTopic(Message, frozen=True, kw_only=True):
     topic_name: Topic
+    topic_id: Name = ""  # about: a late order to delete must not hit a topic that was created again
     partition_states: Annotated[list[StopReplicaPartition], Meta(max_length=PARTITIONS_MAX)]
 
 

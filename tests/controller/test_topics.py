@@ -204,6 +204,8 @@ async def test_topic_created_again_has_another_id_and_starts_at_epoch_zero(clust
     second = await cluster.create(controller, "lines", [[1, 2]])
     assert second.topics[0].error_code == 0
     assert second.topics[0].topic_id != first.topics[0].topic_id
+    stops = [request for request in cluster.brokers[1].requests if isinstance(request, StopReplicaRequest)]
+    assert [topic.topic_id for request in stops for topic in request.topic_states] == [first.topics[0].topic_id]
     assert (await cluster.state("lines")).leader_epoch == 0
 
 
