@@ -27,7 +27,7 @@ from minibroker.command_line import (
 def groups() -> list[LazyGroup]:
     context = click.Context(minibroker)
     commands = [minibroker.get_command(context, name) for name in minibroker.list_commands(context)]
-    return [minibroker, *(command for command in commands if isinstance(command, LazyGroup))]  # type: ignore[list-item]
+    return [minibroker, *(command for command in commands if isinstance(command, LazyGroup))]
 
 
 def all_commands() -> list[tuple[str, click.Command]]:

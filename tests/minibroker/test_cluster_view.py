@@ -1,0 +1,114 @@
+"""Health, events and the table of replicas, from what brokers say."""
+
+import msgspec
+import pytest
+
+from minibroker.cluster_view import BrokerView, ClusterView, what_is_wrong
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    DescribedReplicaTopic,
+    DescribeReplicaStateResponse,
+    MetadataPartition,
+    RemoteReplicaState,
+    ReplicaStateDescription,
+)
+from minibroker.replica_changes import changes_between
+from minibroker.replica_table import replica_rows
+
+T0 = TopicPartition("t", 0)
+
+
+def replica(role: str, log_end_offset: int, epoch: int = 0) -> ReplicaStateDescription:
+    remotes = [RemoteReplicaState(replica_id=3, log_end_offset=7)] if role == "leader" else []
+    return ReplicaStateDescription(
+        partition=0, role=role, leader_epoch=epoch, log_end_offset=log_end_offset, high_watermark=5, remotes=remotes
+    )
+
+
+def broker(broker_id: int, described: ReplicaStateDescription | None, incarnation: str = "a") -> BrokerView:
+    if described is None:
+        return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", says=None, problem="refused")
+    topics = [DescribedReplicaTopic(topic="t", partitions=[described])]
+    says = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id=incarnation, topics=topics)
+    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", says=says, problem=None)
+
+
+def view(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), **changes: BrokerView) -> ClusterView:
+    brokers = {
+        "one": broker(1, replica("leader", 10)),
+        "two": broker(2, replica("follower", 9)),
+        "three": broker(3, replica("follower", 7)),
+    } | changes
+    partition = MetadataPartition(
+        partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2, 3], isr_nodes=list(isr)
+    )
+    return ClusterView(
+        taken_at=0.0, cluster_id="c", controller_id=1, brokers=list(brokers.values()), partitions={T0: partition}
+    )
+
+
+def test_healthy_cluster_has_nothing_wrong() -> None:
+    assert what_is_wrong(view(), 3) == []
+
+
+@pytest.mark.parametrize(
+    ("sick", "reason"),
+    [
+        (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
+        (view(leader=-1), "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]"),
+        (view(three=broker(3, None)), "broker 3 does not answer: refused"),
+        (msgspec.structs.replace(view(), controller_id=-1), "no controller is elected"),
+        (msgspec.structs.replace(view(), controller_id=9), "no controller is elected"),
+    ],
+)
+def test_each_sickness_is_named(sick: ClusterView, reason: str) -> None:
+    assert what_is_wrong(sick, 3) == [reason]
+
+
+def test_missing_brokers_are_counted() -> None:
+    assert what_is_wrong(view(), 4) == ["3 of 4 brokers are registered: [1, 2, 3]"]
+
+
+def told(before: ClusterView, after: ClusterView) -> list[tuple[str, str]]:
+    return [(change.kind, change.what) for change in changes_between(before, after)]
+
+
+def test_nothing_is_told_when_nothing_happens() -> None:
+    assert told(view(), view()) == []
+
+
+def test_election_is_told_with_its_epoch() -> None:
+    assert told(view(), view(leader=2, epoch=1)) == [("election", "t-0: leader 1 -> 2, epoch 0 -> 1")]
+    assert told(view(), view(epoch=1)) == [("election", "t-0: leader 1 stays, epoch 0 -> 1")]
+
+
+def test_change_of_the_isr_is_told() -> None:
+    assert told(view(), view(isr=(1, 2))) == [("isr", "t-0: ISR shrinks [1, 2, 3] -> [1, 2]")]
+    assert told(view(isr=(1,)), view()) == [("isr", "t-0: ISR grows [1] -> [1, 2, 3]")]
+
+
+def test_truncation_is_told_with_its_extent() -> None:
+    after = view(two=broker(2, replica("follower", 4)))
+    assert told(view(), after) == [("truncation", "t-0: broker 2 truncated 5 records, LEO 9 -> 4")]
+
+
+def test_brokers_that_go_come_and_restart_are_told() -> None:
+    gone = view(three=broker(3, None))
+    assert told(view(), gone) == [("broker-down", "broker 3 does not answer")]
+    assert told(gone, view()) == [("broker-up", "broker 3 answers")]
+    restarted = view(three=broker(3, replica("follower", 7), "b"))
+    assert told(view(), restarted) == [("broker-restarted", "broker 3 has restarted")]
+
+
+def test_lag_is_counted_from_the_leader() -> None:
+    rows = replica_rows(view())
+    assert [(row.broker, row.role, row.lag) for row in rows] == [
+        (1, "leader", 0),
+        (2, "follower", 1),
+        (3, "follower", 3),
+    ]
+
+
+def test_lag_of_a_silent_broker_is_what_the_leader_knows() -> None:
+    row = replica_rows(view(three=broker(3, None), isr=(1, 2)))[2]
+    assert (row.role, row.lag, row.in_sync, row.log_end_offset) == ("no answer", 3, False, None)

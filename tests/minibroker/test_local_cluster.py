@@ -1,0 +1,54 @@
+"""What a local cluster writes down, without starting one."""
+
+from pathlib import Path
+
+import pytest
+
+from minibroker.broker.config import load_config
+from minibroker.broker_process import configuration_text
+from minibroker.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
+from minibroker.local_cluster import ClusterFailed, LocalCluster
+
+
+def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 2, settings={"log.segment.bytes": "1048576"})
+    write_cluster_file(tmp_path, cluster.record)
+    assert read_cluster_file(tmp_path) == cluster.record
+
+
+def test_missing_and_damaged_record_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ClusterMissing, match="minibroker cluster up"):
+        read_cluster_file(tmp_path)
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(ClusterMissing, match="remove it"):
+        read_cluster_file(tmp_path)
+
+
+@pytest.mark.parametrize(("brokers", "factor", "least"), [(1, 1, 1), (2, 2, 2), (3, 3, 2), (5, 3, 2)])
+def test_brokers_get_a_configuration_that_fits_their_number(
+    tmp_path: Path, brokers: int, factor: int, least: int
+) -> None:
+    cluster = LocalCluster(tmp_path, brokers, port=9092, zookeeper_port=2181)
+    config = load_config(configuration_text(tmp_path, cluster.record, brokers))
+    assert (config.broker_id, config.default_replication_factor, config.min_insync_replicas) == (brokers, factor, least)
+    assert config.listeners[0].port == 9092 + brokers - 1
+    assert config.zookeeper_session_timeout_ms == 3_000
+
+
+def test_settings_override_the_local_defaults(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1, settings={"min.insync.replicas": "1", "replica.lag.time.max.ms": "2000"})
+    assert load_config(configuration_text(tmp_path, cluster.record, 1)).replica_lag_time_max_ms == 2_000
+
+
+async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    assert await cluster.resolve("2") == 2
+    for name, why in (
+        ("4", "there is no broker 4"),
+        ("boss", "'boss' is no broker"),
+        ("leader:x", "not TOPIC-PARTITION"),
+    ):
+        with pytest.raises(ClusterFailed, match=why):
+            await cluster.resolve(name)
+    with pytest.raises(ClusterFailed, match="no broker runs"):
+        await cluster.resolve("controller")

@@ -1,0 +1,27 @@
+"""kcat's words for where to begin."""
+
+import pytest
+
+from minibroker.starting_point import BadStart, Start, StartingPoint, parse_start
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("beginning", StartingPoint(Start.BEGINNING)),
+        ("end", StartingPoint(Start.END)),
+        ("17", StartingPoint(Start.OFFSET, 17)),
+        ("-17", StartingPoint(Start.BEFORE_END, 17)),
+        ("@1700000000123", StartingPoint(Start.TIME, 1_700_000_000_123)),
+        ("@2023-11-14T22:13:20.5+00:00", StartingPoint(Start.TIME, 1_700_000_000_500)),
+        ("@2023-11-14T22:13:20Z", StartingPoint(Start.TIME, 1_700_000_000_000)),
+    ],
+)
+def test_words_are_understood(text: str, point: StartingPoint) -> None:
+    assert parse_start(text) == point
+
+
+@pytest.mark.parametrize("text", ["", "middle", "--1", "1e3", "@", "@yesterday", "9" * 20, "٣"])
+def test_other_words_are_refused(text: str) -> None:
+    with pytest.raises(BadStart):
+        parse_start(text)
