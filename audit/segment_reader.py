@@ -194,10 +194,12 @@ class SegmentWindow:
 
     def check(self, position: int) -> BatchHeader:
         """The batch at `position` after every check, or CorruptBatch."""
-        if not self._holds(position, HEADER_BYTES):
+        offset = position - self.base
+        if offset < 0 or offset + HEADER_BYTES > len(self.buffer):
             self._load(position, CHUNK_BYTES)
+            offset = 0
         try:
-            return check_batch(self.buffer, position - self.base)
+            return check_batch(self.buffer, offset)
         except CorruptBatch:
             claimed_end = self.claimed_end(position)
             in_window = claimed_end is None or self._holds(position, claimed_end - position)

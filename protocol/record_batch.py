@@ -177,14 +177,15 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     Costs little more than the CRC: no record is decoded, nothing is copied.
     """
     header = read_header(buffer, position)
-    end = position + header.size_bytes
+    size = header.batch_length + LENGTH_PREFIX_BYTES
+    end = position + size
     if end > len(buffer):
-        raise CorruptBatch(f"{header.size_bytes} bytes are claimed, {len(buffer) - position} are there", position)
+        raise CorruptBatch(f"{size} bytes are claimed, {len(buffer) - position} are there", position)
     if crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : end]) != header.crc:
         raise CorruptBatch("CRC does not match", position)
     if header.attributes & ~ATTRIBUTES_KNOWN:
         raise CorruptBatch(f"attributes {header.attributes:#x} are not understood", position)
-    if header.record_count * RECORD_BYTES_MIN > header.size_bytes - HEADER_BYTES:
+    if header.record_count * RECORD_BYTES_MIN > size - HEADER_BYTES:
         raise CorruptBatch(f"{header.record_count} records cannot fit into the payload", position)
     claimed = _payload_array_length(buffer, position + HEADER_BYTES, end)
     if claimed != header.record_count:
