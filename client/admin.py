@@ -10,15 +10,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-import msgspec
-
 from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.descriptions import (
+    BrokerDescription,
+    BrokerReplicas,
+    ClusterDescription,
+    ConfigEntry,
+    CreatedTopic,
+    NewTopic,
+    TopicDescription,
+    broker_replicas,
+    config_entry,
+    creatable,
+    resource_of,
+    topic_description,
+)
+from minibroker.client.doors import doors
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnreachable,
     CallTimedOut,
     ClientClosed,
-    InvalidCall,
     MinibrokerError,
     Where,
     broker_error,
@@ -32,17 +44,14 @@ from minibroker.client.limits import (
 )
 from minibroker.client.metadata_cache import Address
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
-from minibroker.protocol.errors import ErrorCode, error_code
-from minibroker.protocol.ids import BrokerId, LeaderEpoch, TopicPartition, from_wire, to_wire
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
 from minibroker.protocol.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     AlterableConfig,
     AlterConfigsResource,
     ConfigOperation,
-    ConfigSource,
-    CreatableAssignment,
-    CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -59,83 +68,24 @@ from minibroker.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    ReplicaStateDescription,
     Request,
-    ResourceType,
     Response,
 )
 from minibroker.runtime.ports import Runtime
 
+__all__ = [
+    "AdminClient",
+    "BrokerDescription",
+    "BrokerReplicas",
+    "ClusterDescription",
+    "ConfigEntry",
+    "CreatedTopic",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "TopicDescription",
+]
+
 R = TypeVar("R", bound=Response)
-
-
-class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic to be created. None: the cluster's default."""
-
-    name: str
-    partitions: int | None = None
-    replication_factor: int | None = None
-    configs: Mapping[str, str] = {}
-    assignment: Mapping[int, Sequence[BrokerId]] | None = None
-    """Instead of the two numbers: partition -> brokers, the preferred leader first."""
-
-
-class CreatedTopic(msgspec.Struct, frozen=True):
-    name: str
-    topic_id: str
-    partitions: int
-    replication_factor: int
-
-
-class PartitionDescription(msgspec.Struct, frozen=True):
-    partition: int
-    leader: BrokerId | None
-    leader_epoch: LeaderEpoch | None
-    replicas: tuple[BrokerId, ...]
-    isr: tuple[BrokerId, ...]
-    offline: tuple[BrokerId, ...]
-    error: ErrorCode
-
-
-class TopicDescription(msgspec.Struct, frozen=True):
-    name: str
-    topic_id: str
-    partitions: list[PartitionDescription]
-
-
-class BrokerDescription(msgspec.Struct, frozen=True):
-    broker_id: BrokerId
-    address: Address
-    broker_epoch: int | None
-
-
-class ClusterDescription(msgspec.Struct, frozen=True):
-    cluster_id: str
-    controller_id: BrokerId | None
-    controller_epoch: int | None
-    brokers: list[BrokerDescription]
-
-
-class ConfigEntry(msgspec.Struct, frozen=True):
-    name: str
-    value: str | None
-    source: str
-    read_only: bool
-    sensitive: bool
-    documentation: str
-
-
-class BrokerReplicas(msgspec.Struct, frozen=True):
-    """What one broker says of its replicas; `error` instead if it did not answer."""
-
-    broker_id: BrokerId
-    error: MinibrokerError | None = None
-    broker_epoch: int | None = None
-    incarnation_id: str = ""
-    fenced: bool = False
-    controller_id: BrokerId | None = None
-    controller_epoch: int | None = None
-    replicas: dict[TopicPartition, ReplicaStateDescription] = {}
 
 
 class AdminClient:
@@ -180,12 +130,7 @@ class AdminClient:
         """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
         if self._started or self._closed:
             raise ClientClosed("an admin client is started once")
-        runtime = self._runtime
-        if runtime is None:
-            from minibroker.runtime.real import real_runtime
-
-            runtime = real_runtime()
-        self._cluster = Cluster(runtime, self._settings)
+        self._cluster = Cluster(doors(self._runtime), self._settings)
         await self._cluster.start()
         self._started = True
 
@@ -231,7 +176,7 @@ class AdminClient:
     ) -> dict[str, CreatedTopic | BrokerError]:
         """As `create_topic`, for several; what failed has its error as value."""
         deadline = self._deadline(timeout_ms)
-        wanted = {topic.name: _creatable(topic) for topic in topics}
+        wanted = {topic.name: creatable(topic) for topic in topics}
         request = CreateTopicsRequest(
             topics=list(wanted.values()), timeout_ms=deadline.remaining_ms(), validate_only=validate_only
         )
@@ -295,19 +240,7 @@ class AdminClient:
                 if asked is None:
                     continue  # being deleted just now
                 raise broker_error(topic.error_code, Where(topic=topic.name))
-            partitions = [
-                PartitionDescription(
-                    partition.partition_index,
-                    from_wire(partition.leader_id),
-                    from_wire(partition.leader_epoch),
-                    tuple(partition.replica_nodes),
-                    tuple(partition.isr_nodes),
-                    tuple(partition.offline_replicas),
-                    error_code(partition.error_code),
-                )
-                for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
-            ]
-            result[topic.name] = TopicDescription(topic.name, topic.topic_id, partitions)
+            result[topic.name] = topic_description(topic)
         return result
 
     # -------------------------------------------------------------------------------------------------------- cluster
@@ -346,19 +279,7 @@ class AdminClient:
             reply = await self._cluster.ask(broker_id, request, DescribeReplicaStateResponse, deadline)
         except MinibrokerError as error:
             return BrokerReplicas(broker_id, error=error)
-        return BrokerReplicas(
-            broker_id,
-            broker_epoch=from_wire(reply.broker_epoch),
-            incarnation_id=reply.incarnation_id,
-            fenced=reply.fenced,
-            controller_id=from_wire(reply.controller_id),
-            controller_epoch=from_wire(reply.controller_epoch),
-            replicas={
-                TopicPartition(topic.topic, replica.partition): replica
-                for topic in reply.topics
-                for replica in topic.partitions
-            },
-        )
+        return broker_replicas(broker_id, reply)
 
     # -------------------------------------------------------------------------------------------------------- offsets
     async def list_offsets(
@@ -386,7 +307,7 @@ class AdminClient:
         self, *, topic: str | None = None, broker_id: BrokerId | None = None, timeout_ms: float = CALL_TIMEOUT_MS
     ) -> dict[str, ConfigEntry]:
         """The settings of one topic or one broker, with where each value comes from."""
-        kind, name = _resource(topic, broker_id)
+        kind, name = resource_of(topic, broker_id)
         request = DescribeConfigsRequest(
             resources=[DescribeConfigsResource(resource_type=kind.value, resource_name=name)]
         )
@@ -398,18 +319,7 @@ class AdminClient:
         for result in reply.results:
             if result.error_code:
                 raise broker_error(result.error_code, Where(topic=topic, broker_id=broker_id), result.error_message)
-        return {
-            config.name: ConfigEntry(
-                config.name,
-                config.value,
-                _source_name(config.config_source),
-                config.read_only,
-                config.is_sensitive,
-                config.documentation,
-            )
-            for result in reply.results
-            for config in result.configs
-        }
+        return {config.name: config_entry(config) for result in reply.results for config in result.configs}
 
     async def alter_configs(
         self,
@@ -421,7 +331,7 @@ class AdminClient:
         timeout_ms: float = CALL_TIMEOUT_MS,
     ) -> None:
         """Set (or with None: unset) some settings of one topic or one broker; the others stay. Raises InvalidConfig."""
-        kind, name = _resource(topic, broker_id)
+        kind, name = resource_of(topic, broker_id)
         configs = [
             AlterableConfig(
                 name=key,
@@ -517,37 +427,3 @@ def _delete_errors(reply: DeleteTopicsResponse) -> list[int]:
 
 def _alter_errors(reply: IncrementalAlterConfigsResponse) -> list[int]:
     return [resource.error_code for resource in reply.responses]
-
-
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    for name, number in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
-        if number is not None:
-            check_at_least(1, **{name: number})
-            if topic.assignment is not None:
-                raise InvalidCall(f"topic {topic.name!r}: give {name} or an assignment, not both")
-    assignments = [
-        CreatableAssignment(partition_index=partition, broker_ids=list(brokers))
-        for partition, brokers in sorted((topic.assignment or {}).items())
-    ]
-    return CreatableTopic(
-        name=topic.name,
-        num_partitions=to_wire(topic.partitions),
-        replication_factor=to_wire(topic.replication_factor),
-        assignments=assignments,
-        configs={str(key): str(value) for key, value in topic.configs.items()},
-    )
-
-
-def _resource(topic: str | None, broker_id: BrokerId | None) -> tuple[ResourceType, str]:
-    if topic is not None and broker_id is None:
-        return ResourceType.TOPIC, topic
-    if broker_id is not None and topic is None:
-        return ResourceType.BROKER, str(broker_id)
-    raise InvalidCall("give topic= or broker_id=, one of them")
-
-
-def _source_name(source: int) -> str:
-    try:
-        return ConfigSource(source).name.lower().replace("_", "-")
-    except ValueError:
-        return f"source-{source}"

@@ -95,7 +95,7 @@ class Connections:
         for attempt in attempts:
             attempt.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
-        for server in self._servers.values():
+        for server in tuple(self._servers.values()):
             if server.connection is not None:
                 await server.connection.close()
                 server.connection = None

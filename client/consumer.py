@@ -10,56 +10,35 @@ from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
-import msgspec
-
-from minibroker.client.cluster import Cluster, ClusterSettings
-from minibroker.client.cursor import Cursor, OffsetReset
+from minibroker.client.cluster import Cluster
+from minibroker.client.connection_state import ConnectionState, describe_connection
+from minibroker.client.consumer_settings import ConsumerSettings
+from minibroker.client.cursor import Cursor
+from minibroker.client.doors import doors
 from minibroker.client.errors import (
     CallTimedOut,
     ClientClosed,
     CorruptRecords,
     InvalidCall,
     MinibrokerError,
-    Where,
-    broker_error,
 )
-from minibroker.client.fetcher import Fetcher, FetchSettings
+from minibroker.client.fetcher import Fetcher
 from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
     CALL_TIMEOUT_MS,
-    UNKNOWN_TOPIC_GRACE_MS,
     Deadline,
     check_at_least,
-    parse_servers,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.records import Record, RecordBatch, RecordTuple, read_batch, to_columns, to_records
-from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from minibroker.client.topics import known_topic
+from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Runtime
 
 UNREACHABLE_AFTER_MS = 60_000
 """`async for` raises when for this long no leader of any partition has answered; iterating again goes on waiting."""
-
-
-class ConnectionState(msgspec.Struct, frozen=True):
-    """Why nothing comes: 'no data' and 'no broker' are different things."""
-
-    state: Literal["fetching", "paused", "no-leader", "connecting", "no-position", "validating", "halted"]
-    """fetching: the leader answers; there simply is no more data. connecting: the leader does not answer now.
-    no-position: where to begin is being asked for. validating: a new leader is asked whether our position still holds.
-    halted: an error waits for a seek."""
-    leader: BrokerId | None
-    leader_epoch: LeaderEpoch | None
-    last_answer_ms_ago: float | None
-    error: MinibrokerError | None
-
-    @property
-    def healthy(self) -> bool:
-        """Would new records come?"""
-        return self.state == "fetching"
 
 
 class Consumer:
@@ -94,54 +73,31 @@ class Consumer:
         on_truncation: 'raise' tells of every truncation with LogTruncated and stays until `seek`; 'reset' logs a
         warning and goes on at the divergent offset.
         """
-        check_at_least(
-            1,
+        self._settings = ConsumerSettings(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            auto_offset_reset=auto_offset_reset,
+            on_truncation=on_truncation,
+            fetch_max_wait_ms=fetch_max_wait_ms,
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,
             max_partition_fetch_bytes=max_partition_fetch_bytes,
             max_poll_records=max_poll_records,
+            check_crcs=check_crcs,
+            isolation_level=isolation_level,
             request_timeout_ms=request_timeout_ms,
             retry_backoff_ms=retry_backoff_ms,
             retry_backoff_max_ms=retry_backoff_max_ms,
             metadata_max_age_ms=metadata_max_age_ms,
             bootstrap_timeout_ms=bootstrap_timeout_ms,
         )
-        check_at_least(0, fetch_max_wait_ms=fetch_max_wait_ms)
-        for name, value, allowed in (
-            ("auto_offset_reset", auto_offset_reset, ("earliest", "latest", "none")),
-            ("on_truncation", on_truncation, ("raise", "reset")),
-            ("isolation_level", isolation_level, ("read_uncommitted", "read_committed")),
-        ):
-            if value not in allowed:
-                raise InvalidCall(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        self._settings.check()
         if not all(isinstance(topic, str) and topic for topic in topics):
             raise InvalidCall("topics are names; servers go into bootstrap_servers=")
         self._topics = tuple(dict.fromkeys(topics))
-        self._reset = OffsetReset(auto_offset_reset)
-        self._max_partition_fetch_bytes = max_partition_fetch_bytes
-        self._max_poll_records = max_poll_records
+        self._cluster_settings = self._settings.for_cluster()
         self._check_crcs = check_crcs
         self._runtime = runtime
-        self._cluster_settings = ClusterSettings(
-            bootstrap=parse_servers(bootstrap_servers),
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            bootstrap_timeout_ms=bootstrap_timeout_ms,
-        )
-        self._fetch_settings = FetchSettings(
-            max_wait_ms=fetch_max_wait_ms,
-            min_bytes=fetch_min_bytes,
-            max_bytes=fetch_max_bytes,
-            request_timeout_ms=request_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            isolation_level=int(isolation_level == "read_committed"),
-            reset=self._reset,
-            halt_on_truncation=on_truncation == "raise",
-        )
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._current: Iterator[Record] = iter(())
         self._current_cursor: Cursor | None = None
@@ -155,13 +111,8 @@ class Consumer:
         UnknownTopicOrPartition."""
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
-        runtime = self._runtime
-        if runtime is None:
-            from minibroker.runtime.real import real_runtime
-
-            runtime = real_runtime()
-        self._cluster = Cluster(runtime, self._cluster_settings)
-        self._fetcher = Fetcher(self._cluster, self._fetch_settings, self._tell_news)
+        self._cluster = Cluster(doors(self._runtime), self._cluster_settings)
+        self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._tell_news)
         self._cluster.want_topics(self._topics)
         try:
             await self._cluster.start()
@@ -205,7 +156,8 @@ class Consumer:
         wanted = [TopicPartition(topic, index) for topic, index in partitions]
         self._forget_current()
         cursors = {
-            partition: self._cursors.get(partition) or Cursor(partition, self._reset, self._max_partition_fetch_bytes)
+            partition: self._cursors.get(partition)
+            or Cursor(partition, self._settings.reset, self._settings.max_partition_fetch_bytes)
             for partition in wanted
         }
         for cursor in cursors.values():
@@ -310,7 +262,7 @@ class Consumer:
                 await asyncio.sleep(0)  # one breath a batch, so that a busy reader does not starve the loop
                 continue
             self._raise_halted()
-            if self._any_answers():
+            if self._fetcher.hears_anybody():
                 silent_since = Deadline(UNREACHABLE_AFTER_MS)
             if not await self._wait_for_news(deadline or silent_since, at_most_ms=1_000):
                 waited_ms = (deadline or silent_since).timeout_ms
@@ -324,7 +276,7 @@ class Consumer:
 
         Waits up to timeout_ms for the first record; {} if none came: `connection_state` tells why.
         """
-        limit = self._max_poll_records if max_records is None else max_records
+        limit = self._settings.max_poll_records if max_records is None else max_records
         check_at_least(1, max_records=limit)
         deadline = Deadline(timeout_ms)
         result: dict[TopicPartition, list[Record]] = {}
@@ -410,21 +362,7 @@ class Consumer:
     async def partitions_for(self, topic: str, timeout_ms: float = CALL_TIMEOUT_MS) -> list[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartition."""
         self._check_open()
-        deadline = Deadline(timeout_ms)
-        grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, timeout_ms))
-        self._cluster.want_topics([topic])
-        while not (known := self._cluster.metadata.partitions_of(topic)):
-            info = self._cluster.metadata.topics.get(topic)
-            if info is not None and info.error is not ErrorCode.NONE:
-                error = broker_error(info.error, Where(topic=topic))
-                if not error.retriable or grace.passed:
-                    raise error
-            try:
-                await self._cluster.refresh(deadline)
-            except MinibrokerError as error:
-                if not error.retriable or deadline.passed:
-                    raise
-        return known
+        return list((await known_topic(self._cluster, topic, Deadline(timeout_ms))).partitions)
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float = CALL_TIMEOUT_MS
@@ -463,30 +401,7 @@ class Consumer:
     def connection_state(self, partition: TopicPartition) -> ConnectionState:
         """How it goes with one partition: tells 'no data' from 'no broker'."""
         cursor = self._cursor(partition)
-        leader = self._fetcher.leaders.get(cursor.leader) if cursor.leader is not None else None
-        answered = leader.answered_at_ms if leader is not None else None
-        ago = None if answered is None else self._fetcher.now_ms() - answered
-        error = cursor.halted or cursor.error or (leader.error if leader is not None else None)
-        state: Literal["fetching", "paused", "no-leader", "connecting", "no-position", "validating", "halted"]
-        connected = cursor.leader is not None and self._cluster.is_connected(cursor.leader)
-        if cursor.halted is not None:
-            state = "halted"
-        elif cursor.paused:
-            state = "paused"
-        elif cursor.leader is None:
-            state = "no-leader"
-        elif not connected:
-            state = "connecting"
-        elif cursor.needs_reset:
-            state = "no-position"
-        elif cursor.needs_validation:
-            state = "validating"
-        else:
-            slow = ago is None or ago > 2 * self._fetch_settings.max_wait_ms + 5_000
-            state = "connecting" if slow and error is not None else "fetching"
-        if state in ("no-leader", "connecting") and error is None:
-            error = self._cluster.leader_problem(partition)
-        return ConnectionState(state, cursor.leader, cursor.leader_epoch, ago, error)
+        return describe_connection(cursor, self._cluster, self._fetcher)
 
     # --------------------------------------------------------------------------------------------------------- pieces
     def _read(self, cursor: Cursor) -> tuple[BatchHeader, list[RecordTuple], Offset]:
@@ -540,12 +455,6 @@ class Consumer:
             resolver.result()  # a bug of ours: say so instead of waiting for ever
         if not self._cursors:
             raise InvalidCall("nothing is assigned: give topics to Consumer() or call assign()")
-
-    def _any_answers(self) -> bool:
-        now_ms = self._fetcher.now_ms()
-        states = self._fetcher.leaders.values()
-        limit_ms = self._fetch_settings.max_wait_ms + 2_000
-        return any(state.answered_at_ms is not None and now_ms - state.answered_at_ms < limit_ms for state in states)
 
     def _first_error(self) -> MinibrokerError | None:
         for partition, cursor in self._cursors.items():

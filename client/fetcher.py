@@ -42,6 +42,8 @@ from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
 """A fetch that is answered this much later than its max_wait_ms: ask others whether this broker still leads."""
+LATE_AFTER_MS = 2_000.0
+"""A leader that is silent for this much longer than max_wait_ms counts as not answering."""
 PARTITION_BYTES_MAX = 64 * 1024 * 1024
 """However large a single batch is, no more than this is asked for (a frame is bounded far below)."""
 RESET_TIMEOUT_MS = 5_000
@@ -135,6 +137,17 @@ class Fetcher:
 
     def now_ms(self) -> float:
         return self._loop.time() * 1000
+
+    def hears_anybody(self) -> bool:
+        """Has any leader answered lately?"""
+        return any(not self.is_late(leader) for leader in self.leaders)
+
+    def is_late(self, leader: BrokerId | None) -> bool:
+        """Has this leader been silent for longer than a long poll takes?"""
+        state = self.leaders.get(leader) if leader is not None else None
+        if state is None or state.answered_at_ms is None:
+            return True
+        return self.now_ms() - state.answered_at_ms > self._settings.max_wait_ms + LATE_AFTER_MS
 
     @property
     def resolver(self) -> "asyncio.Task[None] | None":

@@ -6,60 +6,43 @@ list, and one small object a record.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self
 
 from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch, Delivery, RecordMetadata
-from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.buffer_memory import BufferMemory
+from minibroker.client.cluster import Cluster
+from minibroker.client.doors import doors
 from minibroker.client.errors import (
     BufferTimedOut,
     CallTimedOut,
     ClientClosed,
+    ClusterUnreachable,
     DeliveryAborted,
     FlushTimedOut,
-    InvalidCall,
     MinibrokerError,
     RecordTooLarge,
-    UndeliveredRecords,
     Where,
     broker_error,
 )
+from minibroker.client.failures import Failures
 from minibroker.client.limits import (
-    BATCH_SIZE_MAX,
     BOOTSTRAP_TIMEOUT_MS,
     CANCELLED_CLOSE_MS,
-    FAILURES_REMEMBERED,
     FLUSH_SLACK_MS,
-    IN_FLIGHT_MAX_IDEMPOTENT,
-    UNKNOWN_TOPIC_GRACE_MS,
     Deadline,
-    check_at_least,
-    parse_servers,
 )
 from minibroker.client.partitioner import Partitioner, murmur2_partitioner
-from minibroker.client.sender import Sender, SenderSettings
+from minibroker.client.producer_settings import ProducerSettings
+from minibroker.client.producer_topic import ProducerTopic
+from minibroker.client.record_input import Headers, RecordBytes, as_bytes, checked_headers, record_size
+from minibroker.client.sender import Sender
+from minibroker.client.topics import known_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import BatchBuilder, Header
 from minibroker.runtime.ports import Runtime
-
-RecordBytes = bytes | bytearray | memoryview | None
-Headers = Sequence[Header]
-
-
-class _Topic:
-    """What the producer keeps of one topic."""
-
-    __slots__ = ("name", "partition_count", "queues", "sticky")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queues: dict[int, PartitionQueue] = {}
-        self.partition_count = 0
-        self.sticky: PartitionQueue
 
 
 class Producer:
@@ -92,69 +75,40 @@ class Producer:
         runtime: Runtime | None = None,
     ) -> None:
         """Nothing is opened yet; `start()` (or `async with`) does that. Raises InvalidCall for impossible values."""
-        if acks not in ("all", -1, 0, 1) or isinstance(acks, bool):
-            raise InvalidCall(f"acks is {acks!r}; it must be 'all', 1 or 0")
-        self._acks = -1 if acks == "all" else acks
-        self._idempotent = self._acks == -1 if enable_idempotence is None else enable_idempotence
-        check_at_least(0, linger_ms=linger_ms, max_block_ms=max_block_ms)
-        check_at_least(
-            1,
-            delivery_timeout_ms=delivery_timeout_ms,
-            request_timeout_ms=request_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection,
-            metadata_max_age_ms=metadata_max_age_ms,
-            bootstrap_timeout_ms=bootstrap_timeout_ms,
-        )
-        check_at_least(1_024, batch_size=batch_size, max_request_size=max_request_size, buffer_memory=buffer_memory)
-        if self._idempotent and self._acks != -1:
-            raise InvalidCall("enable_idempotence needs acks='all': only then a retry can be told from a loss")
-        if self._idempotent and max_in_flight_requests_per_connection > IN_FLIGHT_MAX_IDEMPOTENT:
-            raise InvalidCall(
-                f"enable_idempotence allows at most {IN_FLIGHT_MAX_IDEMPOTENT} requests in flight, not "
-                f"{max_in_flight_requests_per_connection}: a broker remembers that many batches of a producer"
-            )
-        if batch_size > BATCH_SIZE_MAX or max_request_size > BATCH_SIZE_MAX:
-            raise InvalidCall(f"batch_size and max_request_size are at most {BATCH_SIZE_MAX} bytes")
-        if delivery_timeout_ms < linger_ms:
-            raise InvalidCall("delivery_timeout_ms must not be below linger_ms")
-        self._cluster_settings = ClusterSettings(
-            bootstrap=parse_servers(bootstrap_servers),
+        self._settings = ProducerSettings(
+            bootstrap_servers=bootstrap_servers,
             client_id=client_id,
+            acks=acks,
+            linger_ms=linger_ms,
+            batch_size=batch_size,
+            enable_idempotence=enable_idempotence,
+            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection,
+            delivery_timeout_ms=delivery_timeout_ms,
             request_timeout_ms=request_timeout_ms,
             retry_backoff_ms=retry_backoff_ms,
             retry_backoff_max_ms=retry_backoff_max_ms,
+            max_block_ms=max_block_ms,
+            buffer_memory=buffer_memory,
+            max_request_size=max_request_size,
             metadata_max_age_ms=metadata_max_age_ms,
             bootstrap_timeout_ms=bootstrap_timeout_ms,
         )
-        self._sender_settings = SenderSettings(
-            acks=self._acks,
-            max_request_size=max_request_size,
-            in_flight_max=max_in_flight_requests_per_connection,
-            request_timeout_ms=request_timeout_ms,
-            delivery_timeout_ms=delivery_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-        )
-        self._max_block_ms = max_block_ms
-        self._buffer_memory = buffer_memory
+        self._settings.check()
+        self._cluster_settings = self._settings.for_cluster()
         self._partitioner = partitioner
         self._runtime = runtime
         self._accumulator = Accumulator(
             batch_size=min(batch_size, max_request_size),
             linger_ms=linger_ms,
-            idempotent=self._idempotent,
+            idempotent=self._settings.idempotent,
             in_flight_max=max_in_flight_requests_per_connection,
-            acks=self._acks,
+            acks=self._settings.acks_number,
         )
-        self._topics: dict[str, _Topic] = {}
-        self._memory_used = 0
-        self._memory_waiters: deque[asyncio.Future[None]] = deque()
+        self._memory = BufferMemory(buffer_memory)
+        self._failures = Failures()
+        self._topics: dict[str, ProducerTopic] = {}
         self._flushes = 0
         self._breath_due = False
-        self._failures: list[Batch] = []
-        self._failures_forgotten = 0
         self._started = False
         self._closing = False
 
@@ -163,21 +117,15 @@ class Producer:
         """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
-        runtime = self._runtime
-        if runtime is None:
-            from minibroker.runtime.real import real_runtime
-
-            runtime = real_runtime()
+        runtime = doors(self._runtime)
         self._now_ms = runtime.clock.now_ms
         self._random = runtime.random
         self._cluster = Cluster(runtime, self._cluster_settings)
-        self._sender = Sender(
-            self._cluster, self._accumulator, self._sender_settings, self._on_finished, self._on_packed
-        )
+        self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)
         self._cluster.add_listener(self._on_metadata)
         await self._cluster.start()
         self._started = True
-        if self._idempotent:
+        if self._settings.idempotent:
             self._sender.want_identity()
 
     async def __aenter__(self) -> Self:
@@ -208,7 +156,7 @@ class Producer:
         try:
             deadline = self._flush_deadline(timeout_ms)
             await self._flush(deadline)
-            if self._acks == 0:
+            if self._settings.acks_number == 0:
                 await self._sender.barrier(deadline)
         finally:
             self._abort_rest()
@@ -251,7 +199,7 @@ class Producer:
         """As `send`, but never waits: None where `send` would have to (then await `send`). That is also so once a batch
         has become full: the loop has to run before the next one is begun."""
         if value.__class__ is not bytes and value is not None:
-            value = _as_bytes("value", value)
+            value = as_bytes("value", value)
         state = self._topics.get(topic)
         if state is None:
             self._check_open()
@@ -263,15 +211,15 @@ class Producer:
             if queue is None:
                 return None
             if key is not None and key.__class__ is not bytes:
-                key = _as_bytes("key", key)
+                key = as_bytes("key", key)
         elif key is None:
             queue = state.sticky
         else:
             if key.__class__ is not bytes:
-                key = _as_bytes("key", key)
+                key = as_bytes("key", key)
             queue = state.queues[self._partitioner(key, state.partition_count)]
         if headers:
-            headers = _checked_headers(headers)
+            headers = checked_headers(headers)
         batch = queue.open_batch
         if batch is not None:
             delta = batch.append(key, value, timestamp_ms, headers)
@@ -307,17 +255,17 @@ class Producer:
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions. Raises UnknownTopicOrPartition or CallTimedOut."""
         self._check_open()
-        return list((await self._topic(topic, Deadline(self._max_block_ms))).queues)
+        return list((await self._topic(topic, Deadline(self._settings.max_block_ms))).queues)
 
     @property
     def buffered_bytes(self) -> int:
         """How much of buffer_memory is in use: what waits, is in flight, or is set aside for open batches."""
-        return self._memory_used
+        return self._memory.used_bytes
 
     # ------------------------------------------------------------------------------------------------- the slow paths
     def _begin_batch(
         self,
-        topic: _Topic,
+        topic: ProducerTopic,
         queue: PartitionQueue,
         key: bytes | None,
         value: bytes | None,
@@ -329,18 +277,18 @@ class Producer:
         self._check_open()
         if self._breath_due:
             return None
-        size = _record_size(key, value, headers)
-        if size > self._sender_settings.max_request_size or size > self._buffer_memory:
+        size = record_size(key, value, headers)
+        if size > self._settings.max_request_size or size > self._settings.buffer_memory:
             raise RecordTooLarge(
                 f"a record for topic {topic.name!r} takes {size} bytes; max_request_size is "
-                f"{self._sender_settings.max_request_size}, buffer_memory {self._buffer_memory}"
+                f"{self._settings.max_request_size}, buffer_memory {self._settings.buffer_memory}"
             )
         if queue.open_batch is not None:
             self._accumulator.seal(queue)
             self._breath_due = True
             self._sender.batch_sealed(queue)
         if keyless:
-            topic.sticky = queue = self._next_sticky(topic)
+            queue = topic.choose_sticky(self._random)
             batch = queue.open_batch
             delta = batch.append(key, value, timestamp_ms, headers) if batch is not None else None
             if batch is not None and delta is not None:
@@ -349,25 +297,15 @@ class Producer:
                 self._accumulator.seal(queue)
                 self._sender.batch_sealed(queue)
         reserve = max(size, self._accumulator.batch_size)
-        if self._memory_used + reserve > self._buffer_memory and self._memory_used:
+        if not self._memory.reserve(reserve):
             return None
         now_ms = self._sender.now_ms()
-        batch = self._accumulator.open(queue, now_ms, now_ms + self._sender_settings.delivery_timeout_ms)
+        batch = self._accumulator.open(queue, now_ms, now_ms + self._settings.delivery_timeout_ms)
         batch.reserved_bytes = reserve
-        self._memory_used += reserve
         delta = batch.append(key, value, timestamp_ms, headers)
         assert delta is not None, "a first record is always taken"
         self._sender.batch_opened(now_ms)
         return Delivery(batch, delta, timestamp_ms)
-
-    def _next_sticky(self, topic: _Topic) -> PartitionQueue:
-        """The next partition for keyless records: of two drawn at random the one with less waiting, so that a slow
-        broker gets less; partitions without a leader only if there is no other."""
-        queues = list(topic.queues.values())
-        led = [queue for queue in queues if queue.leader is not None] or queues
-        first = led[self._random.randrange(len(led))]
-        second = led[self._random.randrange(len(led))]
-        return min(first, second, key=lambda queue: len(queue.fresh) + len(queue.attempted))
 
     async def _send_when_possible(
         self,
@@ -378,7 +316,7 @@ class Producer:
         headers: Headers,
         timestamp_ms: int | None,
     ) -> Delivery:
-        deadline = Deadline(self._max_block_ms)
+        deadline = Deadline(self._settings.max_block_ms)
         state = await self._topic(topic, deadline)
         if partition is not None and partition not in state.queues:
             await self._cluster.refresh(deadline)  # partitions may have been added
@@ -398,48 +336,28 @@ class Producer:
                 await self._wait_for_memory(deadline)
 
     async def _wait_for_memory(self, deadline: Deadline) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._memory_waiters.append(waiter)
         self._rush()
         try:
-            async with asyncio.timeout(deadline.remaining_ms() / 1000):
-                await waiter
-            return
-        except TimeoutError:
-            if waiter in self._memory_waiters:
-                self._memory_waiters.remove(waiter)
-            raise BufferTimedOut(
-                f"buffer_memory ({self._buffer_memory} bytes) stayed full for {self._max_block_ms} ms",
-                self._last_obstacle(),
-            ) from None
-        except asyncio.CancelledError:
-            if waiter in self._memory_waiters:
-                self._memory_waiters.remove(waiter)
-            else:
-                self._wake_memory_waiter()  # what we were given is for the next one
-            raise
+            if not await self._memory.wait(deadline):
+                raise BufferTimedOut(
+                    f"buffer_memory ({self._memory.limit_bytes} bytes) stayed full for "
+                    f"{self._settings.max_block_ms} ms",
+                    self._last_obstacle(),
+                )
         finally:
             self._unrush()
 
-    async def _topic(self, name: str, deadline: Deadline) -> _Topic:
+    async def _topic(self, name: str, deadline: Deadline) -> ProducerTopic:
         """The topic, once its partitions are known."""
         self._check_open()
-        grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, self._max_block_ms))
-        while name not in self._topics:
-            self._cluster.want_topics([name])
-            info = self._cluster.metadata.topics.get(name)
-            if info is not None and not info.partitions and info.error is not ErrorCode.NONE:
-                error = broker_error(info.error, Where(topic=name))
-                if not error.retriable or grace.passed:
-                    raise error
+        if name not in self._topics:
             try:
-                await self._cluster.refresh(deadline)
-            except CallTimedOut as error:
-                raise BufferTimedOut(f"topic {name!r} stayed unknown for {self._max_block_ms} ms", error) from error
-            except MinibrokerError as error:
-                if not error.retriable or deadline.passed:
-                    raise BufferTimedOut(f"topic {name!r} is not known", error) from error
+                await known_topic(self._cluster, name, deadline)
+            except (CallTimedOut, ClusterUnreachable) as error:
+                text = f"topic {name!r} stayed unknown for {self._settings.max_block_ms} ms"
+                raise BufferTimedOut(text, error) from error
             self._check_open()
+            self._on_metadata()
         return self._topics[name]
 
     def _on_metadata(self) -> None:
@@ -449,14 +367,14 @@ class Producer:
                 continue
             topic = self._topics.get(name)
             if topic is None:
-                topic = _Topic(name)
+                topic = ProducerTopic(name)
             for index in info.partitions:
                 if index not in topic.queues:
                     queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index))
                     self._sender.add_queue(queue)
             topic.partition_count = len(topic.queues)
             if name not in self._topics:
-                topic.sticky = self._next_sticky(topic)
+                topic.choose_sticky(self._random)
                 self._topics[name] = topic
 
     # ------------------------------------------------------------------------------------------- memory and outcomes
@@ -465,46 +383,16 @@ class Producer:
         surplus = batch.reserved_bytes - batch.size_bytes
         if surplus > 0:
             batch.reserved_bytes -= surplus
-            self._release(surplus)
+            self._memory.release(surplus)
 
     def _on_finished(self, batches: list[Batch]) -> None:
         for batch in batches:
             if batch.reserved_bytes:
-                self._release(batch.reserved_bytes)
+                self._memory.release(batch.reserved_bytes)
                 batch.reserved_bytes = 0
             if batch.error is not None and not batch.parts:
-                self._remember_failure(batch)
+                self._failures.add(batch)
             batch.notify()
-
-    def _release(self, byte_count: int) -> None:
-        self._memory_used -= byte_count
-        if self._memory_waiters:
-            self._wake_memory_waiter()
-
-    def _wake_memory_waiter(self) -> None:
-        while self._memory_waiters:
-            waiter = self._memory_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    def _remember_failure(self, batch: Batch) -> None:
-        if len(self._failures) < FAILURES_REMEMBERED:
-            self._failures.append(batch)
-        else:
-            self._failures = [failed for failed in self._failures if not failed.observed]
-            if len(self._failures) < FAILURES_REMEMBERED:
-                self._failures.append(batch)
-            else:
-                self._failures_forgotten += batch.record_count
-
-    def _report_failures(self) -> None:
-        failures = [batch for batch in self._failures if not batch.observed]
-        count = sum(batch.record_count for batch in failures) + self._failures_forgotten
-        self._failures.clear()
-        self._failures_forgotten = 0
-        if failures and failures[0].error is not None:
-            raise UndeliveredRecords(count, failures[0].error)
 
     # ----------------------------------------------------------------------------------------------- flush and close
     def _rush(self) -> None:
@@ -519,7 +407,7 @@ class Producer:
 
     def _flush_deadline(self, timeout_ms: float | None) -> Deadline:
         """By default long enough for every record to meet its own deadline first."""
-        own_ms = self._sender_settings.delivery_timeout_ms + FLUSH_SLACK_MS
+        own_ms = self._settings.delivery_timeout_ms + FLUSH_SLACK_MS
         return Deadline(own_ms if timeout_ms is None else timeout_ms)
 
     async def _flush(self, deadline: Deadline) -> None:
@@ -527,7 +415,7 @@ class Producer:
         if pending:
             await self._wait_for(pending, deadline)
         await asyncio.sleep(0)  # whoever awaits a delivery looks at its failure first
-        self._report_failures()
+        self._failures.report()
 
     async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
         left = len(pending)
@@ -571,10 +459,7 @@ class Producer:
                 self._accumulator.expire(batch, error)
         finished, self._accumulator.finished = self._accumulator.finished, []
         self._on_finished(finished)
-        while self._memory_waiters:
-            waiter = self._memory_waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(ClientClosed("the producer was closed"))
+        self._memory.end(ClientClosed("the producer was closed"))
 
     def _last_obstacle(self) -> MinibrokerError | None:
         """Why the oldest waiting batch is not through."""
@@ -587,23 +472,3 @@ class Producer:
     def _check_open(self) -> None:
         if not self._started or self._closing:
             raise ClientClosed("the producer is not open: use `async with Producer(...)` or `await producer.start()`")
-
-
-def _as_bytes(name: str, value: object) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise InvalidCall(f"{name} is {type(value).__name__}; it must be bytes or None (encode text first)")
-
-
-def _checked_headers(headers: Headers) -> tuple[Header, ...]:
-    for header in headers:
-        if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], bytes | None):
-            raise InvalidCall(f"header {header!r} is not a pair of str and bytes (or None)")
-    return tuple((name, content) for name, content in headers)
-
-
-def _record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Upper bound of a batch that holds only this record."""
-    probe = BatchBuilder(0)
-    probe.append(key, value, 0, headers)
-    return probe.size_bytes

@@ -25,6 +25,7 @@ from minibroker.client.errors import (
 )
 from minibroker.client.limits import Deadline
 from minibroker.client.metadata_cache import Address
+from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.retry import Verdict, backoff_ms
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, from_wire
@@ -47,17 +48,6 @@ SLOW_ANSWER_MS = 1_000.0
 replaced, and would otherwise hold its batches for request_timeout_ms."""
 TIMER_SLACK_MS = 0.5
 """Loops count in whole milliseconds: a timer may fire this much before the moment it was set for."""
-
-
-class SenderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    acks: int
-    max_request_size: int
-    in_flight_max: int
-    """Requests in flight for each broker."""
-    request_timeout_ms: int
-    delivery_timeout_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
 
 
 class _Sent(msgspec.Struct, eq=False):
@@ -86,7 +76,7 @@ class Sender:
         self,
         cluster: Cluster,
         accumulator: Accumulator,
-        settings: SenderSettings,
+        settings: ProducerSettings,
         on_finished: Callable[[list[Batch]], None],
         on_packed: Callable[[Batch], None],
     ) -> None:
@@ -150,7 +140,7 @@ class Sender:
 
         A later request on the same connection is read after it, so any answer to one proves it.
         """
-        for broker_id in self._lanes:
+        for broker_id in tuple(self._lanes):
             connection = self._cluster.open_connection(broker_id)
             if connection is not None:
                 try:
@@ -175,7 +165,11 @@ class Sender:
         if lane is None:
             lane = self._lanes[leader] = _Lane(leader)
         now_ms = self.now_ms() + TIMER_SLACK_MS
-        while len(lane.in_flight) < self._settings.in_flight_max and accumulator.has_work(leader) and not self._closed:
+        while (
+            len(lane.in_flight) < self._settings.max_in_flight_requests_per_connection
+            and accumulator.has_work(leader)
+            and not self._closed
+        ):
             connection = self._cluster.open_connection(leader)
             if connection is None:
                 break  # _on_connection goes on
@@ -193,12 +187,12 @@ class Sender:
             topic, index = batch.queue.topic_partition
             topics.setdefault(topic, []).append(ProducePartition(index=index, records=batch.packed))
         request = ProduceRequest(
-            acks=self._settings.acks,
+            acks=self._settings.acks_number,
             timeout_ms=self._settings.request_timeout_ms,
             topic_data=[ProduceTopic(name=name, partition_data=parts) for name, parts in topics.items()],
         )
         try:
-            if self._settings.acks == 0:
+            if self._settings.acks_number == 0:
                 connection.send_without_reply(request)
                 self._finish_unanswered(batches)
                 return True

@@ -8,12 +8,15 @@ Names are loaded when they are first used, so that `import minibroker` (every st
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from minibroker.client import doors as _doors
+
 if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient as AdminClient
     from minibroker.client.batches import Delivery as Delivery
     from minibroker.client.batches import RecordMetadata as RecordMetadata
-    from minibroker.client.consumer import ConnectionState as ConnectionState
+    from minibroker.client.connection_state import ConnectionState as ConnectionState
     from minibroker.client.consumer import Consumer as Consumer
+    from minibroker.client.descriptions import NewTopic as NewTopic
     from minibroker.client.errors import BufferTimedOut as BufferTimedOut
     from minibroker.client.errors import DeliveryTimedOut as DeliveryTimedOut
     from minibroker.client.errors import LogTruncated as LogTruncated
@@ -22,18 +25,20 @@ if TYPE_CHECKING:
     from minibroker.client.records import Record as Record
     from minibroker.client.records import RecordBatch as RecordBatch
     from minibroker.protocol.ids import TopicPartition as TopicPartition
+    from minibroker.runtime.ports import Runtime
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AdminClient": "client.admin",
     "BufferTimedOut": "client.errors",
-    "ConnectionState": "client.consumer",
+    "ConnectionState": "client.connection_state",
     "Consumer": "client.consumer",
     "Delivery": "client.batches",
     "DeliveryTimedOut": "client.errors",
     "LogTruncated": "client.errors",
     "MinibrokerError": "client.errors",
+    "NewTopic": "client.descriptions",
     "Producer": "client.producer",
     "Record": "client.records",
     "RecordBatch": "client.records",
@@ -50,12 +55,23 @@ __all__ = [
     "DeliveryTimedOut",
     "LogTruncated",
     "MinibrokerError",
+    "NewTopic",
     "Producer",
     "Record",
     "RecordBatch",
     "RecordMetadata",
     "TopicPartition",
 ]
+
+
+def _real_doors() -> "Runtime":
+    """The doors of this machine, for clients that are given none."""
+    from minibroker.runtime.real import real_runtime
+
+    return real_runtime()
+
+
+_doors.open_default = _real_doors
 
 
 def __getattr__(name: str) -> object:

@@ -14,7 +14,7 @@ from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server import IncomingRequest
 from minibroker.simulation.world import SimulatedWorld
 from tests.client.fake_cluster import FakeCluster
-from tests.client.test_producer import refusal
+from tests.client.faults import refusal
 
 PARTITIONS = 3
 STORM_SECONDS = 20

@@ -1,0 +1,59 @@
+"""How it goes with one partition of a consumer: tells 'no data' from 'no broker'."""
+
+from typing import Literal
+
+import msgspec
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.cursor import Cursor
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.fetcher import Fetcher
+from minibroker.protocol.ids import BrokerId, LeaderEpoch
+
+State = Literal["fetching", "paused", "no-leader", "connecting", "no-position", "validating", "halted"]
+
+
+class ConnectionState(msgspec.Struct, frozen=True):
+    """Why nothing comes: 'no data' and 'no broker' are different things."""
+
+    state: State
+    """fetching: the leader answers; there simply is no more data. connecting: the leader does not answer now.
+    no-position: where to begin is being asked for. validating: a new leader is asked whether our position still holds.
+    halted: an error waits for a seek."""
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch | None
+    last_answer_ms_ago: float | None
+    error: MinibrokerError | None
+
+    @property
+    def healthy(self) -> bool:
+        """Would new records come?"""
+        return self.state == "fetching"
+
+
+def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: Fetcher) -> ConnectionState:
+    """The state of one cursor now."""
+    leader = fetcher.leaders.get(cursor.leader) if cursor.leader is not None else None
+    answered_at_ms = leader.answered_at_ms if leader is not None else None
+    ago = None if answered_at_ms is None else fetcher.now_ms() - answered_at_ms
+    error = cursor.halted or cursor.error or (leader.error if leader is not None else None)
+    state = _state(cursor, cluster, slow=error is not None and fetcher.is_late(cursor.leader))
+    if state in ("no-leader", "connecting") and error is None:
+        error = cluster.leader_problem(cursor.topic_partition)
+    return ConnectionState(state, cursor.leader, cursor.leader_epoch, ago, error)
+
+
+def _state(cursor: Cursor, cluster: Cluster, *, slow: bool) -> State:
+    if cursor.halted is not None:
+        return "halted"
+    if cursor.paused:
+        return "paused"
+    if cursor.leader is None:
+        return "no-leader"
+    if not cluster.is_connected(cursor.leader):
+        return "connecting"
+    if cursor.needs_reset:
+        return "no-position"
+    if cursor.needs_validation:
+        return "validating"
+    return "connecting" if slow else "fetching"

@@ -1,0 +1,28 @@
+"""What a producer keeps of one topic: its queues, and the partition that takes keyless records now. Pure."""
+
+import random
+
+from minibroker.client.accumulator import PartitionQueue
+
+
+class ProducerTopic:
+    """The queues of one topic, by partition."""
+
+    __slots__ = ("name", "partition_count", "queues", "sticky")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: dict[int, PartitionQueue] = {}
+        self.partition_count = 0
+        self.sticky: PartitionQueue
+        """Keyless records go there until its batch is full or sent (KIP-480)."""
+
+    def choose_sticky(self, rng: random.Random) -> PartitionQueue:
+        """The next partition for keyless records: of two drawn at random the one with less waiting, so that a slow
+        broker gets less; partitions without a leader only if there is no other."""
+        queues = list(self.queues.values())
+        led = [queue for queue in queues if queue.leader is not None] or queues
+        first = led[rng.randrange(len(led))]
+        second = led[rng.randrange(len(led))]
+        self.sticky = min(first, second, key=lambda queue: len(queue.fresh) + len(queue.attempted))
+        return self.sticky

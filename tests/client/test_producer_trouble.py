@@ -1,0 +1,227 @@
+"""The producer when brokers refuse, die, hang, or lose what they were about to answer; in simulated time."""
+
+import asyncio
+
+import pytest
+
+from minibroker.client.errors import (
+    DeliveryTimedOut,
+    broker_error,
+)
+from minibroker.client.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    InitProducerIdRequest,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+)
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import numbered, on_produce, refuse_always
+
+
+# ------------------------------------------------------------------------------------------------------------ trouble
+def test_stale_metadata_is_healed_by_the_hint_in_the_refusal(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            stale = cluster.brokers[1].handle_metadata_now("t")
+            for broker in cluster.brokers.values():
+                broker.metadata_of = stale  # all brokers are behind: only the refusal knows better
+            cluster.partition("t").elect(2)
+            metadata = await producer.send_and_wait("t", b"b")
+            assert metadata.leader_epoch == 1
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"a", b"b"]
+
+
+def test_metadata_of_an_older_epoch_does_not_lead_back(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            stale = cluster.brokers[1].handle_metadata_now("t")
+            cluster.partition("t").elect(2)
+            await producer.send_and_wait("t", b"b")
+            for broker in cluster.brokers.values():
+                broker.metadata_of = stale
+            await asyncio.sleep(1)
+            before = cluster.asked(ProduceRequest)
+            await producer.send_and_wait("t", b"c")
+            assert cluster.asked(ProduceRequest) == before + 1, "the old leader was asked again"
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I25")
+def test_a_lost_answer_does_not_write_twice(cluster: FakeCluster) -> None:
+    on_produce(cluster, False)
+
+    async def main(runtime: Runtime) -> int | None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            return (await producer.send_and_wait("t", b"once")).offset
+
+    assert cluster.run(main) == 0, "the retry is told the offset of the first attempt"
+    assert cluster.partition("t").values() == [b"once"]
+
+
+@pytest.mark.invariant("I21", "I25")
+def test_five_requests_in_flight_survive_a_lost_connection_in_order(cluster: FakeCluster) -> None:
+    """B40."""
+    on_produce(cluster, None, None, None, False)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+            deliveries = [await producer.send("t", value) for value in numbered(2_000)]
+            for number, delivery in enumerate(deliveries):
+                assert (await delivery).offset == number
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == numbered(2_000)
+
+
+def test_a_killed_leader_costs_no_record_and_no_order(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, runtime=runtime) as producer:
+            for number, value in enumerate(numbered(3_000)):
+                await producer.send("t", value)
+                if number == 1_500:
+                    cluster.kill(1)
+                    asyncio.get_running_loop().call_later(3, cluster.partition("t").elect, 2)
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == numbered(3_000)
+
+
+def test_writes_go_on_soon_after_an_election(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.kill(1)
+            loop.call_later(3, cluster.partition("t").elect, 2)
+            start = loop.time()
+            await producer.send_and_wait("t", b"b")
+            return loop.time() - start
+
+    assert cluster.run(main) < 4
+
+
+def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.world.pause("broker1")
+            loop.call_later(3, cluster.partition("t").elect, 2)
+            start = loop.time()
+            await producer.send_and_wait("t", b"b")
+            return loop.time() - start
+
+    assert cluster.run(main) < 6
+
+
+def test_a_restarted_leader_is_found_again(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.kill(1)
+            loop.call_later(20, cluster.start_broker, 1)
+            await producer.send_and_wait("t", b"b")
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"a", b"b"]
+
+
+def test_a_delivery_deadline_names_the_last_refusal(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+    cluster.partition("t").isr = [1]
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=3_000, runtime=runtime) as producer:
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"x")
+            text = str(caught.value)
+            assert "t-0 timed out after 3000 ms" in text
+            assert "last error: NOT_ENOUGH_REPLICAS from broker 1 for t-0 (epoch 0, ISR [1])" in text
+            assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert not caught.value.maybe_written
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I25")
+def test_after_a_sent_batch_expired_the_next_one_comes_under_a_new_epoch(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=1_000, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            cluster.intercept = lambda broker, request: isinstance(request.body, ProduceRequest) or None
+            with pytest.raises(DeliveryTimedOut) as caught:
+                await producer.send_and_wait("t", b"lost")
+            assert caught.value.maybe_written
+            cluster.intercept = lambda broker, request: None
+            cluster.kill(1)  # what was under way comes back as lost
+            cluster.partition("t").elect(2)
+            await producer.send_and_wait("t", b"b")
+
+    cluster.run(main)
+    written = [(header.producer_epoch, header.base_sequence) for header in cluster.partition("t").headers()]
+    assert written == [(0, 0), (1, 0)]
+    assert cluster.asked(InitProducerIdRequest) == 2
+
+
+def test_a_final_refusal_is_raised_as_it_is(cluster: FakeCluster) -> None:
+    on_produce(cluster, ErrorCode.INVALID_RECORD)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            with pytest.raises(type(broker_error(ErrorCode.INVALID_RECORD))) as caught:
+                await producer.send_and_wait("t", b"x")
+            assert caught.value.code is ErrorCode.INVALID_RECORD
+            assert (await producer.send_and_wait("t", b"y")).offset == 0
+
+    cluster.run(main)
+
+
+def test_a_fenced_producer_takes_a_fresh_identity(cluster: FakeCluster) -> None:
+    on_produce(cluster, None, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            with pytest.raises(type(broker_error(ErrorCode.INVALID_PRODUCER_EPOCH))):
+                await producer.send_and_wait("t", b"b")
+            await producer.send_and_wait("t", b"c")
+
+    cluster.run(main)
+    ids = [header.producer_id for header in cluster.partition("t").headers()]
+    assert ids[0] != ids[1]
+
+
+def test_written_before_counts_as_success_without_offset(cluster: FakeCluster) -> None:
+    on_produce(cluster, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+
+    async def main(runtime: Runtime) -> int | None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            return (await producer.send_and_wait("t", b"x")).offset
+
+    assert cluster.run(main) is None
+
+
+def test_a_broker_that_knows_no_topics_yet_does_not_make_us_forget(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, metadata_max_age_ms=100, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            known = cluster.brokers[1].handle_metadata_now("nosuch")
+            assert isinstance(known, MetadataResponse)
+            for broker in cluster.brokers.values():
+                broker.metadata_of = known
+            await asyncio.sleep(1)
+            await producer.send_and_wait("t", b"b")
+
+    cluster.run(main)
+    assert TopicPartition("t", 0) in cluster.partitions
+    assert cluster.asked(MetadataRequest) > 2
