@@ -29,9 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--records", action="store_true", help="decode every record, also without --acked")
     given = parser.parse_args(arguments)
     _find_package()
-    from minibroker.audit.errors import AuditError
-    from minibroker.audit.run import run_audit
-    from minibroker.audit.terminal import print_report
+    try:
+        from minibroker.audit.errors import AuditError
+        from minibroker.audit.run import run_audit
+        from minibroker.audit.terminal import print_report
+    except ImportError as error:
+        cure = "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to one that has minibroker[audit]"
+        print(f"audit could not run: the driver {sys.executable} lacks {error.name}; {cure}", file=sys.stderr)
+        return CANNOT_RUN_EXIT
 
     try:
         report = run_audit(given.directories, "spark", given.acked, given.output, records=given.records)

@@ -24,7 +24,7 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
     table = Table(box=None, pad_edge=False)
     for heading, justify in (("PARTITION", "left"), ("VERDICT", "left"), ("JUDGED", "right"), ("ACKED", "right")):
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
-    table.add_column("REPLICAS (offsets, high watermark, epoch)", overflow="fold")
+    table.add_column("REPLICAS", overflow="fold")
     shown = sorted(report.partitions, key=lambda each: (WORST_FIRST.index(each.verdict), each.topic, each.partition))
     for result in shown[:PARTITIONS_SHOWN]:
         table.add_row(
@@ -32,7 +32,7 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
             result.verdict,
             f"{result.judged_offsets}/{result.total_offsets}",
             _acked(result),
-            "  ".join(_replica(replica) for replica in result.replicas),
+            "\n".join(_replica(replica) for replica in result.replicas),
             style=VERDICT_STYLE.get(result.verdict, ""),
         )
     console.print(table)
@@ -48,8 +48,10 @@ def print_report(report: AuditReport, console: "Console | None" = None) -> None:
         f"{statistics.replicas} replicas on {statistics.brokers} brokers, {statistics.batches} batches,"
         f" {statistics.bytes / 1e6:.1f} MB, engine {report.meta.engine}, {statistics.seconds:.1f} s",
         highlight=False,
+        soft_wrap=True,
     )
-    console.print(report.summary, style=OUTCOME_STYLE[report.outcome], markup=False, highlight=False)
+    style = OUTCOME_STYLE[report.outcome]
+    console.print(report.summary, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _acked(result: PartitionResult) -> str:
@@ -59,4 +61,5 @@ def _acked(result: PartitionResult) -> str:
 def _replica(replica: ReplicaSummary) -> str:
     mark = "?" if replica.high_watermark is None else str(replica.high_watermark)
     epoch = "-" if replica.last_epoch is None else str(replica.last_epoch)
-    return f"{replica.broker}: {replica.log_start_offset}-{replica.log_end_offset} hw {mark} e{epoch}"
+    offsets = f"offsets {replica.log_start_offset} to {replica.log_end_offset}"
+    return f"broker {replica.broker}: {offsets}, high watermark {mark}, epoch {epoch}"
