@@ -32,7 +32,7 @@ class RecordReader:
 
     async def start(self) -> None:
         """Find the partitions and go to where reading begins. Raises MinibrokerError."""
-        known = await self._consumer.partitions_for(self._topic, self._timeout_ms)
+        known = await self._find_partitions()
         missing = sorted(set(self._wanted) - set(known))
         if missing:
             raise InvalidCall(f"topic {self._topic!r} has no partition {missing[0]}: it has {known[0]} to {known[-1]}")
@@ -43,6 +43,14 @@ class RecordReader:
         for partition in self.partitions:
             self._consumer.seek(partition, offsets[partition])
         self._offsets = offsets
+
+    async def _find_partitions(self) -> list[int]:
+        try:
+            return await self._consumer.partitions_for(self._topic, self._timeout_ms)
+        except CallTimedOut as error:
+            seconds = self._timeout_ms / 1000
+            cure = f"check the name, or create it with `minibroker topic create -t {self._topic}`"
+            raise CallTimedOut(f"topic {self._topic!r} was not found within {seconds:g} s: {cure}", error) from None
 
     async def batches(self, until_end: bool) -> AsyncIterator[list[RecordBatch]]:
         """Records in columns, as they come; ends when every end was reached, if asked to."""

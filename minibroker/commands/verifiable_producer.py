@@ -127,12 +127,13 @@ class _Run:
         self._started = time.monotonic()
         while (record := self._records.next()) is not None:
             key, value = record
-            self.sent += 1
             try:
                 delivery = await producer.send(self._topic, value.encode(), None if key is None else key.encode())
             except MinibrokerError as error:
+                self.sent += 1
                 self._tell_error(key, value, error)
                 continue
+            self.sent += 1
             self._waiting.append((delivery, key, value))
             pause_s = self._records.wait_s(time.monotonic() - self._started)
             if pause_s:

@@ -5,11 +5,13 @@ carry the new epoch. Refuses to know how records are sent again: that is the Pro
 """
 
 import asyncio
+import contextlib
 from pathlib import Path
 
-from minibroker.asking import NoAnswer
+from minibroker.asking import Asker, NoAnswer
 from minibroker.broker_process import SESSION_TIMEOUT_MS
 from minibroker.client.producer import Producer
+from minibroker.cluster_view import partitions_of
 from minibroker.command_line import human_bytes
 from minibroker.demo.input_lines import InputLines
 from minibroker.demo.ledger import Ledger
@@ -84,17 +86,17 @@ class _Kill:
         self._story.tell(f"{share}; killed broker {self.broker}, leader of {VICTIM} ({epoch}), with SIGKILL")
 
     async def _tell_election(self) -> None:
-        while True:
-            try:
-                now = (await self._cluster.look([VICTIM.topic], timeout_s=1.0)).partitions.get(VICTIM)
-            except NoAnswer:
-                now = None
-            if now is not None and now.leader_id >= 0 and now.leader_epoch > self.old_epoch:
-                seconds = self._story.seconds - self.at_s
-                who = f"broker {now.leader_id} was elected leader of {VICTIM} with epoch {now.leader_epoch}"
-                self._story.tell(f"{who}, {seconds:.1f} s after the kill; ISR {sorted(now.isr_nodes)}")
-                return
-            await asyncio.sleep(LOOK_EVERY_S)
+        async with Asker("minibroker-demo-election") as asker:
+            while True:
+                with contextlib.suppress(NoAnswer):
+                    answer = await asker.metadata(self._cluster.answering_servers(), [VICTIM.topic], timeout_s=1.0)
+                    now = partitions_of(answer).get(VICTIM)
+                    if now is not None and now.leader_id >= 0 and now.leader_epoch > self.old_epoch:
+                        break
+                await asyncio.sleep(LOOK_EVERY_S)
+        seconds = self._story.seconds - self.at_s
+        who = f"broker {now.leader_id} was elected leader of {VICTIM} with epoch {now.leader_epoch}"
+        self._story.tell(f"{who}, {seconds:.1f} s after the kill; ISR {sorted(now.isr_nodes)}")
 
 
 async def write_all(
