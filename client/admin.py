@@ -7,6 +7,7 @@ that the first attempt was carried out.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -31,6 +32,7 @@ from minibroker.client.errors import (
     BrokerUnreachable,
     CallTimedOut,
     ClientClosed,
+    ClusterUnreachable,
     MinibrokerError,
     Where,
     broker_error,
@@ -370,8 +372,11 @@ class AdminClient:
                 if not error.retriable:
                     raise
                 last = error
-            cluster.request_refresh()
-            if not await deadline.pause(self._settings.retry_backoff_ms):
+            with suppress(ClusterUnreachable, CallTimedOut):
+                await cluster.refresh(
+                    deadline
+                )  # who is the controller now? (its rounds are paced: this is no busy loop)
+            if deadline.passed:
                 raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
 
     async def _until_everywhere(self, names: list[str], deadline: Deadline, *, present: bool) -> None:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from minibroker.client.accumulator import PartitionQueue
 
 
+_NO_RECORDS = BatchBuilder(0)
+"""What a finished batch holds. Nothing is ever appended to it: no queue leads to a finished batch."""
+
+
 class ProducerIdentity(msgspec.Struct, frozen=True):
     """Who writes, as brokers tell writers apart (KIP-98). A generation rises with each identity that was granted."""
 
@@ -116,6 +120,8 @@ class Batch:
         self.done = True
         self.error = error
         self.packed = None
+        self.builder = _NO_RECORDS  # whoever keeps a delivery must not keep its whole batch in memory
+        self.append = _NO_RECORDS.append
 
     def when_done(self, waiter: Callable[[], None]) -> None:
         """Call `waiter` once the batch is done. Not for a batch that is."""

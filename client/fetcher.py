@@ -126,8 +126,19 @@ class Fetcher:
         self.wake()
 
     def moved(self) -> None:
-        """Positions were changed, or a partition was resumed."""
+        """Positions were changed, or a partition was resumed. A long poll that does not cover this is not waited for:
+        its answer will be dropped, and a new one leaves at once."""
+        for leader, flight in tuple(self._asked.items()):
+            wanted = [cursor for cursor in self._cursors.values() if cursor.leader == leader and cursor.wants_data]
+            if not all(self._is_asked(flight, cursor) for cursor in wanted):
+                flight.connection.forget(flight.correlation_id)
+                del self._asked[leader]
         self.wake()
+
+    def _is_asked(self, flight: "_Asked", cursor: Cursor) -> bool:
+        """Would the answer be of use to this cursor?"""
+        asked = flight.cursors.get(cursor.topic_partition)
+        return asked is not None and asked == (cursor, cursor.generation, cursor.fetch_offset)
 
     def wake(self) -> None:
         """Look at everything, soon."""

@@ -46,6 +46,8 @@ from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 SLOW_ANSWER_MS = 1_000.0
 """An answer that takes longer than this is a reason to ask others who leads: a paused leader does not say that it was
 replaced, and would otherwise hold its batches for request_timeout_ms."""
+BROKER_GIVES_UP_EARLIER_MS = 1_000
+"""A broker that waits in vain for its in-sync replicas says so this much before we would give up the connection."""
 TIMER_SLACK_MS = 0.5
 """Loops count in whole milliseconds: a timer may fire this much before the moment it was set for."""
 
@@ -83,6 +85,8 @@ class Sender:
         self._cluster = cluster
         self._accumulator = accumulator
         self._settings = settings
+        timeout_ms = settings.request_timeout_ms
+        self._broker_timeout_ms = timeout_ms - min(BROKER_GIVES_UP_EARLIER_MS, timeout_ms // 10)
         self._on_finished = on_finished
         self._on_packed = on_packed
         self._loop = asyncio.get_running_loop()
@@ -188,7 +192,7 @@ class Sender:
             topics.setdefault(topic, []).append(ProducePartition(index=index, records=batch.packed))
         request = ProduceRequest(
             acks=self._settings.acks_number,
-            timeout_ms=self._settings.request_timeout_ms,
+            timeout_ms=self._broker_timeout_ms,
             topic_data=[ProduceTopic(name=name, partition_data=parts) for name, parts in topics.items()],
         )
         try:

@@ -149,6 +149,7 @@ class FakeCluster:
         self.topic_ids: dict[str, str] = {}
         self.advertised: dict[int, tuple[str, int]] = {broker: (f"broker{broker}", PORT) for broker in self.brokers}
         self.next_producer_id = 1_000
+        self.controller_id = 1
         self.requests: dict[type[Request], list[tuple[int, Request]]] = defaultdict(list)
         """Everything that was asked: (broker, request) by kind, in order."""
         self.intercept: Callable[[int, IncomingRequest], Response | bool | None] = lambda broker, request: None
@@ -259,7 +260,9 @@ class FakeBroker:
                 if topic == name
             ]
             topics.append(MetadataTopic(name=name, topic_id=cluster.topic_ids[name], partitions=partitions))
-        return MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
+        return MetadataResponse(
+            brokers=brokers, cluster_id="fake", controller_id=self.cluster.controller_id, topics=topics
+        )
 
     def handle_metadata_now(self, topic: str) -> MetadataResponse:
         """What this broker says of a topic at this moment; to be repeated later, when it is stale."""

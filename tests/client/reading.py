@@ -1,0 +1,28 @@
+"""Logs to read, and a consumer to read them with."""
+
+from minibroker.client.consumer import Consumer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+
+T0 = TopicPartition("t", 0)
+
+
+def fill(cluster: FakeCluster, count: int, *, topic: str = "t", index: int = 0, batch: int = 10) -> None:
+    """Records 000000, 000001, .. in batches; timestamps in seconds."""
+    partition = cluster.partition(topic, index)
+    start = partition.end_offset
+    for first in range(start, start + count, batch):
+        numbers = range(first, min(first + batch, start + count))
+        partition.append(bytes(build_batch([(b"k", b"%06d" % n, n * 1_000, (("h", b"1"),)) for n in numbers])))
+    cluster.brokers[1].wake_fetches()
+
+
+def numbered(start: int, end: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(start, end)]
+
+
+def earliest(cluster: FakeCluster, runtime: Runtime, **settings: object) -> Consumer:
+    settings.setdefault("auto_offset_reset", "earliest")
+    return Consumer("t", bootstrap_servers=cluster.bootstrap, runtime=runtime, **settings)  # type: ignore[arg-type]

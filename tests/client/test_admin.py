@@ -1,0 +1,266 @@
+"""The administration client: the right broker, retries when the controller moves, deadlines."""
+
+import asyncio
+
+import pytest
+
+from minibroker.client.admin import AdminClient, NewTopic
+from minibroker.client.errors import (
+    CallTimedOut,
+    ClientClosed,
+    InvalidCall,
+    InvalidConfig,
+    InvalidReplicationFactor,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    AlterConfigsResult,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribedConfig,
+    DescribedReplicaTopic,
+    DescribeReplicaStateRequest,
+    DescribeReplicaStateResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ReplicaStateDescription,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+
+T0 = TopicPartition("t", 0)
+
+
+class Administration:
+    """What a controller does, as far as the client can see it."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.lose_answers = 0
+        self.create_delay_s = 0.0
+        cluster.intercept = self.answer
+
+    def answer(self, broker: int, request: IncomingRequest) -> Response | bool | None:
+        body = request.body
+        if isinstance(body, CreateTopicsRequest | DeleteTopicsRequest) and broker == self.cluster.controller_id:
+            answer = self.create(body) if isinstance(body, CreateTopicsRequest) else self.delete(body)
+            if self.lose_answers:
+                self.lose_answers -= 1
+                request.close_connection("the answer is lost")
+                return True
+            return answer
+        if isinstance(body, CreateTopicsRequest):
+            results = [CreatableTopicResult(name=t.name, error_code=ErrorCode.NOT_CONTROLLER) for t in body.topics]
+            return CreateTopicsResponse(topics=results)
+        return None
+
+    def create(self, body: CreateTopicsRequest) -> Response:
+        results = []
+        for topic in body.topics:
+            code = ErrorCode.NONE
+            if topic.name in self.cluster.topic_ids:
+                code = ErrorCode.TOPIC_ALREADY_EXISTS
+            elif topic.replication_factor > len(self.cluster.brokers):
+                code = ErrorCode.INVALID_REPLICATION_FACTOR
+            elif not body.validate_only:
+                loop = asyncio.get_running_loop()
+                loop.call_later(self.create_delay_s, self.cluster.add_topic, topic.name, max(1, topic.num_partitions))
+            results.append(CreatableTopicResult(name=topic.name, error_code=code, topic_id="x", num_partitions=3))
+        return CreateTopicsResponse(topics=results)
+
+    def delete(self, body: DeleteTopicsRequest) -> Response:
+        results = []
+        for name in body.topic_names:
+            known = self.cluster.topic_ids.pop(name, None)
+            code = ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(DeletableTopicResult(name=name, error_code=code))
+        return DeleteTopicsResponse(responses=results)
+
+
+def test_a_created_topic_is_known_everywhere_when_the_call_returns(cluster: FakeCluster) -> None:
+    Administration(cluster).create_delay_s = 0.5
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            created = await admin.create_topic("new", partitions=3, replication_factor=3)
+            assert created.partitions == 3
+            assert "new" in await admin.list_topics()
+
+    cluster.run(main)
+
+
+def test_what_is_refused_is_raised(cluster: FakeCluster) -> None:
+    Administration(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            with pytest.raises(TopicAlreadyExists, match="'t'"):
+                await admin.create_topic("t")
+            with pytest.raises(InvalidReplicationFactor):
+                await admin.create_topic("new", replication_factor=4)
+            with pytest.raises(InvalidCall):
+                await admin.create_topic("new", partitions=0)
+            with pytest.raises(UnknownTopicOrPartition):
+                await admin.delete_topic("nosuch")
+            results = await admin.create_topics([NewTopic(name="t"), NewTopic(name="new")])
+            assert isinstance(results["t"], TopicAlreadyExists)
+            assert not isinstance(results["new"], Exception)
+
+    cluster.run(main)
+
+
+def test_validate_only_creates_nothing(cluster: FakeCluster) -> None:
+    Administration(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            await admin.create_topics([NewTopic(name="new")], validate_only=True)
+            assert await admin.list_topics() == ["t"]
+
+    cluster.run(main)
+
+
+def test_a_lost_answer_to_create_and_delete_is_not_mistaken(cluster: FakeCluster) -> None:
+    administration = Administration(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            administration.lose_answers = 1
+            await admin.create_topic("new")
+            administration.lose_answers = 1
+            await admin.delete_topic("new")
+
+    cluster.run(main)
+    assert cluster.asked(CreateTopicsRequest) == 2
+    assert cluster.asked(DeleteTopicsRequest) == 2
+
+
+def test_the_controller_is_followed_when_it_moves(cluster: FakeCluster) -> None:
+    Administration(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            cluster.controller_id = 2  # the client still thinks it is 1
+            await admin.create_topic("new")
+
+    cluster.run(main)
+    assert [broker for broker, _ in cluster.requests[CreateTopicsRequest]] == [1, 2]
+
+
+def test_a_dead_controller_ends_the_call_at_its_deadline(cluster: FakeCluster) -> None:
+    Administration(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            cluster.kill(1)
+            start = loop.time()
+            with pytest.raises(CallTimedOut, match="controller did not do it within 3000 ms; last error"):
+                await admin.create_topic("new", timeout_ms=3_000)
+            assert loop.time() - start < 3.2
+
+    cluster.run(main)
+
+
+def test_topics_and_offsets_are_described(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 2)
+    cluster.partition("t").elect(3)
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            described = await admin.describe_topics(["t"])
+            partition = described["t"].partitions[0]
+            assert (partition.leader, partition.leader_epoch, partition.isr) == (3, 1, (1, 2, 3))
+            assert await admin.list_topics() == ["many", "t"]
+            assert await admin.offsets("t") == {T0: (0, 0)}
+            with pytest.raises(UnknownTopicOrPartition, match="nosuch"):
+                await admin.describe_topics(["nosuch"])
+
+    cluster.run(main)
+
+
+def test_replica_states_of_all_brokers_are_merged_and_silence_is_named(cluster: FakeCluster) -> None:
+    def answer(broker: int, request: IncomingRequest) -> Response | bool | None:
+        if not isinstance(request.body, DescribeReplicaStateRequest):
+            return None
+        if broker == 3:
+            return True
+        role = "leader" if broker == 1 else "follower"
+        replicas = [DescribedReplicaTopic(topic="t", partitions=[ReplicaStateDescription(partition=0, role=role)])]
+        return DescribeReplicaStateResponse(broker_id=broker, broker_epoch=10 + broker, topics=replicas)
+
+    cluster.intercept = answer
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            states = await admin.describe_replica_state(["t"], timeout_ms=1_000)
+            assert [states[1].replicas[T0].role, states[2].replicas[T0].role] == ["leader", "follower"]
+            assert states[1].broker_epoch == 11
+            assert states[3].error is not None
+            assert "was not answered" in str(states[3].error)
+
+    cluster.run(main)
+
+
+def test_settings_and_the_cluster_are_described_and_changed(cluster: FakeCluster) -> None:
+    def answer(broker: int, request: IncomingRequest) -> Response | bool | None:
+        body = request.body
+        if isinstance(body, DescribeClusterRequest):
+            brokers = [DescribeClusterBroker(broker_id=b, host=f"broker{b}", port=9092) for b in (3, 1)]
+            return DescribeClusterResponse(cluster_id="c", controller_id=1, controller_epoch=4, brokers=brokers)
+        if isinstance(body, DescribeConfigsRequest):
+            config = DescribedConfig(name="retention.ms", value="5", config_source=1)
+            result = DescribeConfigsResult(resource_type=2, resource_name="t", configs=[config])
+            return DescribeConfigsResponse(results=[result])
+        if isinstance(body, IncrementalAlterConfigsRequest):
+            wrong = any(config.name != "retention.ms" for config in body.resources[0].configs)
+            code = ErrorCode.INVALID_CONFIG if wrong else ErrorCode.NONE
+            result_ = AlterConfigsResult(resource_type=2, resource_name="t", error_code=code)
+            return IncrementalAlterConfigsResponse(responses=[result_])
+        return None
+
+    cluster.intercept = answer
+
+    async def main(runtime: Runtime) -> None:
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            described = await admin.describe_cluster()
+            assert [broker.broker_id for broker in described.brokers] == [1, 3]
+            assert described.controller_epoch == 4
+            entry = (await admin.describe_configs(topic="t"))["retention.ms"]
+            assert (entry.value, entry.source) == ("5", "dynamic-topic")
+            await admin.alter_configs({"retention.ms": "7", "retention.ms ".strip(): None}, topic="t")
+            with pytest.raises(InvalidConfig):
+                await admin.alter_configs({"nonsense": "7"}, topic="t")
+            with pytest.raises(InvalidCall, match="give topic= or broker_id="):
+                await admin.describe_configs()
+
+    cluster.run(main)
+
+
+def test_a_closed_admin_client_says_so(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        admin = AdminClient(cluster.bootstrap, runtime=runtime)
+        with pytest.raises(ClientClosed):
+            await admin.list_topics()
+        await admin.start()
+        await admin.close()
+        await admin.close()
+        with pytest.raises(ClientClosed):
+            await admin.list_topics()
+
+    cluster.run(main)

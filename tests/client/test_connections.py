@@ -1,0 +1,143 @@
+"""Opening connections: handshake, wrong peers, back-off."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.errors import BrokerUnreachable, ClusterUnreachable, NotMinibroker
+from minibroker.client.limits import Deadline
+from minibroker.client.metadata_cache import Address
+from minibroker.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, Response
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import PORT, FakeCluster
+
+
+def settings(*servers: Address) -> ClusterSettings:
+    return ClusterSettings(bootstrap=list(servers), client_id="test", bootstrap_timeout_ms=1_000)
+
+
+class Chatterer(asyncio.BufferedProtocol):
+    """A peer of another protocol: says something, or hangs up, as soon as it is spoken to."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self._answer = answer
+        self._buffer = bytearray(1_000)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._answer is None:
+            self._transport.close()
+        else:
+            self._transport.write(self._answer)  # type: ignore[attr-defined]
+
+
+def serve(cluster: FakeCluster, answer: bytes | None) -> None:
+    async def program(runtime: Runtime) -> None:
+        await runtime.network.listen(lambda: Chatterer(answer), "", PORT)
+        await asyncio.Event().wait()
+
+    cluster.world.start("stranger", program)
+
+
+def connecting(cluster: FakeCluster, address: Address) -> Callable[[Runtime], object]:
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(address))
+        try:
+            await client.connections.acquire(address, Deadline(10_000))
+        finally:
+            await client.close()
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", NotMinibroker, "does not speak minibroker's protocol.*check the port"),
+        (None, BrokerUnreachable, "closed the connection during the handshake; is it a minibroker"),
+        (b"", BrokerUnreachable, "accepts connections but does not answer; is the broker paused"),
+    ],
+)
+def test_a_stranger_is_recognised(
+    cluster: FakeCluster, answer: bytes | None, expected: type[Exception], text: str
+) -> None:
+    serve(cluster, answer)
+    with pytest.raises(expected, match=text):
+        cluster.run(connecting(cluster, Address("stranger", PORT)))  # type: ignore[arg-type]
+
+
+def test_another_version_of_the_protocol_is_named(cluster: FakeCluster) -> None:
+    def newer(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, ApiVersionsRequest):
+            return None
+        versions = [ApiVersion(api_key=key, min_version=1, max_version=3) for key in range(20)]
+        return ApiVersionsResponse(api_keys=versions, broker_software_version="9.9")
+
+    cluster.intercept = newer
+    with pytest.raises(NotMinibroker, match=r"runs version 9\.9, which does not speak PRODUCE, FETCH, METADATA"):
+        cluster.run(connecting(cluster, Address("broker1", PORT)))  # type: ignore[arg-type]
+
+
+def test_one_handshake_a_connection(cluster: FakeCluster) -> None:
+    address = Address("broker1", PORT)
+
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(address))
+        many = [client.connections.acquire(address, Deadline(1_000)) for _ in range(10)]
+        connections = await asyncio.gather(*many)
+        assert len({id(connection) for connection in connections}) == 1
+        await client.close()
+
+    cluster.run(main)
+    assert cluster.asked(ApiVersionsRequest) == 1
+
+
+def test_failed_attempts_come_less_and_less_often(cluster: FakeCluster) -> None:
+    attempts: list[float] = []
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        address = Address("broker1", 1)
+        client = Cluster(runtime, settings(address))
+        client.connections.on_change = lambda changed: attempts.append(loop.time())
+        for _ in range(100):
+            client.connections.open_connection(address)
+            await asyncio.sleep(0.1)
+        await client.close()
+
+    cluster.run(main)
+    assert 8 <= len(attempts) <= 16
+    assert attempts[-1] - attempts[-2] > 0.7
+
+
+def test_every_bootstrap_server_is_tried(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(Address("nowhere", 1), Address("broker1", 2), Address("broker3", PORT)))
+        await client.start()
+        assert sorted(client.metadata.brokers) == [1, 2, 3]
+        await client.close()
+
+    cluster.run(main)
+
+
+def test_a_call_on_metadata_ends_at_its_deadline(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(Address("broker1", PORT)))
+        await client.start()
+        for broker in cluster.brokers:
+            cluster.world.pause(f"broker{broker}")
+        start = asyncio.get_running_loop().time()
+        with pytest.raises((TimeoutError, ClusterUnreachable)):
+            await client.refresh(Deadline(500))
+        assert asyncio.get_running_loop().time() - start < 0.6
+        await client.close()
+
+    cluster.run(main)

@@ -1,0 +1,215 @@
+"""The consumer through truncation, elections, silence and damage, in simulated time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minibroker.client.consumer import UNREACHABLE_AFTER_MS, Consumer
+from minibroker.client.errors import (
+    CallTimedOut,
+    ClientClosed,
+    CorruptRecords,
+    InvalidCall,
+    LogTruncated,
+    UnknownTopicOrPartition,
+)
+from minibroker.protocol.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    OffsetForLeaderEpochRequest,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest, fill, numbered
+
+
+# ------------------------------------------------------------------------------------------------------------- trouble
+@pytest.mark.invariant("I22")
+def test_a_truncation_is_reported_with_the_divergent_offset(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(100):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.partition("t").truncate_to(70)
+            cluster.partition("t").elect(2)
+            fill(cluster, 40)
+            for _ in range(2):
+                with pytest.raises(LogTruncated, match=r"read up to 100, but it differs from offset 70") as caught:
+                    await consumer.getone(timeout_ms=10_000)
+            assert caught.value.divergent_offset == 70
+            assert consumer.connection_state(T0).state == "halted"
+            consumer.seek(T0, 70)
+            record = await consumer.getone(timeout_ms=2_000)
+            assert (record.offset, record.leader_epoch) == (70, 1)
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I22")
+def test_on_request_a_truncation_is_followed(cluster: FakeCluster) -> None:
+    fill(cluster, 100)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, on_truncation="reset") as consumer:
+            for _ in range(100):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.partition("t").truncate_to(70)
+            cluster.partition("t").elect(2)
+            fill(cluster, 40)
+            assert (await consumer.getone(timeout_ms=10_000)).offset == 70
+
+    cluster.run(main)
+
+
+def test_a_clean_election_is_validated_and_goes_unnoticed(cluster: FakeCluster) -> None:
+    fill(cluster, 50)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(50):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.kill(1)
+            cluster.partition("t").elect(2)
+            fill(cluster, 50)
+            for offset in range(50, 100):
+                assert (await consumer.getone(timeout_ms=10_000)).offset == offset
+        assert cluster.asked(OffsetForLeaderEpochRequest) == 1
+
+    cluster.run(main)
+
+
+def test_a_paused_leader_that_was_replaced_is_not_waited_for(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> float:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            for _ in range(10):
+                await consumer.getone(timeout_ms=1_000)
+            cluster.world.pause("broker1")
+            cluster.partition("t").elect(2)
+            fill(cluster, 1)
+            start = loop.time()
+            await consumer.getone(timeout_ms=60_000)
+            return loop.time() - start
+
+    assert cluster.run(main) < 6
+
+
+def test_no_broker_is_told_from_no_data(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            assert await consumer.getmany(timeout_ms=2_000) == {}
+            state = consumer.connection_state(T0)
+            assert state.state == "connecting"
+            assert not state.healthy
+            assert state.error is not None
+            assert state.last_answer_ms_ago is not None
+            assert state.last_answer_ms_ago > 1_000
+
+    cluster.run(main)
+
+
+def test_iterating_ends_with_an_error_when_nobody_answers_for_a_minute(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            start = loop.time()
+            with pytest.raises(CallTimedOut, match="no leader of any assigned partition answered"):
+                async for _ in consumer:
+                    pass
+            assert loop.time() - start < UNREACHABLE_AFTER_MS / 1000 + 5
+            for broker in cluster.brokers:
+                cluster.start_broker(broker)
+            fill(cluster, 1)
+            assert (await consumer.getone(timeout_ms=10_000)).offset == 0
+
+    cluster.run(main)
+
+
+def test_an_idle_topic_is_waited_for_as_long_as_brokers_answer(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            asyncio.get_running_loop().call_later(300, fill, cluster, 1)
+            async for record in consumer:
+                assert record.offset == 0
+                break
+
+    cluster.run(main)
+
+
+def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> None:
+    fill(cluster, 30)
+    damage = [True]
+
+    def flip(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, FetchRequest) or not damage:
+            return None
+        damage.clear()
+        answer = cluster.brokers[broker].fetch(request.body).responses[0].partitions[0]
+        records = bytearray(answer.records)
+        records[len(records) // 2] ^= 0x40
+        broken = FetchPartitionResponse(partition_index=0, high_watermark=30, records=bytes(records))
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[broken])])
+
+    cluster.intercept = flip
+
+    async def main(runtime: Runtime) -> None:
+        seen = []
+        async with earliest(cluster, runtime) as consumer:
+            with pytest.raises(CorruptRecords, match="t-0"):
+                while True:
+                    seen.append((await consumer.getone(timeout_ms=2_000)).value)
+            while len(seen) < 30:
+                seen.append((await consumer.getone(timeout_ms=2_000)).value)
+        assert seen == numbered(0, 30)
+
+    cluster.run(main)
+
+
+def test_an_unknown_topic_is_an_error_at_start(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        with pytest.raises(UnknownTopicOrPartition, match="'nosuch'"):
+            async with Consumer("nosuch", bootstrap_servers=cluster.bootstrap, runtime=runtime):
+                pass
+
+    cluster.run(main)
+
+
+def test_closing_ends_an_iteration(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        consumer = earliest(cluster, runtime)
+        await consumer.start()
+        asyncio.get_running_loop().call_later(1, lambda: asyncio.ensure_future(consumer.close()))
+        async for _ in consumer:
+            pass
+        with pytest.raises(ClientClosed):
+            await consumer.getone()
+
+    cluster.run(main)
+
+
+def test_impossible_parameters_are_refused() -> None:
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"auto_offset_reset": "first"},
+        {"on_truncation": "ignore"},
+        {"fetch_max_wait_ms": -1},
+        {"max_poll_records": 0},
+        {"bootstrap_servers": []},
+    )
+    for wrong in wrongs:
+        with pytest.raises(InvalidCall):
+            Consumer("t", **wrong)

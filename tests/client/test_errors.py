@@ -1,0 +1,73 @@
+"""The tree of errors: drawn as it is, importable, and telling what is known."""
+
+import inspect
+
+import pytest
+
+import minibroker
+from minibroker.client import errors
+from minibroker.client.errors import (
+    BrokerError,
+    DeliveryTimedOut,
+    MinibrokerError,
+    NotEnoughReplicas,
+    Where,
+    broker_error,
+)
+from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode
+from minibroker.protocol.ids import TopicPartition
+
+
+def tree() -> dict[str, type[MinibrokerError]]:
+    found = inspect.getmembers(errors, lambda item: inspect.isclass(item) and issubclass(item, MinibrokerError))
+    return dict(found)
+
+
+def test_the_drawing_at_the_top_names_every_class_and_no_other() -> None:
+    drawing = (errors.__doc__ or "").split("Owns:")[0]
+    drawn = {word.strip(",") for word in drawing.split() if word.strip(",") in tree()}
+    assert drawn == set(tree())
+
+
+def test_every_code_becomes_an_error_that_knows_whether_to_retry() -> None:
+    for code in ErrorCode:
+        error = broker_error(code)
+        assert isinstance(error, BrokerError)
+        assert error.code is code
+        assert error.retriable == (code in RETRIABLE)
+        assert error.refreshes_metadata == (code in REFRESHES_METADATA)
+        assert code.name in str(error)
+
+
+def test_an_unknown_code_keeps_its_number() -> None:
+    assert "error 9999" in str(broker_error(9999))
+
+
+def test_a_refusal_names_partition_broker_epoch_isr_and_what_to_do() -> None:
+    where = Where(topic_partition=TopicPartition("lines", 0), broker_id=2, leader_epoch=5, isr=(2,))
+    error = broker_error(ErrorCode.NOT_ENOUGH_REPLICAS, where, "missing brokers: 1, 3")
+    assert isinstance(error, NotEnoughReplicas)
+    assert str(error).startswith(
+        "NOT_ENOUGH_REPLICAS from broker 2 for lines-0 (epoch 5, ISR [2]): missing brokers: 1, 3 ["
+    )
+    assert error.topic_partition == TopicPartition("lines", 0)
+    assert error.broker_id == 2
+
+
+def test_a_timeout_carries_its_last_error_and_is_a_timeout_error() -> None:
+    last = broker_error(ErrorCode.NOT_ENOUGH_REPLICAS)
+    error = DeliveryTimedOut("too late", last)
+    assert isinstance(error, TimeoutError)
+    assert error.last_error is last
+    assert error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "last error: NOT_ENOUGH_REPLICAS" in str(error)
+
+
+@pytest.mark.parametrize("name", minibroker.__all__)
+def test_public_names_can_be_imported(name: str) -> None:
+    assert getattr(minibroker, name).__name__ == name
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Prodcer'"):
+        minibroker.Prodcer  # noqa: B018

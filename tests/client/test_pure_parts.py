@@ -1,0 +1,141 @@
+"""Small pure parts of the client: partitioner, back-off, metadata cache, parameters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.client.errors import InvalidCall
+from minibroker.client.limits import parse_servers
+from minibroker.client.metadata_cache import Address, MetadataCache
+from minibroker.client.partitioner import murmur2, murmur2_partitioner, positive_murmur2
+from minibroker.client.retry import Verdict, backoff_ms, judge_produce
+from minibroker.protocol.errors import RETRIABLE, ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    CurrentLeader,
+    MetadataBroker,
+    MetadataPartition,
+    MetadataResponse,
+    MetadataTopic,
+)
+
+T0 = TopicPartition("t", 0)
+
+
+# --------------------------------------------------------------------------------------------------------- partitioner
+@pytest.mark.parametrize(
+    ("key", "signed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_kafkas(key: bytes, signed: int) -> None:
+    """The vectors of Kafka's UtilsTest."""
+    assert murmur2(key) == signed % 2**32
+    assert positive_murmur2(key) == murmur2(key) & 0x7FFFFFFF
+
+
+@given(key=st.binary(max_size=40), count=st.integers(1, 1_000))
+def test_every_key_has_a_partition(key: bytes, count: int) -> None:
+    assert 0 <= murmur2_partitioner(key, count) < count
+
+
+# --------------------------------------------------------------------------------------------------------------- retry
+@given(attempt=st.integers(1, 1_000), unit_random=st.floats(0, 1, exclude_max=True))
+def test_back_off_grows_to_a_bound(attempt: int, unit_random: float) -> None:
+    pause = backoff_ms(attempt, 100, 1_000, unit_random)
+    expected = min(1_000.0, 100.0 * 2 ** min(attempt - 1, 20))
+    assert expected * 0.8 <= pause <= expected * 1.2
+
+
+@pytest.mark.parametrize("code", sorted(RETRIABLE))
+def test_a_retriable_code_is_retried(code: ErrorCode) -> None:
+    assert judge_produce(code, 1) is Verdict.RETRY
+
+
+def test_too_large_is_split_only_if_there_is_more_than_one_record() -> None:
+    assert judge_produce(ErrorCode.MESSAGE_TOO_LARGE, 2) is Verdict.SPLIT
+    assert judge_produce(ErrorCode.MESSAGE_TOO_LARGE, 1) is Verdict.FAIL
+
+
+# ------------------------------------------------------------------------------------------------------ metadata cache
+def answer(leader: int, epoch: int, *, topic_id: str = "a", error: ErrorCode = ErrorCode.NONE) -> MetadataResponse:
+    partitions = [
+        MetadataPartition(partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=[1])
+    ]
+    topic = MetadataTopic(error_code=error, name="t", topic_id=topic_id, partitions=[] if error else partitions)
+    brokers = [MetadataBroker(node_id=1, host="h", port=1)]
+    return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=-1, topics=[topic])
+
+
+def cache_with(*answers: MetadataResponse) -> MetadataCache:
+    cache = MetadataCache()
+    for number, response in enumerate(answers):
+        cache.update(response, number)
+    return cache
+
+
+def test_an_older_leader_epoch_is_not_believed() -> None:
+    assert cache_with(answer(2, 5), answer(1, 4)).partition(T0).leader == 2
+
+
+def test_the_same_epoch_brings_news() -> None:
+    assert cache_with(answer(2, 5), answer(-1, 5)).partition(T0).leader is None
+
+
+def test_a_new_topic_id_starts_anew() -> None:
+    assert cache_with(answer(2, 5), answer(1, 0, topic_id="b")).partition(T0).leader == 1
+
+
+def test_a_broker_that_knows_no_topics_does_not_erase_epochs() -> None:
+    unknown = answer(-1, -1, topic_id="", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert cache_with(answer(2, 5), unknown, answer(1, 4)).partition(T0).leader == 2
+
+
+def test_what_is_not_known_is_an_unknown_partition() -> None:
+    info = cache_with(answer(1, 0)).partition(TopicPartition("t", 9))
+    assert info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert info.leader is None
+
+
+def test_a_hint_is_believed_only_with_a_newer_epoch() -> None:
+    cache = cache_with(answer(1, 5))
+    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=5))
+    assert not cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=4))
+    assert not cache.apply_hint(T0, None)
+    assert cache.partition(T0).leader == 1
+    assert cache.apply_hint(T0, CurrentLeader(leader_id=2, leader_epoch=6))
+    assert cache.partition(T0).leader == 2
+    cache.update(answer(1, 5), 1)
+    assert cache.partition(T0).leader == 2
+
+
+# ---------------------------------------------------------------------------------------------------------- parameters
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("localhost", [("localhost", 9092)]),
+        ("a:1, b:2,", [("a", 1), ("b", 2)]),
+        ("a:1,a:1", [("a", 1)]),
+        ("[::1]:9093,[::1],::1", [("::1", 9093), ("::1", 9092)]),
+        (["a:1", "b"], [("a", 1), ("b", 9092)]),
+    ],
+)
+def test_servers_are_read(text: str | list[str], addresses: list[tuple[str, int]]) -> None:
+    assert parse_servers(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a:b", ":9092", ","])
+def test_nonsense_servers_are_refused(text: str) -> None:
+    with pytest.raises(InvalidCall):
+        parse_servers(text)
+
+
+def test_an_address_prints_as_it_is_read() -> None:
+    for address in (Address("host", 1), Address("::1", 2)):
+        assert parse_servers(str(address)) == [address]
