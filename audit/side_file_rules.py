@@ -92,7 +92,7 @@ def check_indexes(report: ReplicaReport, segment: Segment) -> None:
     for suffix, content in ((checkpoints.INDEX_SUFFIX, segment.index), (".timeindex", segment.time_index)):
         file = segment_file(facts.directory, segment.base_offset, suffix)
         if content is None:
-            if segment.end_row > segment.first_row:
+            if segment.end_row > segment.first_row and not _may_be_behind(report.replica, segment):
                 report.add(Kind.INDEX_MISSING, "is missing; the broker rebuilds it", file=file)
             continue
         try:

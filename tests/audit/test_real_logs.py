@@ -1,0 +1,90 @@
+"""The audit on logs that the broker's own log wrote: the two share nothing but the formats, and agree."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.real import RealClock, RealDisk
+from tests.broker.log.machine import SMALL, append, truncate
+
+LINES = TopicPartition("lines", 0)
+
+
+async def open_directory(root: Path, broker: int) -> LogDirectory:
+    disk, clock = RealDisk(), RealClock()
+    path = str(root / f"broker-{broker}")
+    return await LogDirectory.open(disk, clock, path, broker, "cluster", SMALL, rng=random.Random(broker))
+
+
+async def write(root: Path, broker: int, clean: bool = True, trim_to: int | None = None) -> None:
+    """One history on every broker: three epochs, a divergent tail that was cut, several segments."""
+    directory = await open_directory(root, broker)
+    log = directory.create_log(LINES, "topic-id", SMALL)
+    append(log, 7, timestamp_ms=5_000)
+    append(log, 5, epoch=broker + 5)
+    truncate(log, 14)
+    append(log, 9, epoch=12, timestamp_ms=9_000)
+    append(log, 9, epoch=13)
+    if trim_to is not None:
+        trim(log, trim_to)
+    await directory.checkpoint_high_watermarks({LINES: log.log_end_offset})
+    await directory.close(clean, {LINES: log.log_end_offset}, broker_epoch=3)
+
+
+def trim(log: PartitionLog, offset: int) -> None:
+    log.trim_before(offset)
+    start = log.delete_expired_segments(offset, 0)
+    entries = log.epoch_entries()
+    kept = [
+        entry
+        for number, entry in enumerate(entries)
+        if entries[number + 1 :][:1] == [] or entries[number + 1][1] > start
+    ]
+    log.write_epoch_entries([(kept[0][0], max(start, kept[0][1])), *kept[1:]], sync=False)
+
+
+def judged(root: Path) -> PartitionResult:
+    (result,) = judge_locally(discover([str(root)]), None, with_values=True)
+    return result
+
+
+async def test_cleanly_stopped_logs_are_identical_without_a_note(tmp_path: Path) -> None:
+    for broker in (1, 2, 3):
+        await write(tmp_path, broker)
+    result = judged(tmp_path)
+    assert result.findings == ()
+    assert (result.verdict, result.judged_offsets, result.total_offsets) == (Verdict.IDENTICAL, 50, 50)
+    assert len(list((tmp_path / "broker-1" / "lines-0").glob("*.index"))) > 3, "there was something to check"
+
+
+async def test_killed_brokers_logs_are_identical_and_nothing_is_wrong(tmp_path: Path) -> None:
+    for broker in (1, 2, 3):
+        await write(tmp_path, broker, clean=False)
+    result = judged(tmp_path)
+    assert [item for item in result.findings if item.severity is Severity.ERROR] == []
+    assert (result.verdict, result.judged_offsets) == (Verdict.IDENTICAL, 50)
+
+
+async def test_a_trimmed_replica_differs_only_in_its_start(tmp_path: Path) -> None:
+    await write(tmp_path, 1)
+    await write(tmp_path, 2, trim_to=17)
+    result = judged(tmp_path)
+    assert [(item.kind, item.broker) for item in result.findings] == [(Kind.LOG_START_DIFFERS, 2)]
+    assert result.judged_offsets == 50 - 17
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_logs_that_were_opened_again_are_still_identical(tmp_path: Path, times: int) -> None:
+    for broker in (1, 2):
+        await write(tmp_path, broker, clean=broker == 1)
+        for _ in range(times):
+            directory = await open_directory(tmp_path, broker)
+            await directory.close(True, {LINES: 50}, broker_epoch=4)
+    assert judged(tmp_path).findings == ()
