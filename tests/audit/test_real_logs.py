@@ -11,7 +11,8 @@ from minibroker.audit.local_engine import judge_locally
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.real import RealClock, RealDisk
+from minibroker.runtime.clock import RealClock
+from minibroker.runtime.disk import RealDisk
 from tests.broker.log.machine import SMALL, append, truncate
 
 LINES = TopicPartition("lines", 0)
