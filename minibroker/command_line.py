@@ -97,6 +97,12 @@ def run_command_line(command: click.Command) -> NoReturn:
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         code = EXIT_INTERRUPTED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "minibroker":
+            raise
+        missing = f"the package {error.name} is not installed for {sys.executable}"
+        CommandFailed(f"{missing}: run `make setup`, or pip install 'minibroker[audit]'").show()
+        code = EXIT_COULD_NOT
     except BrokenPipeError:
         code = EXIT_FINE  # the reader (head, less) has what it wanted
     except SystemExit:
