@@ -279,14 +279,27 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         while True:
             self._refuse_dead_brokers()
-            async with Asker(CLIENT_ID) as asker:
-                answer = (await asker.replica_states([self.server(broker_id)], [], 1.0))[0]
-            if not isinstance(answer, NoAnswer) and not answer.fenced:
+            missing = await self._what_it_lacks(self.server(broker_id))
+            if missing is None:
                 return
             if time.monotonic() > deadline:
-                why = str(answer) if isinstance(answer, NoAnswer) else "it is fenced"
-                raise ClusterFailed(f"broker {broker_id} does not serve after {timeout_s:g} s: {why}")
+                raise ClusterFailed(f"broker {broker_id} does not serve after {timeout_s:g} s: {missing}")
             await asyncio.sleep(POLL_S)
+
+    @staticmethod
+    async def _what_it_lacks(server: str) -> str | None:
+        """Why a starting broker is not of use yet."""
+        async with Asker(CLIENT_ID) as asker:
+            (state,) = await asker.replica_states([server], [], 1.0)
+            if isinstance(state, NoAnswer):
+                return str(state)
+            if state.fenced:
+                return "it is fenced"
+            try:
+                known = await asker.metadata(server, [], 1.0)
+            except NoAnswer as error:
+                return str(error)
+            return None if known.brokers else "the controller has not told it of the cluster"
 
     async def _wait_for_port(self, broker_id: int) -> None:
         """A process that was just killed may hold its port a moment longer, until its last thread is gone."""

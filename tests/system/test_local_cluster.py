@@ -38,7 +38,8 @@ async def new_leader(cluster: LocalCluster, old_epoch: int) -> ClusterView:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         view = await cluster.look()
-        if view.partitions[PARTITION].leader_epoch > old_epoch and view.partitions[PARTITION].leader_id >= 0:
+        state = view.partitions.get(PARTITION)
+        if state is not None and state.leader_epoch > old_epoch and state.leader_id >= 0:
             return view
     raise AssertionError("no new leader")
 
