@@ -141,7 +141,7 @@ class Broker:
             image=self.image,
             network=runtime.network,
             counters=self.counters,
-            unsent_reply_bytes=self.server.unsent_reply_bytes,
+            reply_room=self.server.reply_room,
         )
         self.manager.load()
         self._produce = ProduceHandler(
@@ -219,6 +219,7 @@ class Broker:
                 if task.done():
                     task.result()
             await self._hand_over()
+            await self.manager.stop()  # no fetch after that: a new controller would take this broker back into an ISR
         finally:
             for task in [*tasks, stopped]:
                 task.cancel()
@@ -259,7 +260,7 @@ class Broker:
     def _on_registered(self, broker_epoch: int) -> None:
         self.manager.unfence()
         self.controller.registered(broker_epoch, self.registration.incarnation_id)
-        self._link.replicas_changed()
+        self._link.registered()
 
     def _on_session_lost(self) -> None:
         self.manager.fence()

@@ -19,6 +19,9 @@ log = logging.getLogger("minibroker.controller_link")
 CONNECT_TIMEOUT_MS = 2_000
 REPORT_RETRY_MS = 200
 """Pause between attempts to tell the controller of failing replicas: each lost second is a second of refused writes."""
+HEALING_REPORTS = 2
+"""The controller also learns of a failure from our refusals of LeaderAndIsr: one may be under way when we heal, or may
+have been heard though no report was. So healing is told whatever was told before, and again after a pause."""
 
 
 class ControllerLink:
@@ -42,9 +45,15 @@ class ControllerLink:
         self._request_timeout_ms = request_timeout_ms
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
+        self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
-        """A log directory failed or healed, or the registration is new: tell the controller."""
+        """A log directory failed or healed: tell the controller."""
+        self._healing_reports_due = HEALING_REPORTS
+        self._changed.set()
+
+    def registered(self) -> None:
+        """The registration is new, and the controller knows nothing of what is still offline."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -52,7 +61,8 @@ class ControllerLink:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if not await self._report():
+            is_told = await self._report()
+            if not is_told or (self._healing_reports_due and not self._offline_partitions()):
                 await asyncio.sleep(REPORT_RETRY_MS / 1000)
                 self._changed.set()
 
@@ -61,14 +71,18 @@ class ControllerLink:
         epoch = self._broker_epoch()
         if epoch is None:
             return False
-        known_epoch, known = self._reported
-        if offline == known and (epoch == known_epoch or not offline):
+        if (epoch, offline) == self._reported if offline else not self._healing_reports_due:
             return True
+        due = self._healing_reports_due
         response = await self._ask(_group(offline))
         if response is None:
             return False
+        is_repeated = self._reported == (epoch, offline)
         self._reported = (epoch, offline)
-        log.info("told the controller that %d replicas here are offline", len(offline))
+        if not offline and self._healing_reports_due == due:
+            self._healing_reports_due -= 1
+        if not is_repeated:
+            log.info("told the controller that %d replicas here are offline", len(offline))
         return True
 
     async def shut_down(self, attempts: int, pause_ms: int) -> bool:

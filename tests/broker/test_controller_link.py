@@ -1,0 +1,121 @@
+"""What a broker tells the controller about replicas that its disk fails: until it has been heard."""
+
+import asyncio
+
+from minibroker.broker.controller_link import ControllerLink
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
+from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.simulation.world import SimulatedWorld
+
+PORT = 9092
+FAILED = TopicPartition("a", 0)
+
+
+class Scene:
+    """A broker's link, and a controller that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.world = SimulatedWorld()
+        self.offline: list[TopicPartition] = []
+        self.address: tuple[int, str, int] | None = (1, "controller", PORT)
+        self.heard: list[list[TopicPartition]] = []
+        self.link = ControllerLink(
+            network=self.world.runtime("broker").network,
+            broker_id=2,
+            broker_epoch=lambda: 77,
+            controller_address=lambda: self.address,
+            offline_partitions=lambda: self.offline,
+            request_timeout_ms=1_000,
+        )
+
+    def play(self, story) -> None:  # type: ignore[no-untyped-def]
+        async def main() -> None:
+            server = RpcServer(self.world.runtime("controller").network, self._answer)
+            await server.start("controller", PORT, "INTERNAL")
+            running = asyncio.create_task(self.link.run())
+            await story()
+            running.cancel()
+            await server.stop()
+
+        self.world.run(main(), seconds_max=100)
+
+    def _answer(self, request: IncomingRequest) -> None:
+        body = request.body
+        assert isinstance(body, ControlledShutdownRequest)
+        assert body.offline_partitions is not None
+        self.heard.append([TopicPartition(t.topic_name, p) for t in body.offline_partitions for p in t.partitions])
+        request.respond(ControlledShutdownResponse())
+
+    async def disk(self, *offline: TopicPartition) -> None:
+        self.offline = list(offline)
+        self.link.replicas_changed()
+        await asyncio.sleep(0.01)
+
+
+def test_failing_and_healing_are_told() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED)
+        await asyncio.sleep(2)
+        await scene.disk()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.heard[0] == [FAILED]
+    assert scene.heard[-1] == []
+
+
+def test_healing_is_told_though_the_failure_never_was() -> None:
+    """The controller may know of the failure by another way: this broker's refusal of its LeaderAndIsr."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.address = None
+        await scene.disk(FAILED)
+        await scene.disk()
+        scene.address = (1, "controller", PORT)
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.heard
+    assert scene.heard[-1] == []
+
+
+def test_healing_is_told_twice_for_a_refusal_may_still_be_under_way() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED)
+        await asyncio.sleep(1)
+        await scene.disk()
+        await asyncio.sleep(5)
+
+    scene.play(story)
+    assert scene.heard == [[FAILED], [], []]
+
+
+def test_nothing_is_told_while_nothing_ever_failed() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        scene.link.registered()
+        await asyncio.sleep(5)
+
+    scene.play(story)
+    assert scene.heard == []
+
+
+def test_a_new_registration_is_told_what_is_still_offline() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED)
+        await asyncio.sleep(1)
+        scene.link._broker_epoch = lambda: 78
+        scene.link.registered()
+        await asyncio.sleep(1)
+
+    scene.play(story)
+    assert scene.heard == [[FAILED], [FAILED]]
