@@ -1,6 +1,6 @@
 """Judging a leader's wish to change its ISR (KIP-497). Pure.
 
-Owns: the checks of AlterPartition and their order, which is part of the protocol (replication.md section 6). Refuses to
+Owns: the checks of AlterPartition and their order, which is part of the protocol (replication rules 6). Refuses to
 know how an accepted change is written: the version check of that write is the last judge.
 
 Why this order: a request that knows more than I do means that I am a zombie, so my verdict is worth nothing
@@ -93,7 +93,7 @@ def _is_eligible(state: ClusterState, partition: TopicPartition, current: Leader
     """Live, not shutting down, its log directory well, and the very registration that the leader saw catch up.
 
     A leader may name a member without an epoch (-1) only while that member stays in the ISR with a whole log: a replica
-    that joins must be the one that fetched (KIP-903, hardening.md 1). A leader that is shutting down is still leader
+    that joins must be the one that fetched (KIP-903, hardening rule 1). A leader that is shutting down is still leader
     because nobody could take over, so it alone may be in the ISR in spite of it.
     """
     broker_id = member.broker_id

@@ -3,7 +3,7 @@
 Owns: the facts and the questions asked of them (who is live, whose log is whole, who holds what). Refuses to know how
 facts are learnt (`service`), what follows from them (`election`, `steps`) and how they are told (`requests`). Pure.
 
-Theory (replication.md 9.5, hardening.md 1). Kafka keeps a state machine per partition and per replica; here both are
+Theory (replication rules 9.5, hardening rule 1). Kafka keeps a state machine per partition and per replica; here both are
 derived from the facts, so that they cannot disagree with them:
 
     partition   new: no state in ZooKeeper yet     online: has a leader     offline: has none
@@ -98,7 +98,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
     brokers: dict[BrokerId, LiveBroker] = {}
     shutting_down: frozenset[BrokerId] = frozenset()
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
-    """Replicas in a failed or full log directory of a live broker (hardening.md 13)."""
+    """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
     topics: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
     """Partitions without an entry are new."""
@@ -128,7 +128,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
         return self.is_online(partition, broker_id) and broker_id not in self.shutting_down
 
     def has_whole_log(self, leadership: Leadership, broker_id: BrokerId) -> bool:
-        """It runs under the incarnation that was in sync (hardening.md 1)."""
+        """It runs under the incarnation that was in sync (hardening rule 1)."""
         broker = self.brokers.get(broker_id)
         return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id
 

@@ -3,7 +3,7 @@
 Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA-6082), and finding out whether it
 happened when its answer was lost. Refuses to know what a controller does.
 
-Theory (replication.md 9.2). The version of /controller_epoch is the fence: each write of a controller checks it, so
+Theory (replication rules 9.2). The version of /controller_epoch is the fence: each write of a controller checks it, so
 that a controller that does not know yet that it was deposed can write nothing. A controller never adopts an epoch it
 did not win (KAFKA-1096): a /controller of our own session whose epoch we do not hold is deleted and contested again.
 """

@@ -1,4 +1,4 @@
-"""Deleting a topic without leaving parts of it behind (replication.md 9.8, KIP-570). Pure.
+"""Deleting a topic without leaving parts of it behind (replication rules 9.8, KIP-570). Pure.
 
 Owns: when a deletion may begin, which replicas have still to go, and when the topic's nodes may be removed. Refuses to
 know how a broker deletes a log.
@@ -12,6 +12,7 @@ when the broker returns: deleting what is gone already succeeds. A topic of the 
 
 import msgspec
 
+from minibroker.controller.announcements import tell_metadata, tell_one
 from minibroker.controller.cluster_state import ClusterState, Deletion
 from minibroker.controller.events import (
     DeletionsSeen,
@@ -19,10 +20,9 @@ from minibroker.controller.events import (
     EraseTopic,
     ReplicasErased,
     Report,
-    Send,
     TopicErased,
 )
-from minibroker.controller.instructions import Instruction, live_brokers, stop_replica, update_metadata
+from minibroker.controller.instructions import Instruction, stop_replica
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 
@@ -101,15 +101,8 @@ def _advance(state: ClusterState, topic: str) -> list[Effect]:
         deletion = msgspec.structs.replace(deletion, is_started=True)
         state.deletions[topic] = deletion
         effects.append(Report(text=f"deleting topic {topic}"))
-        effects += _forget(state, topic)
+        effects += tell_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
     return [*effects, *_stop(state, topic), *_finish(state, topic)]
-
-
-def _forget(state: ClusterState, topic: str) -> list[Effect]:
-    brokers, instructions = live_brokers(state), tuple(update_metadata(state, state.partitions_of(topic)))
-    if not instructions:
-        return []
-    return [Send(broker_id=each, live_brokers=brokers, instructions=instructions) for each in sorted(state.brokers)]
 
 
 def _stop(state: ClusterState, topic: str) -> list[Effect]:
@@ -120,10 +113,7 @@ def _stop(state: ClusterState, topic: str) -> list[Effect]:
         for broker_id in state.assignment(instruction.partition):
             if (instruction.partition.partition, broker_id) not in erased and state.is_live(broker_id):
                 by_broker.setdefault(broker_id, []).append(instruction)
-    brokers = live_brokers(state)
-    return [
-        Send(broker_id=each, live_brokers=brokers, instructions=tuple(by_broker[each])) for each in sorted(by_broker)
-    ]
+    return [effect for each in sorted(by_broker) for effect in tell_one(state, each, by_broker[each])]
 
 
 def _finish(state: ClusterState, topic: str) -> list[Effect]:

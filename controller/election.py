@@ -3,7 +3,7 @@
 Owns: the elections (initial, offline, unclean, controlled shutdown, preferred) and the arithmetic of the ISR that goes
 with them. Refuses to know how a decision is written or announced.
 
-Theory (replication.md 9.4, 9.5; hardening.md 1). Kafka runs an election because of an event. Here one function,
+Theory (replication rules 9.4, 9.5; hardening rule 1). Kafka runs an election because of an event. Here one function,
 `elect`, compares a partition with the facts and says what it ought to be. The same comparison serves a broker that
 died, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over, so
 a half-done election of a dead controller is finished without knowing that it was begun. In order of preference:
@@ -95,7 +95,7 @@ def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str)
 
 
 def imbalanced_partitions(state: ClusterState) -> list[TopicPartition]:
-    """Partitions of brokers that lead too few of the partitions they are preferred for (replication.md 9.3)."""
+    """Partitions of brokers that lead too few of the partitions they are preferred for (replication rules 9.3)."""
     preferred_of: dict[BrokerId, list[TopicPartition]] = {}
     for partition in state.partitions():
         assignment = state.assignment(partition)

@@ -32,7 +32,7 @@ from minibroker.protocol.messages import (
 )
 
 REQUEST_BYTES_MAX = 512 * 1024
-"""A control request may have 1 MiB; a full LeaderAndIsr passes that near 6,000 partitions (hardening.md 14)."""
+"""A control request may have 1 MiB; a full LeaderAndIsr passes that near 6,000 partitions (hardening rule 14)."""
 REQUEST_PARTITIONS_MAX = 5_000
 """Lists in messages are bounded at 10,000; this many partitions also bound how long a broker is busy with one."""
 

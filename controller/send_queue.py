@@ -2,7 +2,7 @@
 
 Owns: the order of what is queued for one broker, and its merging. Refuses to know connections (`broker_channel`).
 
-Theory (replication.md 9.6). A broker must hear of decisions in the order in which they were taken; but of several
+Theory (replication rules 9.6). A broker must hear of decisions in the order in which they were taken; but of several
 decisions about one partition that still wait, only the last one matters, because each says the whole truth about that
 partition and carries its epochs. So neighbours of one kind are merged at once. A broker that hangs for minutes while
 its session lives would still collect an endless row of alternating kinds; such a row is compacted: first all metadata

@@ -3,7 +3,7 @@
 Owns: the life between registration and the end of a session, and the door for requests. Refuses to know how this
 broker is registered (its owner says when) and everything that happens inside a term.
 
-Theory (replication.md 9.2; hardening.md 8). Being controller is bound to the ZooKeeper session, and ZooKeeper tells the
+Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and ZooKeeper tells the
 owner of a session last that it is over. So `is_active` also asks our own clock: past the deadline up to which ZooKeeper
 surely keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not know yet that it
 was deposed. What it might still write, the fence refuses.
@@ -16,8 +16,8 @@ import random
 import msgspec
 
 from minibroker.controller.administration import Administration
+from minibroker.controller.cluster_reader import Deposed
 from minibroker.controller.cluster_state import ControllerSettings
-from minibroker.controller.cluster_store import Deposed
 from minibroker.controller.contest import Candidate, Office, contest, resign
 from minibroker.controller.term import Term, TermSettings
 from minibroker.controller.topic_creation import ValidateConfig
@@ -31,10 +31,10 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.runtime.ports import Clock, Coordination, Network, SessionExpired
+from minibroker.runtime.ports import Clock, Coordination, CoordinationError, Network, SessionExpired
 
 RETRY_SECONDS = 1.0
-"""Pause after something in ZooKeeper could not be read: an operator has to repair it."""
+"""Pause after ZooKeeper gave an answer that nobody expects, or holds what cannot be read: an operator may be needed."""
 
 logger = logging.getLogger("minibroker.controller")
 
@@ -151,8 +151,8 @@ class ControllerService:
                 office = await contest(self._coordination, self._clock, candidate, changed.set)
             except SessionExpired:
                 return
-            except ProtocolError as error:
-                logger.error("cannot contest: %s", error)
+            except (ProtocolError, CoordinationError) as error:
+                logger.error("cannot contest, trying again: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if office is None:

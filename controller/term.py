@@ -3,7 +3,7 @@
 Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Refuses to
 decide (that is `steps`), and to know how the office was won (`contest`) or why it ends.
 
-Theory (replication.md 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch only
+Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch only
 says that something has changed, so it sets a mark; what has changed is read when its turn comes, with a new watch set
 by the same read. The term ends with an exception: `Deposed`, or cancellation by the owner when the session is over.
 What waits in the queue then is dropped, and those who asked get NOT_CONTROLLER.
@@ -16,11 +16,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from minibroker.controller.broker_answers import events_of
 from minibroker.controller.broker_channel import BrokerChannel
-from minibroker.controller.cluster_state import ClusterState, ControllerSettings, LiveBroker
-from minibroker.controller.cluster_store import ClusterStore, Deposed, new_deletions
+from minibroker.controller.change_lines import describe, level_of, min_insync_replicas
+from minibroker.controller.cluster_reader import Deposed
+from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Deletion, LiveBroker
+from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.contest import Office
-from minibroker.controller.election import PartitionChange
 from minibroker.controller.events import (
     AlterPartitionAsked,
     Answer,
@@ -34,8 +36,6 @@ from minibroker.controller.events import (
     LeadershipsWritten,
     OpenChannel,
     RebalanceDue,
-    ReplicasErased,
-    ReplicasFailed,
     Report,
     Send,
     Then,
@@ -46,16 +46,11 @@ from minibroker.controller.events import (
 from minibroker.controller.instructions import Sender
 from minibroker.controller.steps import step
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
     Request,
     Response,
-    StopReplicaRequest,
-    StopReplicaResponse,
 )
 from minibroker.runtime.ports import Coordination, Network
 
@@ -63,7 +58,6 @@ EVENTS_MAX = 10_000
 """Requests that may wait; brokers have one in flight each, so only clients could pile up more."""
 FIRST_REBALANCE_SECONDS = 5.0
 """Kafka's; brokers that start together should all be there before leaders are moved back."""
-MIN_ISR_CONFIG = "min.insync.replicas"
 
 logger = logging.getLogger("minibroker.controller")
 
@@ -131,7 +125,7 @@ class Term:
                     future.set_result(Response(error_code=ErrorCode.NOT_CONTROLLER))
 
     async def _take_over(self) -> None:
-        """Failover (replication.md 9.3): watches first, then all facts, then one comparison of everything."""
+        """Failover (replication rules 9.3): watches first, then all facts, then one comparison of everything."""
         state = self.state
         await self._check_office()
         state.brokers = await self._read_brokers()
@@ -139,7 +133,7 @@ class Term:
         markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
         found = await self.store.read_topics(names)
         state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
-        state.deletions = new_deletions(markers, state.topics)
+        state.deletions = {name: Deletion() for name in markers if name in state.topics}
         logger.info(
             "took over as controller of epoch %d: %d brokers %s, %d topics, %d partitions, %d deletions",
             state.controller_epoch,
@@ -316,74 +310,19 @@ class Term:
         task.cancel()
 
     def _on_answer(self, broker: LiveBroker, request: Request, response: Response) -> None:
-        """What brokers say about single partitions."""
-        if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
-            failed = tuple(
-                TopicPartition(each.topic_name, each.partition_index)
-                for each in response.partition_errors
-                if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            )
-            if failed:
-                event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=failed)
-                self._queue.put_nowait(lambda: self.happen(event))
-        elif isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
-            erased = erased_by(broker.broker_id, request, response)
-            if erased.erased or erased.failed:
-                self._queue.put_nowait(lambda: self.happen(erased))
+        for event in events_of(broker, request, response):
+            self._queue.put_nowait(lambda event=event: self.happen(event))  # type: ignore[misc]
 
     # ---------------------------------------------------------------------------------------------------------- log
     def _describe(self, event: LeadershipsWritten) -> None:
         for change in event.written:
-            self._lines.append((self._level(change), describe(change)))
+            wanted = min_insync_replicas(self.state, change.partition, self._settings.default_min_insync_replicas)
+            self._lines.append((level_of(change, wanted), describe(change)))
         for partition in sorted(event.lost):
             self._lines.append((logging.INFO, f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"))
-
-    def _level(self, change: PartitionChange) -> int:
-        topic = self.state.topics.get(change.partition.topic)
-        configured = topic.configs.get(MIN_ISR_CONFIG, "") if topic is not None else ""
-        wanted = int(configured) if configured.isdigit() else self._settings.default_min_insync_replicas
-        replicas = len(self.state.assignment(change.partition))
-        is_thin = len(change.after.in_sync_replicas) < min(wanted, replicas)
-        is_bad = is_thin or change.after.leader is None or change.after.is_recovering
-        return logging.WARNING if is_bad else logging.INFO
 
     def _flush_lines(self) -> None:
         """After the decisions are on their way: a thousand elections are a thousand lines."""
         for level, text in self._lines:
             logger.log(level, "%s", text)
         self._lines.clear()
-
-
-def erased_by(broker_id: int, request: StopReplicaRequest, response: StopReplicaResponse) -> ReplicasErased:
-    """Which deletions a broker confirmed. A replica it does not know is gone."""
-    gone = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    errors = {
-        TopicPartition(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors
-    }
-    asked = [
-        TopicPartition(topic.topic_name, each.partition_index)
-        for topic in request.topic_states
-        for each in topic.partition_states
-        if each.delete_partition
-    ]
-    erased = tuple(each for each in asked if errors.get(each, 0) in gone)
-    return ReplicasErased(
-        broker_id=broker_id, erased=erased, failed=tuple(each for each in asked if each not in set(erased))
-    )
-
-
-def describe(change: PartitionChange) -> str:
-    """One line for people: what was, what is, and why."""
-    before, after = change.before, change.after
-    old_leader, new_leader = (None if before is None else before.leader), after.leader
-    leader = f"leader {new_leader}" if new_leader == old_leader else f"leader {old_leader} -> {new_leader}"
-    old_epoch = None if before is None else before.leader_epoch
-    epoch = (
-        f"epoch {after.leader_epoch}"
-        if after.leader_epoch == old_epoch
-        else f"epoch {old_epoch} -> {after.leader_epoch}"
-    )
-    old_isr = None if before is None else list(before.in_sync_replicas)
-    new_isr = list(after.in_sync_replicas)
-    isr = f"ISR {new_isr}" if new_isr == old_isr else f"ISR {old_isr} -> {new_isr}"
-    return f"{change.partition}: {leader}, {epoch}, {isr}: {change.reason}"

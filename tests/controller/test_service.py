@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from minibroker.controller.cluster_store import ClusterStore, Deposed
+from minibroker.controller.cluster_reader import Deposed
+from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.contest import Candidate as Identity
 from minibroker.controller.contest import Office, contest
 from minibroker.controller.election import PartitionChange

@@ -1,0 +1,161 @@
+"""What brokers ask for: another ISR, to be let go, to have failing replicas moved. Pure.
+
+Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Refuses to know how an ISR is judged
+(`alter_partition`) and who is elected (`election`).
+"""
+
+import msgspec
+
+from minibroker.controller import deletion
+from minibroker.controller.alter_partition import judge, refusal, success
+from minibroker.controller.announcements import tell_leaders, tell_live_brokers, tell_metadata, tell_one, write
+from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.election import PartitionChange, elect_all
+from minibroker.controller.events import (
+    AlterPartitionAsked,
+    AlterPartitionSettled,
+    Answer,
+    ControlledShutdownAsked,
+    Effect,
+    LeadersMoved,
+    ReplicasFailed,
+    Report,
+    RequestId,
+    Then,
+)
+from minibroker.controller.instructions import stop_replica
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerId, TopicPartition
+from minibroker.protocol.messages import (
+    AlterPartitionResponse,
+    AlterPartitionResult,
+    AlterPartitionTopicResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    Response,
+    TopicPartitions,
+)
+
+
+def on_replicas_failed(state: ClusterState, event: ReplicasFailed) -> list[Effect]:
+    if not state.is_registered_as(event.broker_id, event.broker_epoch):
+        return []
+    offline = state.offline_replicas.get(event.broker_id, frozenset()) | frozenset(event.partitions)
+    return _set_offline(state, event.broker_id, offline, f"a log directory of broker {event.broker_id} failed")
+
+
+def _set_offline(
+    state: ClusterState, broker_id: BrokerId, offline: frozenset[TopicPartition], reason: str
+) -> list[Effect]:
+    """These replicas of a live broker, and no others, are offline (hardening rule 13)."""
+    before = state.offline_replicas.get(broker_id, frozenset())
+    affected = sorted(each for each in before ^ offline if broker_id in state.assignment(each))
+    state.offline_replicas = {**state.offline_replicas, broker_id: offline}
+    changes = elect_all(state, affected, reason)
+    changing = {change.partition for change in changes}
+    well = [each for each in affected if each not in offline and each not in changing]
+    effects: list[Effect] = [*tell_leaders(state, well, [broker_id]), *write(changes)]
+    effects += tell_metadata(state, [each for each in affected if each not in changing])
+    return [*effects, *deletion.resume(state)]
+
+
+def on_alter_partition(state: ClusterState, event: AlterPartitionAsked) -> list[Effect]:
+    request = event.request
+    if not state.is_registered_as(request.broker_id, request.broker_epoch):
+        return [_refuse(event.request_id, ErrorCode.STALE_BROKER_EPOCH)]
+    judged: list[tuple[TopicPartition, AlterPartitionResult | PartitionChange]] = []
+    for topic in request.topics:
+        for wish in topic.partitions:
+            partition = TopicPartition(topic.topic_name, wish.partition_index)
+            judged.append((partition, judge(state, request.broker_id, partition, wish)))
+    changes = [verdict for _, verdict in judged if isinstance(verdict, PartitionChange)]
+    settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, judged=tuple(judged))
+    return [*write(_first_of_each(changes)), Then(event=settled)]
+
+
+def _first_of_each(changes: list[PartitionChange]) -> list[PartitionChange]:
+    """A request that names a partition twice gets its first wish; the second one finds its version passed."""
+    return list({change.partition: change for change in reversed(changes)}.values())[::-1]
+
+
+def on_alter_partition_settled(state: ClusterState, event: AlterPartitionSettled) -> list[Effect]:
+    """Answer. A leader that is behind stays as it is until LeaderAndIsr, so it is told again (I38)."""
+    topics: dict[str, list[AlterPartitionResult]] = {}
+    behind: list[TopicPartition] = []
+    for partition, verdict in event.judged:
+        if isinstance(verdict, PartitionChange):
+            verdict = _outcome(state, verdict)
+        topics.setdefault(partition.topic, []).append(verdict)
+        if verdict.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):
+            behind.append(partition)
+    response = AlterPartitionResponse(
+        topics=[AlterPartitionTopicResponse(topic_name=name, partitions=topics[name]) for name in topics]
+    )
+    answer = Answer(request_id=event.request_id, response=response)
+    return [answer, *tell_leaders(state, behind, [event.broker_id])]
+
+
+def _outcome(state: ClusterState, change: PartitionChange) -> AlterPartitionResult:
+    """Success only if precisely this is what stands in ZooKeeper now."""
+    current = state.leaderships.get(change.partition)
+    if current is not None:
+        wanted = msgspec.structs.replace(change.after, partition_epoch=current.partition_epoch)
+        if current == wanted:
+            return success(change.partition, current)
+    return refusal(change.partition.partition, ErrorCode.INVALID_UPDATE_VERSION)
+
+
+def on_controlled_shutdown(state: ClusterState, event: ControlledShutdownAsked) -> list[Effect]:
+    request = event.request
+    if not state.is_registered_as(request.broker_id, request.broker_epoch):
+        return [_refuse(event.request_id, ErrorCode.STALE_BROKER_EPOCH)]
+    if request.offline_partitions is not None:
+        return _on_offline_partitions(state, event.request_id, request)
+    broker_id = request.broker_id
+    state.shutting_down = state.shutting_down | {broker_id}
+    partitions = [each for each in state.partitions_on({broker_id}) if len(state.assignment(each)) > 1]
+    leaders = state.leaderships
+    followed = tuple(each for each in partitions if each in leaders and leaders[each].leader != broker_id)
+    moved = LeadersMoved(
+        request_id=event.request_id, broker_id=broker_id, partitions=tuple(partitions), followed=followed
+    )
+    effects: list[Effect] = [Report(text=f"broker {broker_id} is shutting down")]
+    effects += tell_live_brokers(state)
+    effects += write(elect_all(state, partitions, f"broker {broker_id} is shutting down"))
+    return [*effects, Then(event=moved)]
+
+
+def _on_offline_partitions(
+    state: ClusterState, request_id: RequestId, request: ControlledShutdownRequest
+) -> list[Effect]:
+    assert request.offline_partitions is not None
+    broker_id = request.broker_id
+    offline = frozenset(
+        TopicPartition(topic.topic_name, number) for topic in request.offline_partitions for number in topic.partitions
+    )
+    was_offline = bool(state.offline_replicas.get(broker_id))
+    reason = f"{len(offline)} replicas of broker {broker_id} are offline" if offline else f"broker {broker_id} is well"
+    effects: list[Effect] = [Report(text=reason, is_warning=bool(offline))] if offline or was_offline else []
+    effects += _set_offline(state, broker_id, offline, reason)
+    moved = LeadersMoved(request_id=request_id, broker_id=broker_id, partitions=tuple(sorted(offline)))
+    return [*effects, Then(event=moved)]
+
+
+def on_leaders_moved(state: ClusterState, event: LeadersMoved) -> list[Effect]:
+    """Stop the replicas that followed (they would ask to join the ISR again), and say what could not be moved."""
+    effects = []
+    if event.broker_id in state.shutting_down and event.followed:
+        stops = stop_replica(state, event.followed, delete=False)
+        effects += tell_one(state, event.broker_id, stops)
+    led: dict[str, list[int]] = {}
+    for partition in event.partitions:
+        leadership = state.leaderships.get(partition)
+        if leadership is not None and leadership.leader == event.broker_id:
+            led.setdefault(partition.topic, []).append(partition.partition)
+    remaining = [TopicPartitions(topic_name=name, partitions=led[name]) for name in led]
+    response = ControlledShutdownResponse(remaining_partitions=remaining)
+    return [*effects, Answer(request_id=event.request_id, response=response)]
+
+
+def _refuse(request_id: RequestId, code: ErrorCode) -> Answer:
+    return Answer(request_id=request_id, response=Response(error_code=code))

@@ -1,0 +1,215 @@
+"""The cluster's facts in ZooKeeper, as one controller reads them.
+
+Owns: which nodes say what, patience while ZooKeeper cannot be reached, and what to do with nodes that cannot be read.
+Refuses to write (`cluster_store`) and to decide.
+
+Theory. While ZooKeeper cannot be reached every call waits; the owner ends it by cancellation when the session is over.
+A node that cannot be read is left out with an error in the log: one broken topic must not stop the cluster. A state
+written under a higher controller epoch than ours says that we were deposed, whatever we have heard.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
+from minibroker.controller.contest import Office
+from minibroker.controller.events import TopicsSeen
+from minibroker.protocol import znodes
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire, to_wire
+from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState, TopicAssignment
+from minibroker.runtime.ports import (
+    BadVersion,
+    Coordination,
+    CoordinationError,
+    CoordinationUnavailable,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    OutcomeUnknown,
+    SessionExpired,
+    Stat,
+    Watcher,
+)
+
+RETRY_SECONDS = 0.1
+"""Pause while ZooKeeper cannot be asked."""
+REFUSED_SECONDS = 1.0
+"""Pause after an answer that no caller expects: ZooKeeper's own trouble, which passes or needs an operator."""
+CALLS_IN_FLIGHT_MAX = 256
+"""Reads sent before the first answer; more only grows ZooKeeper's queue."""
+ANSWERS = (NoNode, NodeExists, BadVersion, NotEmpty, OutcomeUnknown)
+"""Errors that callers decide about."""
+
+logger = logging.getLogger("minibroker.controller")
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Deposed(Exception):
+    """Another controller was elected, or the session is over: nothing may be written or sent any more."""
+
+
+class ClusterReader:
+    """Reads on behalf of one office."""
+
+    def __init__(self, coordination: Coordination, office: Office) -> None:
+        self._coordination = coordination
+        self._office = office
+
+    async def holds_office(self, watcher: Watcher) -> bool:
+        stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
+        return stat is not None and stat.ephemeral_owner == self._coordination.session_id
+
+    async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, LiveBroker]:
+        names = await self._children(znodes.BROKER_IDS, watcher)
+        brokers = await self.all(names, self._read_broker)
+        return {broker.broker_id: broker for broker in brokers if broker is not None}
+
+    async def read_topic_names(self, watcher: Watcher) -> list[str]:
+        return await self._children(znodes.BROKER_TOPICS, watcher)
+
+    async def read_deletions(self, watcher: Watcher) -> list[str]:
+        return await self._children(znodes.DELETE_TOPICS, watcher)
+
+    async def read_topics(self, names: Sequence[str]) -> TopicsSeen:
+        """Assignment, settings and partition states of these topics; what cannot be read is left out, and said."""
+        found = await self.all(names, self.read_topic)
+        topics = {name: topic for name, topic in zip(names, found, strict=True) if topic is not None}
+        partitions = [TopicPartition(name, number) for name in topics for number in sorted(topics[name].assignment)]
+        states, unreadable = await self.read_leaderships(partitions)
+        leaderships = {each: state for each, state in states.items() if state is not None}
+        return TopicsSeen(added=topics, leaderships=leaderships, unreadable=unreadable)
+
+    async def read_config(self, path: str) -> tuple[dict[str, str], Stat | None]:
+        try:
+            content, stat = await self.patiently(lambda: self._coordination.get(path))
+        except NoNode:
+            return {}, None
+        try:
+            return ConfigNode.decode(content).config, stat
+        except ProtocolError as error:
+            logger.error("%s is ignored: %s", path, error)
+            return {}, stat
+
+    async def _children(self, path: str, watcher: Watcher) -> list[str]:
+        """Of a node that every broker creates at its start; made again if somebody removed it."""
+        while True:
+            try:
+                return await self.patiently(lambda: self._coordination.get_children(path, watcher))
+            except NoNode:
+                logger.error("%s is missing in ZooKeeper, making it again", path)
+            try:
+                await self.patiently(lambda: self._coordination.create(path, b"", make_parents=True))
+            except (NodeExists, OutcomeUnknown):
+                continue
+
+    async def exists(self, path: str) -> bool:
+        return await self.patiently(lambda: self._coordination.exists(path)) is not None
+
+    async def _read_broker(self, name: str) -> LiveBroker | None:
+        path = f"{znodes.BROKER_IDS}/{name}"
+        try:
+            content, stat = await self.patiently(lambda: self._coordination.get(path))
+            broker_id, registration = znodes.parse_id(name), BrokerRegistration.decode(content)
+        except NoNode:
+            return None  # gone meanwhile; the watch tells
+        except ProtocolError as error:
+            logger.error("%s is ignored: %s", path, error)
+            return None
+        listeners = registration.listeners()
+        return LiveBroker(
+            broker_id=broker_id,
+            broker_epoch=stat.czxid,
+            incarnation_id=registration.incarnation_id,
+            listeners=tuple((each, *listeners[each]) for each in listeners),
+        )
+
+    async def read_topic(self, name: str) -> Topic | None:
+        path = znodes.topic_path(name)
+        try:
+            content, _ = await self.patiently(lambda: self._coordination.get(path))
+            assignment = TopicAssignment.decode(content)
+        except NoNode:
+            return None
+        except ProtocolError as error:
+            logger.error("%s is ignored: %s", path, error)
+            return None
+        configs, _ = await self.read_config(znodes.topic_config_path(name))
+        return Topic(topic_id=assignment.topic_id, assignment=assignment.replicas(), configs=configs)
+
+    async def read_leaderships(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Leadership | None], frozenset[TopicPartition]]:
+        """What stands in ZooKeeper (None: nothing), and which of it cannot be read. Deposed by a newer controller's."""
+        unreadable: list[TopicPartition] = []
+
+        async def read(partition: TopicPartition) -> Leadership | None:
+            path = znodes.partition_state_path(partition)
+            try:
+                content, stat = await self.patiently(lambda: self._coordination.get(path))
+                leadership = to_leadership(PartitionState.decode(content), stat.version)
+            except NoNode:
+                return None
+            except ProtocolError as error:
+                logger.error("%s is left alone until it is repaired: %s", path, error)
+                unreadable.append(partition)
+                return None
+            if leadership.controller_epoch > self._office.controller_epoch:
+                raise Deposed(f"controller epoch {leadership.controller_epoch} has written the state of {partition}")
+            return leadership
+
+        states = await self.all(partitions, read)
+        return dict(zip(partitions, states, strict=True)), frozenset(unreadable)
+
+    # ---------------------------------------------------------------------------------------------------- asking
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Wait while ZooKeeper cannot be reached; the end of the session is the end of the office."""
+        while True:
+            try:
+                return await ask()
+            except CoordinationUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+            except SessionExpired as error:
+                raise Deposed("the ZooKeeper session is over") from error
+            except ANSWERS:
+                raise
+            except CoordinationError as error:
+                logger.error("ZooKeeper refuses, asking again: %s", error)
+                await asyncio.sleep(REFUSED_SECONDS)
+
+    async def all(self, items: Sequence[A], ask: Callable[[A], Awaitable[T]]) -> list[T]:
+        """Ask about each of them, many at a time."""
+        answers: list[T] = []
+        for at in range(0, len(items), CALLS_IN_FLIGHT_MAX):
+            answers += await asyncio.gather(*(ask(item) for item in items[at : at + CALLS_IN_FLIGHT_MAX]))
+        return answers
+
+
+def to_leadership(state: PartitionState, version: int) -> Leadership:
+    members = tuple(state.isr)
+    incarnations = tuple(
+        (each, state.isr_incarnations[str(each)]) for each in members if str(each) in state.isr_incarnations
+    )
+    return Leadership(
+        leader=from_wire(state.leader),
+        leader_epoch=state.leader_epoch,
+        in_sync_replicas=members,
+        incarnations=incarnations,
+        controller_epoch=state.controller_epoch,
+        partition_epoch=version,
+        is_recovering=state.leader_recovery_state == 1,
+    )
+
+
+def to_partition_state(leadership: Leadership) -> PartitionState:
+    return PartitionState(
+        leader=to_wire(leadership.leader),
+        leader_epoch=leadership.leader_epoch,
+        controller_epoch=leadership.controller_epoch,
+        isr=list(leadership.in_sync_replicas),
+        isr_incarnations={str(broker_id): incarnation for broker_id, incarnation in leadership.incarnations},
+        leader_recovery_state=int(leadership.is_recovering),
+    )
