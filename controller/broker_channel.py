@@ -3,9 +3,9 @@
 Owns: the connection to one registration of one broker, and the resending. Refuses to know what the requests mean; the
 order and merging of what waits is `send_queue`'s.
 
-Theory (replication rules 9.6). A lost reply cannot be told from a lost request, so the request is sent again, and brokers
-take it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for: a
-broker that registers anew gets a new channel, with the new broker epoch in every request, and hears everything again.
+Theory (replication rules 9.6). A lost reply cannot be told from a lost request, so the request is sent again, and
+brokers take it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for:
+a broker that registers anew gets a new channel, with the new broker epoch in every request, and hears everything again.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What brokers ask for: another ISR, to be let go, to have failing replicas moved. Pure.
 
-Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Refuses to know how an ISR is judged
-(`alter_partition`) and who is elected (`election`).
+Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Refuses to know how an ISR is
+judged (`alter_partition`) and who is elected (`election`).
 """
 
 import msgspec

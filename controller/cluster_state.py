@@ -1,10 +1,10 @@
 """What the controller knows of the cluster: brokers, topics, and who leads each partition.
 
 Owns: the facts and the questions asked of them (who is live, whose log is whole, who holds what). Refuses to know how
-facts are learnt (`service`), what follows from them (`election`, `steps`) and how they are told (`requests`). Pure.
+facts are learnt (`service`), what follows from them (`election`, `steps`) and how they are told (`instructions`). Pure.
 
-Theory (replication rules 9.5, hardening rule 1). Kafka keeps a state machine per partition and per replica; here both are
-derived from the facts, so that they cannot disagree with them:
+Theory (replication rules 9.5, hardening rule 1). Kafka keeps a state machine per partition and per replica; here both
+are derived from the facts, so that they cannot disagree with them:
 
     partition   new: no state in ZooKeeper yet     online: has a leader     offline: has none
     replica     online: its broker is registered and its log directory works     offline: otherwise

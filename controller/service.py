@@ -3,10 +3,10 @@
 Owns: the life between registration and the end of a session, and the door for requests. Refuses to know how this
 broker is registered (its owner says when) and everything that happens inside a term.
 
-Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and ZooKeeper tells the
-owner of a session last that it is over. So `is_active` also asks our own clock: past the deadline up to which ZooKeeper
-surely keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not know yet that it
-was deposed. What it might still write, the fence refuses.
+Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and ZooKeeper
+tells the owner of a session last that it is over. So `is_active` also asks our own clock: past the deadline up to which
+ZooKeeper surely keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not know
+yet that it was deposed. What it might still write, the fence refuses.
 """
 
 import asyncio

@@ -3,9 +3,9 @@
 Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Refuses to
 decide (that is `steps`), and to know how the office was won (`contest`) or why it ends.
 
-Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch only
-says that something has changed, so it sets a mark; what has changed is read when its turn comes, with a new watch set
-by the same read. The term ends with an exception: `Deposed`, or cancellation by the owner when the session is over.
+Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch
+only says that something has changed, so it sets a mark; what has changed is read when its turn comes, with a new watch
+set by the same read. The term ends with an exception: `Deposed`, or cancellation by the owner when the session is over.
 What waits in the queue then is dropped, and those who asked get NOT_CONTROLLER.
 """
 
