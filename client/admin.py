@@ -373,9 +373,7 @@ class AdminClient:
                     raise
                 last = error
             with suppress(ClusterUnreachable, CallTimedOut):
-                await cluster.refresh(
-                    deadline
-                )  # who is the controller now? (its rounds are paced: this is no busy loop)
+                await cluster.refresh(deadline)  # who is the controller now? Rounds are paced: no busy loop
             if deadline.passed:
                 raise CallTimedOut(f"the controller did not do it within {round(deadline.timeout_ms)} ms", last)
 

@@ -161,8 +161,7 @@ class Consumer:
             for partition in wanted
         }
         for cursor in cursors.values():
-            if cursor.position is not None:
-                cursor.seek(cursor.position, cursor.position_epoch)  # what was fetched ahead is fetched again
+            cursor.refetch()
         self._cursors = cursors
         self._cluster.want_topics(partition.topic for partition in wanted)
         self._fetcher.assign(cursors.values())
@@ -412,7 +411,7 @@ class Consumer:
         try:
             header, tuples = read_batch(chunk.records, chunk.position, self._check_crcs)
         except CorruptBatch as error:
-            cursor.seek(start, cursor.position_epoch)
+            cursor.refetch()
             self._fetcher.moved()
             where = self._cluster.where(cursor.topic_partition)
             raise CorruptRecords(f"what came {where} at offset {start} is damaged: {error}") from error
@@ -425,6 +424,7 @@ class Consumer:
                 ready.append(cursor)
             self._fetcher.wake()
         cursor.position_epoch = header.partition_leader_epoch
+        cursor.read_since_move = True
         return header, tuples, start
 
     def _forget_current(self) -> None:
@@ -432,8 +432,8 @@ class Consumer:
         cursor = self._current_cursor
         self._current = iter(())
         self._current_cursor = None
-        if cursor is not None and cursor.position is not None and cursor.reset_timestamp is None:
-            cursor.seek(cursor.position, cursor.position_epoch)
+        if cursor is not None:
+            cursor.refetch()
 
     def _cursor(self, partition: TopicPartition) -> Cursor:
         cursor = self._cursors.get(partition)

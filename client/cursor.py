@@ -71,6 +71,8 @@ class Cursor:
         "paused",
         "position",
         "position_epoch",
+        "read_since_move",
+        "reset_from",
         "reset_timestamp",
         "retry_at_ms",
         "topic_partition",
@@ -92,6 +94,11 @@ class Cursor:
         self.validated_epoch: LeaderEpoch | None = None
         """Leader epoch under which the fetch position was last known to be right."""
         self.reset_timestamp: int | None = None
+        """What is being asked for; None once the position is known."""
+        self.reset_from: int | None = None
+        """The timestamp by which the position was found, if it was not the user's own seek."""
+        self.read_since_move = False
+        """Something was handed out since then: only then a truncation is anybody's loss."""
         self.halted: MinibrokerError | None = None
         """Raised by every call until the user seeks."""
         self.error: MinibrokerError | None = None
@@ -148,9 +155,16 @@ class Cursor:
         """Stand at this offset. `epoch`: the leader epoch of the record before it, if known."""
         self._move(offset, epoch)
         self.reset_timestamp = None
+        self.reset_from = None
+        self.read_since_move = False
         self.halted = None
         self.error = None
         self.validated_epoch = self.leader_epoch if epoch is None else epoch
+
+    def refetch(self) -> None:
+        """Drop what is buffered; it is fetched again from the position on."""
+        if self.position is not None and self.reset_timestamp is None:
+            self._move(self.position, self.position_epoch)
 
     def seek_by(self, timestamp: int) -> None:
         """Ask the leader where to stand."""
@@ -165,7 +179,9 @@ class Cursor:
         """The answer to a reset; dropped if the user has sought meanwhile. Says whether it was taken."""
         if generation != self.generation or self.reset_timestamp is None:
             return False
+        timestamp = self.reset_timestamp
         self.seek(offset, epoch)
+        self.reset_from = timestamp
         return True
 
     def fetched(self, chunk: Chunk, end: Offset, epoch: LeaderEpoch) -> None:
@@ -202,6 +218,9 @@ class Cursor:
         if not undefined and end.end_offset >= position and self.chunks:
             self._move(position, self.position_epoch)  # and then this position is validated in its turn
             return None
+        if not self.read_since_move and self.reset_from is not None:
+            self._truncated_unread(None if undefined else end, epoch)
+            return None
         problem = LogTruncated(where, position, None if undefined else end.end_offset)
         if halt or undefined:
             self.generation += 1
@@ -211,6 +230,17 @@ class Cursor:
             self.seek(end.end_offset, end.epoch)
             self.validated_epoch = epoch
         return problem
+
+    def _truncated_unread(self, end: EpochEndOffset | None, epoch: LeaderEpoch) -> None:
+        """The log changed below a position from which nothing was read yet: nobody lost anything."""
+        reset_from = self.reset_from
+        assert reset_from is not None
+        if end is None:
+            self.seek_by(reset_from)
+            return
+        self.seek(end.end_offset, end.epoch)
+        self.reset_from = reset_from
+        self.validated_epoch = epoch
 
     def _move(self, offset: Offset, epoch: LeaderEpoch | None) -> None:
         self.generation += 1

@@ -21,6 +21,7 @@ def cursor_at(offset: int, epoch: int | None = None) -> Cursor:
 def reader_at_10_of_epoch_3() -> Cursor:
     """Was handed everything below 10, and holds 10 to 14 ahead."""
     cursor = cursor_at(10, 3)
+    cursor.read_since_move = True
     cursor.fetched(Chunk(b"", 0, 0), 15, 3)
     return cursor
 
@@ -128,6 +129,28 @@ def test_a_leader_that_cannot_tell_is_a_truncation_to_an_unknown_offset() -> Non
     assert problem is not None
     assert problem.divergent_offset is None
     assert cursor.halted is problem
+
+
+def unread_at_10_of_epoch_3() -> Cursor:
+    """Stands at the end, as the policy wants it, and nothing came yet."""
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.learn_leader(1, 3)
+    assert cursor.settle_reset(cursor.generation, 10, 3)
+    cursor.learn_leader(2, 4)
+    return cursor
+
+
+def test_a_truncation_below_an_end_that_nobody_read_from_is_followed_quietly() -> None:
+    cursor = unread_at_10_of_epoch_3()
+    assert validate(cursor, 2, 7) is None
+    assert cursor.position == 7
+    assert cursor.wants_data
+
+
+def test_an_unread_position_that_the_leader_cannot_place_is_asked_for_again() -> None:
+    cursor = unread_at_10_of_epoch_3()
+    assert validate(cursor, -1, -1) is None
+    assert cursor.reset_timestamp == LATEST_TIMESTAMP
 
 
 def test_a_validation_that_a_seek_overtook_is_dropped() -> None:

@@ -19,6 +19,8 @@ from tests.client.faults import refusal
 PARTITIONS = 3
 STORM_SECONDS = 20
 RECORDS = 3_000
+SEEDS = [0, 1, 2, 3, 4, 5, 180]
+"""180: an election before anything was written looked like a truncation to a consumer that had read nothing."""
 
 
 class Storm:
@@ -135,7 +137,7 @@ def run_storm(seed: int) -> tuple[FakeCluster, dict[bytes, tuple[int, int]], dic
 
 
 @pytest.mark.invariant("I21", "I22", "I23", "I25")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_record_arrives_once_and_in_order_and_is_read_where_it_was_acknowledged(seed: int) -> None:
     cluster, acked, seen = run_storm(seed)
     for index in range(PARTITIONS):
