@@ -68,7 +68,7 @@ class ReplicaManager:
         image: MetadataImage,
         network: Network,
         counters: BrokerCounters,
-        unsent_reply_bytes: Callable[[], int],
+        reply_room: Callable[[], int],
     ) -> None:
         self.config = config
         self.log_directory = log_directory
@@ -100,7 +100,7 @@ class ReplicaManager:
             leader_hint=image.leader_hint,
             is_known=lambda tp: image.knows_partition(tp.topic, tp.partition),
             is_eligible=image.is_eligible,
-            unsent_reply_bytes=unsent_reply_bytes,
+            reply_room=reply_room,
             log_failed=self.log_failed,
             now_ms=self.now_ms,
             response_max_bytes=config.fetch_max_bytes,

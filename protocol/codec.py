@@ -12,21 +12,25 @@ the real list header or bin header follows.
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.message_types import I16, I32, PARTITIONS_MAX, TOPICS_MAX, Name
 from minibroker.protocol.messages import (
     API_OF_REQUEST,
     APIS,
+    ApiKey,
     FetchPartitionResponse,
     FetchResponse,
     FetchTopicResponse,
     ProduceRequest,
+    ProduceTopic,
     Request,
     Response,
 )
+from minibroker.protocol.request_limits import find_excess
 
 Buffer = bytes | bytearray | memoryview
 M = TypeVar("M")
@@ -62,6 +66,16 @@ class _ResponseFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     body: msgspec.Raw
 
 
+class _ProduceOutline(msgspec.Struct, frozen=True):
+    """A ProduceRequest, its topics still packed: a frame of this size could hold a million empty partitions, and only
+    what is decoded topic by topic can be counted before it takes its memory."""
+
+    transactional_id: Name | None = None
+    acks: I16 = -1
+    timeout_ms: I32 = 30_000
+    topic_data: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=TOPICS_MAX)] = []
+
+
 class IncomingFrame(msgspec.Struct, frozen=True):
     """A request as it came in. `body` is a view into the receive buffer: decode it before the next read."""
 
@@ -74,6 +88,8 @@ class IncomingFrame(msgspec.Struct, frozen=True):
 
 _request_frames = msgspec.msgpack.Decoder(_RequestFrame)
 _response_frames = msgspec.msgpack.Decoder(_ResponseFrame)
+_produce_outlines = msgspec.msgpack.Decoder(_ProduceOutline)
+_produce_topics = msgspec.msgpack.Decoder(ProduceTopic)
 _request_decoders = {api.key.value: msgspec.msgpack.Decoder(api.request) for api in APIS.values()}
 _response_decoders = {api.key.value: msgspec.msgpack.Decoder(api.response) for api in APIS.values()}
 
@@ -99,7 +115,31 @@ def decode_request_frame(frame: Buffer) -> IncomingFrame:
 
 def decode_request_body(frame: IncomingFrame) -> Request:
     """The typed body of a known API. Raises MalformedMessage that knows the correlation id."""
-    return _guarded(_request_decoders[frame.api_key].decode, frame.body, frame.correlation_id)
+    if frame.api_key == ApiKey.PRODUCE:
+        return _guarded(_decode_produce, frame.body, frame.correlation_id)
+    body: Request = _guarded(_request_decoders[frame.api_key].decode, frame.body, frame.correlation_id)
+    excess = find_excess(body)
+    if excess is not None:
+        raise MalformedMessage(excess, frame.correlation_id)
+    return body
+
+
+def _decode_produce(body: msgspec.Raw) -> ProduceRequest:
+    outline = _produce_outlines.decode(body)
+    topics: list[ProduceTopic] = []
+    partitions = 0
+    for packed in outline.topic_data:
+        topic = _produce_topics.decode(packed)
+        partitions += len(topic.partition_data)
+        if partitions > PARTITIONS_MAX:
+            raise msgspec.ValidationError(f"more than {PARTITIONS_MAX} partitions are listed")
+        topics.append(topic)
+    return ProduceRequest(
+        transactional_id=outline.transactional_id,
+        acks=outline.acks,
+        timeout_ms=outline.timeout_ms,
+        topic_data=topics,
+    )
 
 
 def decode_response_frame(frame: Buffer) -> tuple[int, msgspec.Raw]:

@@ -18,6 +18,8 @@ INITIAL_BUFFER_BYTES = 4 * 1024
 """Holds any usual control request; a thousand idle connections cost 4 MiB."""
 CONTROL_FRAME_MAX_BYTES = 1024 * 1024
 """Limit for requests that carry no records: decoded msgpack may grow seventy-fold."""
+READ_AHEAD_BYTES = 256 * 1024
+"""A buffer that grows may hold so much beyond one frame: several requests then come with one read."""
 API_KEY_PEEK_BYTES = 8
 """So many bytes of a frame tell its api key."""
 _LENGTH = struct.Struct(">I")
@@ -79,8 +81,13 @@ class FrameReceiver:
 
     @property
     def has_partial_frame(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether a frame has begun and was not handed out."""
         return self._end > self._start
+
+    @property
+    def grown_bytes(self) -> int:
+        """What this connection holds of the budget."""
+        return len(self._buffer) - INITIAL_BUFFER_BYTES
 
     def get_buffer(self) -> memoryview:
         """Room for the next read, never empty if `make_room` was asked after the last one."""
@@ -117,6 +124,12 @@ class FrameReceiver:
         self._start = begin + length
         return memoryview(self._buffer)[begin : self._start]
 
+    def put_back(self, frame: memoryview) -> None:
+        """The frame that `next_frame` just gave must wait: the next call gives it again. Takes the view away."""
+        self._start -= 4 + len(frame)
+        assert self._start >= 0
+        frame.release()
+
     def shrink(self) -> None:
         """Give memory back if nothing is pending: the connection idles, or another one needs the room."""
         if self.has_partial_frame or len(self._buffer) == INITIAL_BUFFER_BYTES:
@@ -125,7 +138,7 @@ class FrameReceiver:
 
     def close(self) -> None:
         """Forget what is pending and give the memory back. Views handed out before keep the old buffer alive."""
-        grown_by = len(self._buffer) - INITIAL_BUFFER_BYTES
+        grown_by = self.grown_bytes
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
         self._start = self._end = 0
         if self._budget is not None:
@@ -150,12 +163,13 @@ class FrameReceiver:
 
     def _grow(self) -> bool:
         """Double the buffer, at most to the frame's end: what came, not what was claimed, pays for the room."""
-        wanted = min(2 * len(self._buffer), self._frame_max_bytes + 4)
+        pending = self._end - self._start
+        frame_end = pending + self._missing(pending)
+        wanted = min(2 * len(self._buffer), max(frame_end, READ_AHEAD_BYTES))
         assert wanted > len(self._buffer)
         if self._budget is not None and not self._budget.take(wanted - len(self._buffer), self.privileged):
             return False
         grown = bytearray(wanted)
-        pending = self._end - self._start
         grown[:pending] = memoryview(self._buffer)[self._start : self._end]
         self._buffer = grown
         self._start, self._end = 0, pending

@@ -1,0 +1,128 @@
+"""What a Fetch response says of one partition: records, a refusal, or only the marks.
+
+Owns: reading the log for a fetch, and the words of a refusal. Refuses to know when an answer is sent, and which records
+may be read: the core's verdict says from where to where.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.replication.events import FollowerFetched
+from minibroker.broker.replication.leader import FetchGranted, FetchRefused
+from minibroker.protocol.codec import FetchedRecords
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
+from minibroker.protocol.messages import CurrentLeader, EpochEndOffset, FetchPartition, FetchPartitionResponse
+from minibroker.runtime.ports import Buffer, DiskError
+
+if TYPE_CHECKING:
+    from minibroker.broker.partition import Partition
+
+log = logging.getLogger("minibroker.fetch")
+
+
+class FetchAnswers:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        *,
+        leader_hint: Callable[[TopicPartition], CurrentLeader | None],
+        is_known: Callable[[TopicPartition], bool],
+        is_eligible: Callable[[int, int | None], bool],
+        log_failed: Callable[["Partition", DiskError], None],
+        now_ms: Callable[[], int],
+        counters: BrokerCounters,
+    ) -> None:
+        self._leader_hint = leader_hint
+        self._is_known = is_known
+        self._is_eligible = is_eligible
+        self._log_failed = log_failed
+        self._now_ms = now_ms
+        self._counters = counters
+
+    def is_broker(self, replica_id: int, replica_epoch: int) -> bool:
+        """Whether who says so is a broker that lives, in its present incarnation."""
+        epoch = from_wire(replica_epoch)
+        return epoch is not None and self._is_eligible(replica_id, epoch)
+
+    def report_position(
+        self, partition: "Partition", replica_id: int, replica_epoch: int, fetch: FetchPartition
+    ) -> FetchGranted | FetchRefused:
+        """A follower's fetch is its progress report: tell the core, which says what it may read."""
+        epoch = from_wire(replica_epoch)
+        return partition.handle_fetch(
+            FollowerFetched(
+                now_ms=self._now_ms(),
+                replica_id=replica_id,
+                broker_epoch=epoch,
+                current_leader_epoch=from_wire(fetch.current_leader_epoch),
+                fetch_offset=fetch.fetch_offset,
+                last_fetched_epoch=from_wire(fetch.last_fetched_epoch),
+                eligible=self._is_eligible(replica_id, epoch),
+            )
+        )
+
+    def read(
+        self, partition: "Partition", fetch: FetchPartition, granted: FetchGranted, budget: int, first: bool
+    ) -> FetchedRecords:
+        """Whole batches; the first of a response may exceed its limits, so that nobody is stuck (KIP-74)."""
+        if budget <= 0 or not partition.log.has_data(granted.fetch_offset, granted.end_offset):
+            return marks(fetch.partition, granted)
+        limit = max(0, min(budget, fetch.partition_max_bytes))
+        try:
+            found = partition.log.read(granted.fetch_offset, limit, granted.end_offset)
+        except CorruptLog as error:
+            log.error("%s: %s", partition.topic_partition, error)
+            return self.refused(partition, FetchRefused(ErrorCode.CORRUPT_MESSAGE))
+        except DiskError as error:
+            self._log_failed(partition, error)
+            return self.refused(partition, FetchRefused(ErrorCode.KAFKA_STORAGE_ERROR))
+        if found.size_bytes > limit and not first:
+            return marks(fetch.partition, granted)
+        return _fetched(fetch.partition, granted, found.parts, found.size_bytes)
+
+    def refused(self, partition: "Partition", verdict: FetchRefused) -> FetchedRecords:
+        self._counters.failed_fetch += verdict.error_code is not ErrorCode.NONE
+        state = partition.state
+        diverging = verdict.diverging
+        hint = None
+        if verdict.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            hint = self._leader_hint(partition.topic_partition)
+        response = FetchPartitionResponse(
+            partition_index=partition.topic_partition.partition,
+            error_code=verdict.error_code,
+            high_watermark=state.high_watermark if diverging else -1,
+            log_start_offset=state.log_start_offset,
+            diverging_epoch=EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]) if diverging else None,
+            current_leader=hint,
+        )
+        return FetchedRecords(response, (), 0)
+
+    def unknown(self, topic_partition: TopicPartition) -> FetchedRecords:
+        """No replica of it is here."""
+        known = self._is_known(topic_partition)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        hint = self._leader_hint(topic_partition) if known else None
+        response = FetchPartitionResponse(
+            partition_index=topic_partition.partition, error_code=code, current_leader=hint
+        )
+        return FetchedRecords(response, (), 0)
+
+
+def marks(index: int, granted: FetchGranted) -> FetchedRecords:
+    """No records, only how far the partition is."""
+    return _fetched(index, granted, (), 0)
+
+
+def _fetched(index: int, granted: FetchGranted, parts: Sequence[Buffer], size_bytes: int) -> FetchedRecords:
+    response = FetchPartitionResponse(
+        partition_index=index,
+        high_watermark=to_wire(granted.high_watermark),
+        last_stable_offset=to_wire(granted.high_watermark),
+        log_start_offset=granted.log_start_offset,
+    )
+    return FetchedRecords(response, parts, size_bytes)

@@ -1,0 +1,254 @@
+"""Followers' standing fetches: only partitions that changed are listed, only those with news are looked at (KIP-227).
+
+Owns: what each session knows of its follower, and the answer to it. Refuses to know what a consumer is. Unlike Kafka a
+session belongs to its connection and dies with it, and a new request of a session ends the parked one.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from minibroker.broker.fetch_answers import FetchAnswers, marks
+from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.parked_fetches import ParkedFetch, ParkedFetches
+from minibroker.broker.replication.leader import FetchRefused, grant_follower, refuse_fetch
+from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition, from_wire
+from minibroker.protocol.messages import FetchPartition, FetchRequest, FetchResponse
+from minibroker.runtime.server import IncomingRequest, ServerConnection
+
+if TYPE_CHECKING:
+    from minibroker.broker.partition import Partition
+
+SESSIONS_PER_BROKER_MAX = 2
+"""A broker that connects anew has one; its old connection may not have been missed yet. The oldest gives way."""
+
+Refusals = dict[str, list[FetchedRecords]]
+
+
+class SessionPartition:
+    """What a session knows of one partition of its follower."""
+
+    __slots__ = ("awaits_position", "fetch", "partition", "told_high_watermark", "told_log_start_offset")
+
+    def __init__(self, partition: "Partition", fetch: FetchPartition) -> None:
+        self.partition = partition
+        self.fetch = fetch
+        self.awaits_position = False
+        """Records were sent; nothing more before the follower reports where it stands."""
+        self.told_high_watermark = -1
+        self.told_log_start_offset = -1
+
+    @property
+    def has_newer_marks(self) -> bool:
+        state = self.partition.state
+        return state.high_watermark != self.told_high_watermark or state.log_start_offset != self.told_log_start_offset
+
+
+class FetchSession:
+    """One follower's standing fetch on one connection."""
+
+    __slots__ = ("connection", "epoch", "id", "news", "parked", "partitions", "replica_epoch", "replica_id")
+
+    def __init__(self, connection: ServerConnection, body: FetchRequest) -> None:
+        self.id = connection.id & 0x7FFFFFFF or 1
+        self.connection = connection
+        self.epoch = 0
+        self.replica_id = body.replica_id
+        self.replica_epoch = body.replica_epoch
+        self.partitions: dict[TopicPartition, SessionPartition] = {}
+        self.news: dict[TopicPartition, None] = {}
+        """Partitions that may have something to send; looked at with the next answer."""
+        self.parked: ParkedFetch | None = None
+
+    def is_like(self, replica_id: int, is_broker: bool) -> bool:
+        """Whether it is of the same broker. Who only says to be that broker is another one."""
+        return self.replica_id == replica_id and self.connection.is_broker == is_broker
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        entry = self.partitions.pop(topic_partition, None)
+        self.news.pop(topic_partition, None)
+        if entry is not None and self in entry.partition.sessions:
+            entry.partition.sessions.remove(self)
+
+
+class FetchSessions:
+    """All sessions of a broker."""
+
+    def __init__(
+        self,
+        *,
+        partitions: Mapping[TopicPartition, "Partition"],
+        answers: FetchAnswers,
+        waiting: ParkedFetches,
+        response_max_bytes: int,
+        counters: BrokerCounters,
+    ) -> None:
+        self._partitions = partitions
+        self._answers = answers
+        self._waiting = waiting
+        self._response_max_bytes = response_max_bytes
+        self._counters = counters
+        self._sessions: dict[ServerConnection, FetchSession] = {}
+
+    # --------------------------------------------------------------------------------------------------- requests
+    def handle(self, request: IncomingRequest, body: FetchRequest) -> None:
+        """Open a session or go on with it; answer now, or park."""
+        session = self._sessions.get(request.connection)
+        if body.session_epoch == 0:
+            session = self._open(request.connection, body)
+        elif (
+            session is None
+            or body.session_id not in (0, session.id)  # 0: the follower has not heard the id yet, and asks on
+            or session.replica_epoch != body.replica_epoch
+        ):  # after it has registered anew, what a follower told before is no report of its new registration
+            request.respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+            return
+        elif body.session_epoch != session.epoch:
+            request.respond(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
+            return
+        session.epoch += 1
+        if session.parked is not None:
+            self.answer(session.parked, force=True)
+        refused = self._update(session, body)
+        parked = ParkedFetch(request, body, session)
+        session.parked = parked
+        if not self.answer(parked, body.max_wait_ms <= 0 or bool(refused), refused) and not self._waiting.park(parked):
+            self.answer(parked, force=True)
+            request.connection.mute(parked.wait_seconds)
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._end(session)
+
+    def _open(self, connection: ServerConnection, body: FetchRequest) -> FetchSession:
+        previous = self._sessions.get(connection)
+        if previous is not None:
+            self._end(previous)
+        if self._answers.is_broker(body.replica_id, body.replica_epoch):
+            connection.mark_as_broker()
+        alike = [s for s in self._sessions.values() if s.is_like(body.replica_id, connection.is_broker)]
+        if len(alike) >= SESSIONS_PER_BROKER_MAX:
+            self._end(alike[0])
+        session = self._sessions[connection] = FetchSession(connection, body)
+        return session
+
+    def _end(self, session: FetchSession) -> None:
+        """Its partitions are watched no more; a request that waits is answered with nothing, if its peer is there."""
+        parked = session.parked
+        if parked is not None:
+            self._waiting.answered(parked)
+            parked.request.respond(FetchResponse(session_id=session.id))
+        for topic_partition in list(session.partitions):
+            session.drop(topic_partition)
+        del self._sessions[session.connection]
+
+    def _update(self, session: FetchSession, body: FetchRequest) -> Refusals:
+        """Take in the positions the follower reports; what is refused is answered and leaves the session."""
+        for forgotten in body.forgotten_topics_data:
+            for index in forgotten.partitions:
+                session.drop(TopicPartition(forgotten.topic, index))
+        refused: Refusals = {}
+        for topic in body.topics:
+            for fetch in topic.partitions:
+                refusal = self._take_position(session, TopicPartition(topic.topic, fetch.partition), fetch)
+                if refusal is not None:
+                    refused.setdefault(topic.topic, []).append(refusal)
+        return refused
+
+    def _take_position(
+        self, session: FetchSession, topic_partition: TopicPartition, fetch: FetchPartition
+    ) -> FetchedRecords | None:
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return self._answers.unknown(topic_partition)
+        verdict = self._answers.report_position(partition, session.replica_id, session.replica_epoch, fetch)
+        if isinstance(verdict, FetchRefused):
+            session.drop(topic_partition)
+            return self._answers.refused(partition, verdict)
+        entry = session.partitions.get(topic_partition)
+        if entry is not None and entry.partition is not partition:  # the topic was deleted and created again
+            session.drop(topic_partition)
+            entry = None
+        if entry is None:
+            entry = session.partitions[topic_partition] = SessionPartition(partition, fetch)
+            partition.sessions.append(session)
+        entry.fetch = fetch
+        entry.awaits_position = False
+        session.news[topic_partition] = None
+        return None
+
+    # ----------------------------------------------------------------------------------------------------- answer
+    def answer(self, parked: ParkedFetch, force: bool, refused: Refusals | None = None) -> bool:
+        """Answer if there is something to say, or if it must end now. Looks only at partitions with news."""
+        session = parked.session
+        assert session is not None
+        topics: dict[str, list[FetchedRecords]] = refused or {}
+        budget = min(parked.body.max_bytes, self._response_max_bytes)
+        size, urgent = 0, bool(topics)
+        with_marks: list[TopicPartition] = []
+        for topic_partition in list(session.news):
+            entry = session.partitions.get(topic_partition)
+            if entry is None:
+                del session.news[topic_partition]
+                continue
+            if entry.awaits_position:
+                continue
+            answer, is_error = self._answer_entry(session, entry, budget - size, first=not size)
+            if answer is None:
+                if entry.has_newer_marks:
+                    with_marks.append(topic_partition)
+                elif not entry.partition.log.has_data(entry.fetch.fetch_offset, entry.partition.state.log_end_offset):
+                    del session.news[topic_partition]
+                continue
+            topics.setdefault(topic_partition.topic, []).append(answer)
+            size += answer.size_bytes
+            urgent = urgent or is_error or answer.size_bytes > 0
+        if not urgent and not force:
+            return False
+        for topic_partition in with_marks:
+            self._add_marks(session, topic_partition, topics)
+        self._waiting.answered(parked)
+        self._counters.replication_bytes_out += size
+        head = FetchResponse(session_id=session.id)
+        parked.request.respond_frame(encode_fetch_response(parked.request.correlation_id, head, list(topics.items())))
+        return True
+
+    def _answer_entry(
+        self, session: FetchSession, entry: SessionPartition, budget: int, first: bool
+    ) -> tuple[FetchedRecords | None, bool]:
+        """(records or refusal for one partition, whether it is a refusal). The follower's state is not touched here."""
+        partition, fetch = entry.partition, entry.fetch
+        refusal = refuse_fetch(
+            partition.state,
+            from_wire(fetch.current_leader_epoch),
+            fetch.fetch_offset,
+            from_wire(fetch.last_fetched_epoch),
+        )
+        if refusal is not None:
+            session.drop(partition.topic_partition)
+            return self._answers.refused(partition, refusal), True
+        granted = grant_follower(partition.state, fetch.fetch_offset)
+        if budget <= 0 or not partition.log.has_data(fetch.fetch_offset, granted.end_offset):
+            return None, False
+        records = self._answers.read(partition, fetch, granted, budget, first)
+        if records.response.error_code:
+            session.drop(partition.topic_partition)
+            return records, True
+        if not records.size_bytes:
+            return None, False
+        entry.awaits_position = True
+        entry.told_high_watermark = granted.high_watermark
+        entry.told_log_start_offset = granted.log_start_offset
+        return records, False
+
+    def _add_marks(
+        self, session: FetchSession, topic_partition: TopicPartition, topics: dict[str, list[FetchedRecords]]
+    ) -> None:
+        entry = session.partitions[topic_partition]
+        granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
+        entry.told_high_watermark = granted.high_watermark
+        entry.told_log_start_offset = granted.log_start_offset
+        session.news.pop(topic_partition, None)
+        topics.setdefault(topic_partition.topic, []).append(marks(topic_partition.partition, granted))

@@ -1,0 +1,43 @@
+"""Limits of a request that no single list can express: how much it asks for altogether, and nothing twice.
+
+Owns: the bound on work and on the size of an answer that one request may cause. Refuses to know how it is decoded.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from minibroker.protocol.message_types import PARTITIONS_MAX, Request
+from minibroker.protocol.messages import (
+    DescribeConfigsRequest,
+    DescribeReplicaStateRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+)
+
+
+def find_excess(request: Request) -> str | None:
+    """What is too much about a request, in words; None if nothing is."""
+    check = _CHECKS.get(type(request))
+    return None if check is None else check(request)
+
+
+def _too_many(topics: Iterable[Any]) -> str | None:
+    count = sum(len(topic.partitions) for topic in topics)
+    return None if count <= PARTITIONS_MAX else f"{count} partitions are listed, the limit is {PARTITIONS_MAX}"
+
+
+def _repeated(names: list[Hashable]) -> str | None:
+    """An answer takes room for each name: the same one a thousand times would make a small question a huge answer."""
+    return None if len(set(names)) == len(names) else "a name is listed twice"
+
+
+_CHECKS: dict[type[Request], Callable[[Any], str | None]] = {
+    FetchRequest: lambda body: _too_many(body.topics) or _too_many(body.forgotten_topics_data),
+    ListOffsetsRequest: lambda body: _too_many(body.topics),
+    OffsetForLeaderEpochRequest: lambda body: _too_many(body.topics),
+    MetadataRequest: lambda body: _repeated([topic.name for topic in body.topics or ()]),
+    DescribeReplicaStateRequest: lambda body: _repeated(list(body.topics or ())),
+    DescribeConfigsRequest: lambda body: _repeated([(r.resource_type, r.resource_name) for r in body.resources]),
+}

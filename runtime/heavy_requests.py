@@ -1,0 +1,85 @@
+"""Large requests take turns: one at a time, the smallest first, and never more than about half of the loop's time.
+
+Owns: the queue of connections whose next request is large, or is small with a large answer. Refuses to know what is in
+the request: it waits, packed, in the connection's receive buffer, which the memory budget covers.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Protocol
+
+from minibroker.protocol.messages import ApiKey
+from minibroker.runtime.server_limits import HEAVY_BYTES_PER_SECOND, HEAVY_RETRY_MS, LIGHT_REQUEST_MAX_BYTES
+
+ARRAY_OF_FIVE = 0x95
+LARGE_ANSWERS = frozenset({ApiKey.METADATA.value, ApiKey.DESCRIBE_CONFIGS.value, *range(0xCC, 0xD4)})
+"""First byte of the packed api key; 0xcc to 0xd3 begin a number that takes more than one byte, as ours do (1000)."""
+
+
+def is_heavy(frame: memoryview) -> bool:
+    """Whether a request has to wait for its turn. Produce never has: its bytes are records, and it is the hot path."""
+    if len(frame) < 2:
+        return False
+    if frame[0] != ARRAY_OF_FIVE:
+        return True
+    key = frame[1]
+    return key != 0 and (key in LARGE_ANSWERS or len(frame) > LIGHT_REQUEST_MAX_BYTES)
+
+
+class Asker(Protocol):
+    """A connection that waits for its turn."""
+
+    is_closed: bool
+
+    def take_turn(self) -> None: ...
+
+
+class HeavyRequests:
+    """All large requests of one server."""
+
+    def __init__(self, has_room: Callable[[], bool]) -> None:
+        """`has_room`: whether there is memory for one more answer, and for one more request that waits for its own."""
+        self._has_room = has_room
+        self._waiting: list[tuple[int, int, Asker]] = []
+        self._serial = 0
+        self._free_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, asker: Asker, size_bytes: int) -> bool:
+        """True: handle it now. False: `take_turn` is called when it is time, then ask again."""
+        now = asyncio.get_running_loop().time()
+        if not self._waiting and now >= self._free_at and self._has_room():
+            self._began(size_bytes, now)
+            return True
+        self._serial += 1
+        heapq.heappush(self._waiting, (size_bytes, self._serial, asker))
+        self._schedule()
+        return False
+
+    def stop(self) -> None:
+        """Nobody's turn comes any more."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _began(self, size_bytes: int, now: float) -> None:
+        self._free_at = now + size_bytes / HEAVY_BYTES_PER_SECOND
+
+    def _schedule(self) -> None:
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(self._free_at, self._serve)
+
+    def _serve(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        if not self._has_room():
+            self._timer = loop.call_later(HEAVY_RETRY_MS / 1000, self._serve)
+            return
+        while self._waiting:
+            size_bytes, _, asker = heapq.heappop(self._waiting)
+            if not asker.is_closed:
+                self._began(size_bytes, loop.time())
+                asker.take_turn()
+                break
+        self._schedule()

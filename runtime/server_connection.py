@@ -1,0 +1,421 @@
+"""One accepted connection: from bytes to requests in order of arrival, and replies back.
+
+Owns: when the connection is read, when its requests wait, and when it is closed. Refuses to know what a request means,
+and to count for all connections: that is the server's.
+
+Requests that came but must wait stay packed in the receive buffer, and the transport is not read meanwhile, so that TCP
+makes the peer wait. `_must_wait` is the whole list of reasons; whoever removes a reason calls `resume_soon`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minibroker.protocol.codec import (
+    API_VERSION,
+    IncomingFrame,
+    MalformedMessage,
+    decode_request_body,
+    decode_request_frame,
+    encode_response,
+)
+from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.messages import APIS, ApiKey, FetchRequest, ProduceRequest, Request, Response
+from minibroker.protocol.session import FrameReceiver
+from minibroker.runtime.heavy_requests import is_heavy
+from minibroker.runtime.ports import Buffer, Transport
+from minibroker.runtime.server_limits import (
+    BROKER_UNREAD_ALLOWED_BYTES,
+    DECODED_GROWTH,
+    FRAMES_PER_TURN,
+    PARTITION_COST_BYTES,
+    REQUEST_COST_BYTES,
+    REQUESTS_IN_FLIGHT_MAX,
+    SMALL_WAIT_BYTES,
+    SWEEP_INTERVAL_MS,
+    UNREAD_ALLOWED_BYTES,
+)
+
+if TYPE_CHECKING:
+    from minibroker.runtime.server import RpcServer
+
+log = logging.getLogger("minibroker.server")
+
+
+class IncomingRequest:
+    """One request and the way to answer it. It ends once, at any later time, from the loop."""
+
+    __slots__ = ("_connection", "_cost", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
+
+    def __init__(
+        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, cost: int
+    ) -> None:
+        self._connection = connection
+        self._cost = cost
+        self._ended = False
+        self.api_key = frame.api_key
+        self.correlation_id = frame.correlation_id
+        self.client_id = frame.client_id
+        self.body = body
+        self.received_at = received_at
+
+    @property
+    def connection(self) -> "ServerConnection":
+        """Identity of the peer's connection: fetch sessions live and die with it."""
+        return self._connection
+
+    def park(self, partitions: int) -> bool:
+        """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""
+        cost = self._connection.room_for_waiting(partitions * PARTITION_COST_BYTES)
+        if cost is None:
+            return False
+        self._cost += cost
+        return True
+
+    def respond(self, body: Response) -> None:
+        """Answer. Sends nothing if the peer has gone."""
+        self.respond_frame(encode_response(self.correlation_id, body))
+
+    def respond_frame(self, pieces: Sequence[Buffer]) -> None:
+        """Answer with a frame that is packed already (Fetch with records)."""
+        self._connection.answer(pieces)
+        self.finish_without_reply()
+
+    def finish_without_reply(self) -> None:
+        """Produce with acks=0 has no answer, and nobody waits for one whose peer has gone."""
+        assert not self._ended, "a request ends once"
+        self._ended = True
+        self._connection.settled(self._cost)
+
+    def close_connection(self, reason: str) -> None:
+        """The only way to tell an acks=0 producer that something went wrong."""
+        self._connection.close_because(reason)
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """One accepted connection."""
+
+    def __init__(self, server: "RpcServer", connection_id: int, listener_name: str) -> None:
+        self.id = connection_id
+        self.listener_name = listener_name
+        self.peer = "?"
+        self.is_broker = False
+        self.is_closed = False
+        """Nothing is read or answered any more, though the transport may still send what was written."""
+        self.has_asked = False
+        """Whether it ever sent a whole request."""
+        self.is_starved = False
+        """Its next bytes have no room in the shared budget."""
+        self.frame_began: float | None = None
+        """Since when the peer owes us the rest of a frame."""
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: Transport | None = None
+        self._receiver = FrameReceiver(server.limits.frame_max_bytes, server.budget, _records_allowed)
+        self._in_flight = 0
+        self._handling = False
+        self._paused = False
+        self._resume_scheduled = False
+        self._waits_for_turn = False
+        self._has_turn = False
+        self._muted: asyncio.TimerHandle | None = None
+        self._last_active = self._loop.time()
+        self._writing_paused_since: float | None = None
+        self._closed_at: float | None = None
+        self._written_bytes = 0
+        self._read_bytes = 0
+        self._read_at = 0.0
+        self._complained = False
+
+    # ------------------------------------------------------------------------------------------------ for handlers
+    def mark_as_broker(self) -> None:
+        """The peer is another broker: it may use the reserved memory, and has no part in clients' limits."""
+        self.is_broker = True
+        self._receiver.privileged = True
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=BROKER_UNREAD_ALLOWED_BYTES)
+
+    def mute(self, seconds: float) -> None:
+        """Handle no further request for so long: the peer is answered at once where it should have waited."""
+        if self._muted is None and not self.is_closed:
+            self._muted = self._loop.call_later(seconds, self._unmute)
+            if not self._handling:
+                self._adjust_reading()
+
+    def answer(self, pieces: Sequence[Buffer]) -> None:
+        transport = self._transport
+        if self.is_closed or transport is None or transport.is_closing():
+            return
+        transport.writelines(pieces)
+        self._written_bytes += sum(map(len, pieces))
+        if not self.is_broker:
+            self._server.unread_replies.add(self)
+
+    def room_for_waiting(self, cost: int) -> int | None:
+        """What it is charged; None: too much waits already. One small request may always wait."""
+        if self.is_broker:
+            return 0
+        is_small = cost <= SMALL_WAIT_BYTES and self._in_flight <= 1
+        return cost if self._server.charge(cost, even_if_full=is_small) else None
+
+    def settled(self, cost: int) -> None:
+        """One request less waits for an answer."""
+        self._in_flight -= 1
+        self._server.discharge(cost)
+        self.resume_soon()
+
+    def close_because(self, reason: str) -> None:
+        """Send what was written, then close, with one log line that names the peer."""
+        if self.is_closed or self._transport is None:
+            return
+        self.complain("closing connection from %s: %s", self.peer, reason)
+        self._end()
+        self._transport.close()
+
+    # ---------------------------------------------------------------------------------------------- for the server
+    def abort_because(self, reason: str, level: int = logging.WARNING) -> None:
+        """Close at once, with one log line that names the peer."""
+        if not self.is_closed:
+            self.complain("closing connection from %s: %s", self.peer, reason, level=level)
+        self.abort()
+
+    def abort(self) -> None:
+        self._end()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def complain(self, message: str, *values: object, level: int = logging.WARNING) -> None:
+        """One line for each bad peer: what it does after that is not worth a second one."""
+        if not self._complained:
+            self._complained = level >= logging.WARNING
+            log.log(level, message, *values)
+
+    def unread_bytes(self, now: float) -> int:
+        """Reply bytes that the peer has not read yet; also notes whether it read any since the last look."""
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._written_bytes - unread > self._read_bytes or not unread:
+            self._read_bytes, self._read_at = self._written_bytes - unread, now
+        return unread
+
+    def unread_since(self, now: float) -> float:
+        """Seconds since the peer was seen to read something."""
+        return now - self._read_at
+
+    def idle_seconds(self, now: float) -> float:
+        """How long it has asked nothing and waited for nothing; 0 while it does."""
+        return 0.0 if self._in_flight or self._receiver.has_partial_frame else now - self._last_active
+
+    def release_idle_buffer(self) -> None:
+        self._receiver.shrink()
+
+    def take_turn(self) -> None:
+        """Its large request may be handled now."""
+        self._waits_for_turn = False
+        self._has_turn = True
+        self._resume()
+        self._has_turn = False
+
+    def resume_soon(self) -> None:
+        """A reason to wait may be gone. Never at once: we may be inside the handler of another connection."""
+        if self._paused and not self._resume_scheduled and not self.is_closed:
+            self._resume_scheduled = True
+            self._loop.call_soon(self._resume_if_due)
+
+    def check_deadlines(self, now: float) -> None:
+        limits = self._server.limits
+        if self._closed_at is not None:
+            if (now - self._closed_at) * 1000 > limits.write_deadline_ms:
+                self.abort()
+        elif _is_over(self._writing_paused_since, now, limits.write_deadline_ms):
+            self.abort_because(f"it has not read its replies for {limits.write_deadline_ms} ms")
+        elif _is_over(self.frame_began, now, limits.frame_deadline_ms):
+            self.abort_because(f"half a frame for {limits.frame_deadline_ms} ms")
+        elif self.idle_seconds(now) * 1000 > limits.idle_deadline_ms:
+            self.abort_because("idle", logging.INFO)
+        elif (now - self._last_active) * 1000 > SWEEP_INTERVAL_MS:
+            self._receiver.shrink()
+
+    # ------------------------------------------------------------------------------------------- for the transport
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        transport.set_write_buffer_limits(high=UNREAD_ALLOWED_BYTES)
+        if not self._server.admit(self):
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self._transport = None
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receiver.received(nbytes)
+        self._last_active = self._loop.time()
+        self._handle_frames()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused_since = self._loop.time()
+        if not self._handling:
+            self._adjust_reading()
+        self._server.unread_replies.watch()
+
+    def resume_writing(self) -> None:
+        self._writing_paused_since = None
+        self.resume_soon()
+
+    # --------------------------------------------------------------------------------------------------- requests
+    def _handle_frames(self) -> None:
+        """What came, in order, until nothing is left or the next request must wait."""
+        handled = 0
+        self._handling = True
+        try:
+            while not self._must_wait():
+                frame = self._receiver.next_frame()
+                if frame is None:
+                    break
+                if not self.is_broker and is_heavy(frame) and not self._may_begin(frame):
+                    break
+                self._on_frame(frame)
+                handled += 1
+                if handled == FRAMES_PER_TURN:
+                    self._resume_scheduled = True
+                    self._loop.call_soon(self._resume_if_due)
+        except ProtocolError as error:
+            self._refuse(error)
+        finally:
+            self._handling = False
+        if handled:
+            self.frame_began = None
+        self._adjust_reading()
+        if handled and self._server.after_requests is not None:
+            self._server.after_requests()
+
+    def _must_wait(self) -> bool:
+        """Whether the next request has to stay in the buffer."""
+        return (
+            self.is_closed
+            or self._resume_scheduled
+            or self._writing_paused_since is not None
+            or self._waits_for_turn
+            or self._muted is not None
+            or self._in_flight >= REQUESTS_IN_FLIGHT_MAX
+            or (not self.is_broker and self._server.is_short_for(self, self._in_flight))
+        )
+
+    def _may_begin(self, frame: memoryview) -> bool:
+        if self._has_turn or self._server.heavy.begin(self, len(frame)):
+            self._has_turn = False
+            return True
+        self._receiver.put_back(frame)
+        self._waits_for_turn = True
+        return False
+
+    def _on_frame(self, data: memoryview) -> None:
+        frame = decode_request_frame(data)
+        self.has_asked = True
+        if frame.api_key not in APIS or frame.api_version != API_VERSION:
+            refusal = f"api key {frame.api_key} version {frame.api_version} is not supported; ask ApiVersions"
+            self.complain("request from %s refused: %s", self.peer, refusal)
+            self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.UNSUPPORTED_VERSION, refusal)))
+            return
+        try:
+            body = decode_request_body(frame)
+        except MalformedMessage as error:
+            if frame.api_key == ApiKey.PRODUCE:
+                raise  # its sender may expect no reply (acks=0): only closing surely tells it
+            self.complain("request from %s refused: %s: %s", self.peer, ApiKey(frame.api_key).name, error)
+            refusal = f"malformed request: {error}"
+            self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
+            return
+        cost = 0 if self.is_broker else _cost(body, len(data))
+        self._in_flight += 1
+        self._server.charge(cost, even_if_full=True)
+        self._server.handler(IncomingRequest(self, frame, body, self._last_active, cost))
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """The framing is lost: answer where possible, close, say it once."""
+        correlation_id = error.correlation_id if isinstance(error, MalformedMessage) else None
+        refusal = _refusal(ErrorCode.INVALID_REQUEST, str(error))
+        self.answer(encode_response(-1 if correlation_id is None else correlation_id, refusal))
+        self.close_because(f"it broke the protocol: {error}")
+
+    # ---------------------------------------------------------------------------------------------------- reading
+    def _resume_if_due(self) -> None:
+        self._resume_scheduled = False
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self.is_closed and not self._handling:
+            self._handle_frames()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._resume()
+
+    def _adjust_reading(self) -> None:
+        """Read exactly while nothing has to wait and there is room for what comes."""
+        transport = self._transport
+        if self.is_closed or transport is None:
+            return
+        waits = self._must_wait()
+        self.is_starved = not waits and not self._has_room()
+        if self.frame_began is None and (not waits and self._receiver.has_partial_frame):
+            self.frame_began = self._loop.time()
+        elif waits or not self._receiver.has_partial_frame:
+            self.frame_began = None
+        pause = waits or self.is_starved
+        if pause != self._paused:
+            self._paused = pause
+            self._server.note_paused(self, pause)
+            if pause:
+                transport.pause_reading()
+            elif not transport.is_closing():
+                transport.resume_reading()
+
+    def _has_room(self) -> bool:
+        if self._receiver.make_room():
+            return True
+        return not self.is_starved and self._server.make_way() and self._receiver.make_room()
+
+    def _end(self) -> None:
+        """From now on nothing is read; its memory goes back at once, though the transport may need longer."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._closed_at = self._loop.time()
+        self.frame_began = None
+        self.is_starved = False
+        if self._muted is not None:
+            self._muted.cancel()
+        self._server.note_paused(self, False)
+        self._receiver.close()
+
+
+def _records_allowed(peek: bytes) -> bool:
+    """Only a Produce request may be larger than a control frame: array of five, then api key 0."""
+    return peek[:2] == b"\x95\x00"
+
+
+def _is_over(since: float | None, now: float, limit_ms: int) -> bool:
+    return since is not None and (now - since) * 1000 > limit_ms
+
+
+def _refusal(code: ErrorCode, message: str) -> Response:
+    return Response(error_code=code, error_message=message)
+
+
+def _cost(body: Request, size_bytes: int) -> int:
+    """Memory that a request takes while it waits for its answer; a Fetch says itself what it takes (`park`)."""
+    if isinstance(body, ProduceRequest):
+        return REQUEST_COST_BYTES + PARTITION_COST_BYTES * sum(len(topic.partition_data) for topic in body.topic_data)
+    if isinstance(body, FetchRequest):
+        return REQUEST_COST_BYTES
+    return REQUEST_COST_BYTES + DECODED_GROWTH * size_bytes

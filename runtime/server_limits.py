@@ -1,0 +1,61 @@
+"""What a server allows its peers, each number with its reason (docs/FORMATS.md, Wire)."""
+
+import msgspec
+
+KIB = 1024
+MIB = 1024 * KIB
+
+SWEEP_INTERVAL_MS = 2_000
+"""How often all connections are looked at for deadlines; one timer for all of them."""
+FRAMES_PER_TURN = 100
+"""Requests of one connection handled in a row: a buffer full of small ones must not hold up everybody else."""
+REQUESTS_IN_FLIGHT_MAX = 1_000
+"""Requests of one connection that may wait for an answer; above it the connection is not read."""
+LIGHT_REQUEST_MAX_BYTES = 4 * KIB
+"""A request that fits in the buffer which every connection has anyway is handled as it comes."""
+HEAVY_BYTES_PER_SECOND = 2 * MIB
+"""Larger requests are handled one at a time, and then pause for the time this rate gives: measured, 1 MiB of the worst
+kind keeps the loop busy for a quarter of a second, so at least half of its time is left for everybody else."""
+HEAVY_RETRY_MS = 20
+"""While memory is short, how often the next large request is considered again."""
+
+REQUEST_COST_BYTES = 2 * KIB
+"""A request that waits for its answer: its objects, its timer, its place in the queues."""
+PARTITION_COST_BYTES = 400
+"""One partition listed in a request that waits: its struct, and its place among those who wait for the partition."""
+DECODED_GROWTH = 20
+"""Measured: the worst typed request takes so many times the memory of its bytes (lists of two-letter texts)."""
+SMALL_WAIT_BYTES = 8 * KIB
+"""So much may wait for each connection whatever else waits: a fetch of a dozen partitions."""
+
+UNREAD_ALLOWED_BYTES = 32 * KIB
+"""Unread reply bytes above which a connection's next requests wait; a broker's may have BROKER_UNREAD_ALLOWED_BYTES."""
+BROKER_UNREAD_ALLOWED_BYTES = MIB
+STUCK_READER_MS = 1_000
+"""While replies take too much memory, who has not read a byte for so long makes room."""
+STUCK_FRAME_MS = 1_000
+"""While receive buffers take too much memory, who needs longer than this for one frame makes room."""
+IDLE_VICTIM_MS = 5_000
+"""While too many connections are open, who has asked nothing for so long makes room."""
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one server allows. Together its peers' memory stays below 64 MiB, those of other brokers aside."""
+
+    frame_max_bytes: int = 16 * MIB
+    """socket.request.max.bytes: Kafka allows 100 MiB; a quarter of a broker's memory is enough here."""
+    receive_budget_bytes: int = 48 * MIB
+    """queued.max.request.bytes: receive buffers of all connections together."""
+    broker_reserve_bytes: int = 16 * MIB
+    """Part of the budget only broker-to-broker connections may use: replication outlives a flood."""
+    waiting_max_bytes: int = 8 * MIB
+    """Estimated memory of decoded requests that wait for their answer, over all connections but brokers'."""
+    unread_replies_max_bytes: int = 12 * MIB
+    """Replies that were sent and not read yet, over all connections but brokers'."""
+    connections_max: int = 1_000
+    frame_deadline_ms: int = 30_000
+    """A frame once begun must end within this."""
+    idle_deadline_ms: int = 600_000
+    """connections.max.idle.ms."""
+    write_deadline_ms: int = 30_000
+    """A peer that does not read its replies for so long is closed."""

@@ -1,0 +1,89 @@
+"""Replies that peers have not read yet: how much memory they take, and who makes room when it is too much.
+
+Owns: the sum over all connections, and the choice of those that are closed for the others' sake. Refuses to know what
+a reply is. Brokers are not counted: each has few fetches in flight, and replication must not wait for clients.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from minibroker.runtime.server_limits import STUCK_READER_MS
+
+LOOK_AGAIN_MS = 100
+"""While peers are behind, how often it is looked at how far."""
+
+
+class Reader(Protocol):
+    """A connection that is sent replies."""
+
+    def unread_bytes(self, now: float) -> int: ...
+    def unread_since(self, now: float) -> float: ...
+    def abort_because(self, reason: str) -> None: ...
+
+
+class UnreadReplies:
+    """Of all clients' connections of one server."""
+
+    def __init__(self, limit_bytes: int, on_room: Callable[[], None]) -> None:
+        """`on_room` is called when the limit is no longer exceeded."""
+        self.is_full = False
+        self._limit_bytes = limit_bytes
+        self._on_room = on_room
+        self._readers: dict[Reader, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __contains__(self, reader: Reader) -> bool:
+        return reader in self._readers
+
+    def add(self, reader: Reader) -> None:
+        """It was sent something."""
+        self._readers[reader] = None
+
+    def discard(self, reader: Reader) -> None:
+        self._readers.pop(reader, None)
+
+    def measure(self) -> int:
+        """All that is unread now."""
+        now = asyncio.get_running_loop().time()
+        total = 0
+        for reader in tuple(self._readers):
+            unread = reader.unread_bytes(now)
+            if not unread:
+                del self._readers[reader]
+            total += unread
+        was_full, self.is_full = self.is_full, total > self._limit_bytes
+        if self.is_full:
+            self.watch()
+        elif was_full:
+            self._on_room()
+        return total
+
+    def room(self) -> int:
+        """What one more reply may take: half of what is left, so that a few slow readers cannot have it all."""
+        return max(0, self._limit_bytes - self.measure()) // 2
+
+    def watch(self) -> None:
+        """Somebody is behind."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_MS / 1000, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        total = self.measure()
+        if not self.is_full:
+            return
+        now = asyncio.get_running_loop().time()
+        stuck = [(r.unread_bytes(now), r) for r in self._readers if r.unread_since(now) * 1000 > STUCK_READER_MS]
+        stuck.sort(key=lambda entry: -entry[0])
+        for unread, reader in stuck:
+            if total <= self._limit_bytes // 2:
+                break
+            total -= unread
+            reader.abort_because(f"{unread} bytes of replies unread while memory for replies is short")
+            self.discard(reader)
+        self.measure()
