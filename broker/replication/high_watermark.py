@@ -97,9 +97,9 @@ def refuse_all_waiters(state: ReplicaState, error_code: ErrorCode, message: str,
 def missing_replicas_message(state: ReplicaState) -> str:
     """'ISR=[2] (size 1) < min.insync.replicas=2; missing brokers: 1, 3'."""
     members = state.in_sync_replicas
-    missing = ", ".join(str(b) for b in state.assignment if b not in members)
+    missing = ", ".join(str(b) for b in sorted(state.assignment) if b not in members)
     return (
-        f"ISR={list(members)} (size {len(members)}) < min.insync.replicas={state.effective_min_insync_replicas}; "
+        f"ISR={sorted(members)} (size {len(members)}) < min.insync.replicas={state.effective_min_insync_replicas}; "
         f"missing brokers: {missing}"
     )
 

@@ -18,7 +18,7 @@ class Report:
     def __init__(self) -> None:
         self.acked: dict[tuple[int, int], bytes] = {}
         self.epochs: set[int] = set()
-        self.read: dict[tuple[int, int], bytes] = {}
+        self.read: dict[tuple[int, int], bytes | None] = {}
         self.isr_at_end: tuple[int, ...] = ()
         self.trace_hash = ""
         self.virtual_seconds = 0.0

@@ -15,6 +15,7 @@ from tests.broker.log.machine import (
     append,
     append_batches,
     check_log,
+    drive,
     make_batch,
     read_all,
 )
@@ -163,7 +164,8 @@ def test_after_a_restart_the_age_counts_from_the_first_batch(machine: Machine) -
     written_ms = machine.clock().now_ms()
     append(log, 1, timestamp_ms=written_ms)
     machine.kill()
-    _, log = machine.open_log(LogConfig(segment_ms=1_000))
+    directory, log = machine.open_log(LogConfig(segment_ms=1_000))
+    drive(directory.maintain(0))
     log.roll_if_aged(written_ms + 999)
     assert log.segment_count == 1
     log.roll_if_aged(written_ms + 1_000)

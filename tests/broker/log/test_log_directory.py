@@ -219,7 +219,9 @@ def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> Non
     machine.edit(f"{0:020d}.log", b"")
     directory, log = machine.open_log(LogConfig())
     assert (log.recovery_point, log.log_end_offset) == (0, 0)
-    assert directory.storage.recovery_points_lowered
+    log.config = SMALL
+    append(log, 20)
+    assert log.segment_count == 1  # a closed segment below the old recovery point would not be scanned
     drive(directory.maintain(0))
     content = machine.disk().read_file(f"{PATH}/recovery-point-offset-checkpoint")
     assert parse_offset_checkpoint(content) == {PARTITION: 0}

@@ -20,6 +20,7 @@ from tests.broker.log.machine import (
     drive,
     make_batch,
     reset,
+    stored_batches,
     trim_epochs,
     truncate,
 )
@@ -41,11 +42,15 @@ class LogModel(RuleBasedStateMachine):
         self.epoch = 0
         self.sequences = {producer: 0 for producer in range(3)}
         self.trimmed = False
+        self.synced = 0
+        """What ends at or below survives a power cut."""
+        self.ever_written: set[bytes] = set()
 
     @initialize(cache_bytes=st.sampled_from([0, 1_500, 1_000_000]))
     def open_first(self, cache_bytes: int) -> None:
         self.cache_bytes = cache_bytes
         self.reopen()
+        drive(self.directory.sync_metadata())
 
     def reopen(self) -> None:
         self.directory, self.log = self.machine.open_log(CONFIG, tail_cache=TailCache(self.cache_bytes))
@@ -63,6 +68,7 @@ class LogModel(RuleBasedStateMachine):
                 self.sequences[producer] += records
             batch = make_batch(self.end, records, **options)
             batches.append(batch)
+            self.ever_written.add(bytes(batch[1]))
             self.end = batch[0].end_offset
         append_batches(self.log, batches)
         self.batches += batches
@@ -85,6 +91,7 @@ class LogModel(RuleBasedStateMachine):
         if end_offset < self.end:
             self.end = self.batches[-1][0].end_offset if self.batches else self.log.segments[0].base_offset
         self.start = min(self.start, self.end)
+        self.synced = min(self.synced, self.end)
         truncate(self.log, end_offset)
         return None
 
@@ -92,6 +99,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(offset=st.integers(0, 200))
     def reset_to(self, offset: int) -> None:
         self.batches, self.start, self.end, self.trimmed = [], offset, offset, offset > 0
+        self.synced = 0
         reset(self.log, offset)
 
     @rule(share=st.floats(0, 1))
@@ -114,6 +122,7 @@ class LogModel(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         assert drive(self.log.flush()) == self.end
+        self.synced = self.end
 
     @rule()
     def maintain(self) -> None:
@@ -132,6 +141,7 @@ class LogModel(RuleBasedStateMachine):
         assert self.log.report.clean
         assert self.log.log_start_offset == self.start
         assert self.log.recovery_point == self.end
+        self.synced = self.end
 
     @rule()
     def kill(self) -> None:
@@ -142,6 +152,23 @@ class LogModel(RuleBasedStateMachine):
         assert not self.log.report.clean
         assert self.log.log_start_offset <= self.start  # its checkpoint is written now and then
         self.start = self.log.log_start_offset
+
+    @rule(tear=st.booleans())
+    def lose_power(self, tear: bool) -> None:
+        if self.directory.storage.log_starts_lowered:
+            self.maintain()
+        self.machine.lose_power(tear)
+        self.reopen()
+        there = stored_batches(self.log)
+        assert self.ever_written.issuperset(batch for _, batch in there)
+        survivors = [batch for header, batch in self.batches if header.end_offset <= self.synced]
+        first_kept = self.batches[0][0].base_offset if self.batches else 0
+        assert [batch for header, batch in there if header.base_offset >= first_kept][: len(survivors)] == survivors
+        assert self.log.log_start_offset <= self.start or not survivors
+        self.batches = [(header, bytearray(batch)) for header, batch in there]
+        self.start, self.end = self.log.log_start_offset, self.log.log_end_offset
+        self.synced = min(self.synced, self.end)
+        self.trimmed = self.trimmed or self.log.segments[0].base_offset > 0
 
     @rule(offset=st.floats(0, 1), max_bytes=st.sampled_from([1, 200, 100_000]), bound=st.floats(0, 1))
     def read(self, offset: float, max_bytes: int, bound: float) -> None:

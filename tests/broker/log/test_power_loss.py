@@ -8,6 +8,7 @@ nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -33,7 +34,9 @@ CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, retention_ms=Non
 class Story:
     """What is told to the log, and what the listener may rely on."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, prompt: bool) -> None:
+        self.prompt = prompt
+        """Whether the chores of a second are done right after each cut."""
         self.machine = machine
         self.log: PartitionLog | None = None
         self.ever_written: set[bytes] = set()
@@ -103,7 +106,8 @@ class Story:
         self.synced = [batch for batch in self.synced if batch in kept]
         self.cut = True
         truncate(self.log, end_offset)
-        drive(self.directory.maintain(0))
+        if self.prompt:
+            drive(self.directory.maintain(0))
         self.current = kept
         self.cut = False
 
@@ -112,9 +116,9 @@ def _end_of(batch: bytes) -> int:
     return int.from_bytes(batch[:8], "big") + 2
 
 
-def crash_after(machine: Machine, change: int, end: Callable[[], None]) -> Story | None:
+def crash_after(machine: Machine, change: int, end: Callable[[], None], prompt: bool) -> Story | None:
     """Tell the story until that many changes have reached the disk; None if it ended before."""
-    story = Story(machine)
+    story = Story(machine, prompt)
     seen = 0
 
     def count(line: str) -> None:
@@ -136,17 +140,17 @@ def crash_after(machine: Machine, change: int, end: Callable[[], None]) -> Story
 
 def every_crash(end: Callable[[Machine], None], seeds: int = 1) -> list[tuple[Machine, Story]]:
     crashes = []
-    for seed in range(seeds):
+    for seed, prompt in itertools.product(range(seeds), (True, False)):
         change = 1
         while True:
             machine = Machine(seed)
-            story = crash_after(machine, change, lambda machine=machine: end(machine))  # type: ignore[misc]
+            story = crash_after(machine, change, lambda machine=machine: end(machine), prompt)  # type: ignore[misc]
             machine.loop.close()
             if story is None:
                 break
             crashes.append((machine, story))
             change += 1
-    assert len(crashes) > 200 * seeds
+    assert len(crashes) > 400 * seeds
     return crashes
 
 

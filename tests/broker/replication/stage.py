@@ -271,9 +271,7 @@ class Stage:
     def produce(self, broker_id: int, value: str, acks: int = -1, producer: tuple[int, int, int] | None = None) -> None:
         actor = self.actors[broker_id]
         before = len(actor.log)
-        actor.handle(
-            ev.ProduceReceived(token=(value, producer), acks=acks, header=header_for(0, -1, producer))
-        )
+        actor.handle(ev.ProduceReceived(token=(value, producer), acks=acks, header=header_for(0, -1, producer)))
         for written in actor.log[before:]:
             key = (written.header.base_offset, written.header.partition_leader_epoch)
             assert self.values.setdefault(key, value) == value, f"I17: two records at {key}"
@@ -343,9 +341,7 @@ class Stage:
         assert asked_epoch is not None
         self._deliver_or_hold(follower, self._reply(source, verdict, asked_epoch, offset), hold)
 
-    def _reply(
-        self, source: Actor, verdict: FetchGranted | FetchRefused, epoch: int, offset: int
-    ) -> ev.FetchAnswered:
+    def _reply(self, source: Actor, verdict: FetchGranted | FetchRefused, epoch: int, offset: int) -> ev.FetchAnswered:
         if isinstance(verdict, FetchRefused):
             what = verdict.error_code.name if verdict.diverging is None else f"diverging epoch={verdict.diverging[0]}"
             self.say(f"{source.broker_id} refuses: {what}")

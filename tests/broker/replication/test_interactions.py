@@ -6,6 +6,7 @@ come out, up to an empty line. `make test REWRITE=1` rewrites the expectations; 
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def _restart(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
     stage.actors[int(plain[0])].restart(int(options["keep"]) if "keep" in options else None)
 
 
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[[Stage, list[str], dict[str, str]], Any]] = {
     "elect": _elect,
     "tell": lambda s, p, o: s.tell(tuple(int(b) for b in p)),
     "produce": _produce,

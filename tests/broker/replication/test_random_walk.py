@@ -129,7 +129,9 @@ class Walk:
         if self.stage.leader is None:
             return None
         actor = self.stage.actors[self.stage.leader]
-        return actor if actor.state.role is Role.LEADER and actor.state.leader_epoch == self.stage.leader_epoch else None
+        return (
+            actor if actor.state.role is Role.LEADER and actor.state.leader_epoch == self.stage.leader_epoch else None
+        )
 
     def _check_log_matching(self) -> None:
         """I16: the same (offset, epoch) in two logs means the same bytes there and below."""

@@ -1,0 +1,115 @@
+"""A simulated cluster that tests ask by raw requests: what a broker answers, byte for byte as a peer would see it."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from minibroker.client.admin import AdminClient
+from minibroker.protocol import messages as m
+from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.rpc import RpcConnection, connect
+from minibroker.simulation.cluster import PORT, SimulatedCluster
+
+TOPIC = "t"
+R = TypeVar("R", bound=m.Response)
+
+
+class Asked:
+    """A running cluster with topic `t` of one partition, and connections to its brokers."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.cluster = cluster
+        self.runtime = cluster.client_runtime()
+        self._connections: dict[int, RpcConnection] = {}
+
+    @property
+    def leader(self) -> int:
+        leader = self.cluster.leader(TOPIC)
+        assert leader is not None
+        return leader
+
+    @property
+    def followers(self) -> list[int]:
+        return [b for b in self.cluster.alive() if b != self.leader]
+
+    async def connection(self, broker_id: int) -> RpcConnection:
+        known = self._connections.get(broker_id)
+        if known is None or known.closed:
+            host = f"broker-{broker_id}"
+            known = await connect(self.runtime.network, host, PORT, client_id="test", timeout_ms=1_000)
+            self._connections[broker_id] = known
+        return known
+
+    async def ask(self, broker_id: int, body: m.Request, response: type[R]) -> R:
+        """One request to one broker."""
+        reply = await (await self.connection(broker_id)).request(body, 60_000)
+        assert isinstance(reply, response)
+        return reply
+
+    async def produce(
+        self,
+        broker_id: int | None = None,
+        *,
+        records: bytearray | None = None,
+        acks: int = -1,
+        topic: str = TOPIC,
+        timeout_ms: int = 30_000,
+    ) -> m.ProducePartitionResponse:
+        """One batch to the leader (or to that broker)."""
+        body = produce_request(batch(b"v") if records is None else records, acks, topic, timeout_ms)
+        reply = await self.ask(broker_id or self.leader, body, m.ProduceResponse)
+        return reply.responses[0].partition_responses[0]
+
+    async def fetch(
+        self, broker_id: int | None = None, offset: int = 0, *, epoch: int = -1, wait_ms: int = 0, replica_id: int = -1
+    ) -> m.FetchPartitionResponse:
+        """A whole fetch of the partition."""
+        item = m.FetchPartition(partition=0, fetch_offset=offset, current_leader_epoch=epoch)
+        body = m.FetchRequest(
+            replica_id=replica_id, max_wait_ms=wait_ms, topics=[m.FetchTopic(topic=TOPIC, partitions=[item])]
+        )
+        reply = await self.ask(broker_id or self.leader, body, m.FetchResponse)
+        return reply.responses[0].partitions[0]
+
+    async def list_offset(
+        self, timestamp: int, broker_id: int | None = None, replica_id: int = -1
+    ) -> m.ListOffsetsPartitionResponse:
+        item = m.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        body = m.ListOffsetsRequest(replica_id=replica_id, topics=[m.ListOffsetsTopic(name=TOPIC, partitions=[item])])
+        reply = await self.ask(broker_id or self.leader, body, m.ListOffsetsResponse)
+        return reply.topics[0].partitions[0]
+
+    def broker_epoch(self, broker_id: int) -> int:
+        epoch = self.cluster.brokers[broker_id].registration.broker_epoch
+        assert epoch is not None
+        return epoch
+
+
+def batch(*values: bytes, timestamp_ms: int = 1_000) -> bytearray:
+    """A client's batch."""
+    return build_batch([(None, value, timestamp_ms, ()) for value in values])
+
+
+def produce_request(
+    records: bytearray, acks: int = -1, topic: str = TOPIC, timeout_ms: int = 30_000
+) -> m.ProduceRequest:
+    data = m.ProducePartition(index=0, records=records)
+    return m.ProduceRequest(
+        acks=acks, timeout_ms=timeout_ms, topic_data=[m.ProduceTopic(name=topic, partition_data=[data])]
+    )
+
+
+def in_cluster(
+    test: Callable[[Asked], Awaitable[None]], settings: dict[str, str] | None = None, seconds_max: float = 120
+) -> None:
+    """Run a test against a ready cluster of three."""
+
+    async def live(cluster: SimulatedCluster) -> None:
+        cluster.start_all()
+        await cluster.until_ready()
+        async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+            await admin.create_topic(TOPIC, partitions=1, replication_factor=3)
+        await cluster.until(lambda: cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a topic with a full ISR")
+        await test(Asked(cluster))
+
+    cluster = SimulatedCluster(seed=1, settings={"replica.lag.time.max.ms": "3000", **(settings or {})})
+    cluster.world.run(live(cluster), seconds_max)

@@ -1,0 +1,144 @@
+"""What the controller is told: LeaderAndIsr, UpdateMetadata and StopReplica, when they are late, false or repeated."""
+
+import pytest
+from msgspec.structs import replace
+
+from minibroker.broker.replication.state import Role
+from minibroker.protocol import messages as m
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from tests.broker.requests import TOPIC, Asked, in_cluster
+
+
+def order(asked: Asked, broker_id: int) -> m.LeaderAndIsrRequest:
+    """What the controller told that broker, again."""
+    broker = asked.cluster.brokers[broker_id]
+    state = broker.manager.partitions[TopicPartition(TOPIC, 0)].state
+    topic_id = broker.image.topic_id(TOPIC)
+    assert topic_id is not None
+    partition = m.LeaderAndIsrPartition(
+        partition_index=0,
+        controller_epoch=broker.image.controller_epoch,
+        leader=asked.leader,
+        leader_epoch=state.leader_epoch or 0,
+        isr=[1, 2, 3],
+        partition_epoch=state.partition_epoch,
+        replicas=list(state.assignment),
+    )
+    return m.LeaderAndIsrRequest(
+        controller_id=broker.image.controller_id or 0,
+        controller_epoch=broker.image.controller_epoch,
+        broker_epoch=asked.broker_epoch(broker_id),
+        topic_states=[m.LeaderAndIsrTopic(topic_name=TOPIC, topic_id=topic_id, partition_states=[partition])],
+    )
+
+
+def with_partition(request: m.LeaderAndIsrRequest, **changes: object) -> m.LeaderAndIsrRequest:
+    topic = request.topic_states[0]
+    partition = replace(topic.partition_states[0], **changes)
+    return replace(request, topic_states=[replace(topic, partition_states=[partition])])
+
+
+async def tell(asked: Asked, broker_id: int, request: m.LeaderAndIsrRequest) -> tuple[int, list[int]]:
+    reply = await asked.ask(broker_id, request, m.LeaderAndIsrResponse)
+    return reply.error_code, [e.error_code for e in reply.partition_errors]
+
+
+@pytest.mark.invariant("I29")
+def test_a_deposed_controller_is_refused() -> None:
+    async def check(asked: Asked) -> None:
+        request = replace(order(asked, 1), controller_epoch=0)
+        assert (await tell(asked, 1, request))[0] == ErrorCode.STALE_CONTROLLER_EPOCH
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I29")
+def test_an_order_for_an_earlier_life_of_the_broker_is_refused() -> None:
+    async def check(asked: Asked) -> None:
+        request = replace(order(asked, 1), broker_epoch=asked.broker_epoch(1) - 1)
+        assert (await tell(asked, 1, request))[0] == ErrorCode.STALE_BROKER_EPOCH
+
+    in_cluster(check)
+
+
+def test_a_repeated_order_changes_nothing() -> None:
+    async def check(asked: Asked) -> None:
+        leader = asked.leader
+        await asked.produce()
+        assert await tell(asked, leader, order(asked, leader)) == (0, [0])
+        replica = asked.cluster.replica(leader, TOPIC)
+        assert replica is not None
+        assert replica.state.high_watermark == 1
+        assert replica.state.epoch_history.entries == [(0, 0)]
+
+    in_cluster(check)
+
+
+def test_an_order_of_an_older_leader_epoch_is_ignored() -> None:
+    async def check(asked: Asked) -> None:
+        asked.cluster.kill(asked.leader)
+        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) is not None, what="a new leader")
+        leader = asked.leader
+        request = with_partition(order(asked, leader), leader_epoch=0)
+        assert await tell(asked, leader, request) == (0, [ErrorCode.STALE_CONTROLLER_EPOCH])
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I1", "I34")
+def test_a_leader_outside_its_isr_or_assignment_is_never_obeyed() -> None:
+    async def check(asked: Asked) -> None:
+        outside = with_partition(order(asked, 1), leader=1, leader_epoch=7, isr=[2, 3])
+        assert (await tell(asked, 1, outside))[1] == [ErrorCode.INVALID_REQUEST]
+        stranger = with_partition(order(asked, 1), leader_epoch=7, replicas=[2, 3])
+        assert (await tell(asked, 1, stranger))[1] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I35")
+def test_a_stale_stop_changes_nothing_and_a_stopped_replica_serves_nothing() -> None:
+    async def check(asked: Asked) -> None:
+        leader = asked.leader
+        broker = asked.cluster.brokers[leader]
+
+        async def stop(epoch: int) -> list[int]:
+            state = m.StopReplicaPartition(partition_index=0, leader_epoch=epoch)
+            request = m.StopReplicaRequest(
+                controller_id=broker.image.controller_id or 0,
+                controller_epoch=broker.image.controller_epoch,
+                broker_epoch=asked.broker_epoch(leader),
+                topic_states=[m.StopReplicaTopic(topic_name=TOPIC, partition_states=[state])],
+            )
+            return [e.error_code for e in (await asked.ask(leader, request, m.StopReplicaResponse)).partition_errors]
+
+        replica = broker.manager.partitions[TopicPartition(TOPIC, 0)]
+        replica.state.leader_epoch = 5
+        replica.state.epoch_history.assign(5, 0)
+        assert await stop(4) == [ErrorCode.FENCED_LEADER_EPOCH]
+        assert replica.state.is_leader
+        assert await stop(5) == [0]
+        assert replica.state.role is Role.NONE
+        assert (await asked.produce(leader)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I35")
+def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_again() -> None:
+    async def check(asked: Asked) -> None:
+        from minibroker.client.admin import AdminClient
+
+        await asked.produce()
+        servers = asked.cluster.bootstrap_servers
+        async with AdminClient(bootstrap_servers=servers, runtime=asked.runtime) as admin:
+            await admin.delete_topic(TOPIC)
+            await asked.cluster.until(
+                lambda: all(asked.cluster.replica(b, TOPIC) is None for b in (1, 2, 3)), what="a deleted topic"
+            )
+            await admin.create_topic(TOPIC, partitions=1, replication_factor=3)
+        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) is not None, what="a leader of the new topic")
+        assert (await asked.produce()).base_offset == 0
+
+    in_cluster(check)
