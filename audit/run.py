@@ -4,19 +4,27 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeAlias
+
+import msgspec
 
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Finding, Kind, PartitionResult, finding
+from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import judge_locally
 from minibroker.audit.report import AuditReport, Meta, make_report, write_report
 
 SPARK, LOCAL = "spark", "local"
 ENGINES = (SPARK, LOCAL)
+LOOKS_MAX = 3
+"""Of partitions that look wrong and change while they are read; a live cluster is soon still enough."""
+
+Judge: TypeAlias = Callable[[Inventory], list[PartitionResult]]
 
 
 def run_audit(
@@ -44,7 +52,14 @@ def run_audit(
     progress("looking for replicas")
     inventory = discover(given)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
-    results = _judge(inventory, engine, acked, records or acked is not None, master, progress)
+    with _engine(engine, acked, records or acked is not None, master, progress) as judge:
+        results = judge(inventory)
+        for _ in range(LOOKS_MAX - 1):
+            fresh = _changed_suspects(results, inventory, given)
+            if not fresh.replicas:
+                break
+            progress("looking again at partitions that changed while they were read")
+            inventory, results = _replaced(inventory, fresh, results, judge(fresh))
     meta = Meta(
         run_id=uuid.uuid4().hex,
         started=started.isoformat(timespec="seconds"),
@@ -64,16 +79,13 @@ def run_audit(
     return report
 
 
-def _judge(
-    inventory: Inventory,
-    engine: str,
-    acked: str | None,
-    with_values: bool,
-    master: str | None,
-    progress: Callable[[str], None],
-) -> list[PartitionResult]:
+@contextmanager
+def _engine(
+    engine: str, acked: str | None, with_values: bool, master: str | None, progress: Callable[[str], None]
+) -> Iterator[Judge]:
     if engine == LOCAL:
-        return judge_locally(inventory, acked, with_values=with_values, progress=progress)
+        yield lambda inventory: judge_locally(inventory, acked, with_values=with_values, progress=progress)
+        return
     # Lazily: the local engine needs neither Spark nor pyarrow.
     from minibroker.audit.spark_session import spark_session
 
@@ -81,7 +93,33 @@ def _judge(
     with spark_session(master) as session:
         from minibroker.audit.spark_job import judge_on_spark
 
-        return judge_on_spark(session, inventory, acked, with_values=with_values, progress=progress)
+        yield lambda inventory: judge_on_spark(session, inventory, acked, with_values=with_values, progress=progress)
+
+
+def _changed_suspects(results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...]) -> Inventory:
+    """Partitions of running brokers that look wrong and have changed since: a truncation may have been half seen."""
+    suspects = {
+        (result.topic, result.partition)
+        for result in results
+        if has_errors(result.findings) and not all(replica.cleanly_stopped for replica in result.replicas)
+    }
+    if not suspects:
+        return msgspec.structs.replace(inventory, replicas=())
+    before = set(inventory.replicas)
+    fresh = discover(given)
+    changed = {(facts.topic, facts.partition) for facts in fresh.replicas if facts not in before} & suspects
+    chosen = tuple(facts for facts in fresh.replicas if (facts.topic, facts.partition) in changed)
+    return msgspec.structs.replace(fresh, replicas=chosen)
+
+
+def _replaced(
+    inventory: Inventory, fresh: Inventory, results: list[PartitionResult], again: list[PartitionResult]
+) -> tuple[Inventory, list[PartitionResult]]:
+    names = {(facts.topic, facts.partition) for facts in fresh.replicas}
+    newer = {(result.topic, result.partition): result for result in again if (result.topic, result.partition) in names}
+    kept = tuple(facts for facts in inventory.replicas if (facts.topic, facts.partition) not in names)
+    merged = msgspec.structs.replace(inventory, replicas=kept + fresh.replicas)
+    return merged, [newer.get((result.topic, result.partition), result) for result in results]
 
 
 def _directory_findings(inventory: Inventory) -> list[Finding]:

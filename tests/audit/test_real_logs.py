@@ -62,7 +62,7 @@ async def test_cleanly_stopped_logs_are_identical_without_a_note(tmp_path: Path)
     result = judged(tmp_path)
     assert result.findings == ()
     assert (result.verdict, result.judged_offsets, result.total_offsets) == (Verdict.IDENTICAL, 50, 50)
-    assert len(list((tmp_path / "broker-1" / "lines-0").glob("*.index"))) > 3, "there was something to check"
+    assert len(list((tmp_path / "broker-1" / "lines-0").glob("*.index"))) > 1, "there was something to check"
 
 
 async def test_killed_brokers_logs_are_identical_and_nothing_is_wrong(tmp_path: Path) -> None:
