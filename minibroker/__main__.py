@@ -2,6 +2,7 @@
 
 import click
 
+from minibroker import __version__
 from minibroker.command_line import LazyGroup, exit_with, run_command_line
 
 COMMANDS = {
@@ -28,7 +29,7 @@ COMMANDS = {
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="minibroker", prog_name="minibroker")
+@click.version_option(__version__, prog_name="minibroker")
 def minibroker() -> None:
     """A small replicated log: three brokers, leader epochs, in-sync replicas, and an audit that proves them equal.
 

@@ -22,6 +22,7 @@ EXIT_FOUND_WRONG = 10
 EXIT_INTERRUPTED = 130
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+DEFAULT_DATA_DIRECTORY = "./minibroker-data"
 PROGRESS_AFTER_S = 2.0
 """Progress that ends sooner than a reader could read it is noise."""
 PROGRESS_EVERY_S = 0.2
@@ -138,11 +139,24 @@ def bootstrap_option(function: F) -> F:
         "bootstrap_servers",
         metavar="HOST:PORT,...",
         envvar="MINIBROKER_BOOTSTRAP_SERVERS",
-        default=DEFAULT_BOOTSTRAP_SERVERS,
-        show_default=f"$MINIBROKER_BOOTSTRAP_SERVERS, then {DEFAULT_BOOTSTRAP_SERVERS}",
+        default=default_servers,
+        show_default=f"the cluster in ./minibroker-data, else {DEFAULT_BOOTSTRAP_SERVERS}",
         callback=_check_servers,
         help="Brokers to ask first; one that answers is enough.",
     )(function)
+
+
+def default_servers() -> str:
+    """All brokers of the cluster that `cluster up` started here, so that any of them may be down; else one address."""
+    directory = os.environ.get("MINIBROKER_DATA_DIR") or DEFAULT_DATA_DIRECTORY
+    try:
+        with open(os.path.join(directory, "cluster.json"), "rb") as file:
+            import json
+
+            brokers = json.load(file)["brokers"]
+            return ",".join(f"127.0.0.1:{int(brokers[number]['port'])}" for number in sorted(brokers))
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_BOOTSTRAP_SERVERS
 
 
 def _check_servers(ctx: click.Context, param: click.Parameter, value: str) -> str:

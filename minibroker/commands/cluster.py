@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from minibroker.command_line import (
+    DEFAULT_DATA_DIRECTORY,
     EXIT_FINE,
     EXIT_FOUND_WRONG,
     CommandFailed,
@@ -47,7 +48,7 @@ def data_dir_option(function: F) -> F:
         "data_dir",
         envvar="MINIBROKER_DATA_DIR",
         type=click.Path(path_type=Path, file_okay=False),
-        default="./minibroker-data",
+        default=DEFAULT_DATA_DIRECTORY,
         show_default=True,
         help="Holds everything of this cluster.",
     )(function)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from minibroker.command_line import (
+    DEFAULT_DATA_DIRECTORY,
     EXIT_FINE,
     EXIT_FOUND_WRONG,
     bootstrap_option,
@@ -17,7 +18,7 @@ from minibroker.command_line import (
 
 @click.command()
 @bootstrap_option
-@click.option("--data-dir", envvar="MINIBROKER_DATA_DIR", default="./minibroker-data", show_default=True)
+@click.option("--data-dir", envvar="MINIBROKER_DATA_DIR", default=DEFAULT_DATA_DIRECTORY, show_default=True)
 @click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Of the first broker.")
 @click.option("--zookeeper-port", type=click.IntRange(1, 65535), default=2181, show_default=True)

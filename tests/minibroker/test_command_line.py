@@ -3,12 +3,15 @@
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from minibroker import __version__
 from minibroker.__main__ import minibroker
+from minibroker.cluster_file import write_cluster_file
 from minibroker.command_line import (
     EXIT_COULD_NOT,
     EXIT_FINE,
@@ -16,12 +19,14 @@ from minibroker.command_line import (
     EXIT_USAGE,
     CommandFailed,
     LazyGroup,
+    default_servers,
     human_bytes,
     print_json,
     print_table,
     run_async,
     run_command_line,
 )
+from minibroker.local_cluster import LocalCluster
 
 
 def groups() -> list[LazyGroup]:
@@ -56,6 +61,11 @@ def test_every_command_takes_json() -> None:
     assert without == []
 
 
+def test_version_is_printed() -> None:
+    result = CliRunner().invoke(minibroker, ["--version"])
+    assert (result.exit_code, result.output) == (EXIT_FINE, f"minibroker, version {__version__}\n")
+
+
 def test_unknown_command_is_usage_error_with_suggestion() -> None:
     result = CliRunner().invoke(minibroker, ["prodce"])
     assert result.exit_code == EXIT_USAGE
@@ -68,6 +78,15 @@ def test_bootstrap_servers_come_from_the_environment() -> None:
     )
     assert result.exit_code == EXIT_COULD_NOT
     assert "127.0.0.1:1" in result.output
+
+
+def test_without_a_word_the_local_cluster_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MINIBROKER_DATA_DIR", str(tmp_path))
+    assert default_servers() == "localhost:9092"
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 2, port=19_092).record)
+    assert default_servers() == "127.0.0.1:19092,127.0.0.1:19093"
+    (tmp_path / "cluster.json").write_text("[]")
+    assert default_servers() == "localhost:9092"
 
 
 @pytest.mark.parametrize("servers", ["a:b", ":9092", "host:0", "host:70000", ","])
