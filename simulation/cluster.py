@@ -108,7 +108,7 @@ class SimulatedCluster:
         """Wait in virtual time."""
         try:
             async with asyncio.timeout(seconds):
-                while not condition():
+                while not condition():  # noqa: ASYNC110  (conditions are looked at from outside, nobody signals them)
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise AssertionError(f"{what} did not come true within {seconds} virtual seconds") from None

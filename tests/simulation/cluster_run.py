@@ -30,14 +30,16 @@ async def _live(cluster: SimulatedCluster, report: Report) -> None:
     doors, servers = cluster.client_runtime(), cluster.bootstrap_servers
     async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
         await admin.create_topic("story", partitions=2, replication_factor=3)
+    killed = 0
     async with Producer(bootstrap_servers=servers, acks="all", linger_ms=1, runtime=doors) as producer:
         for number in range(RECORDS):
             if number == KILL_AT:
-                killed = cluster.leader("story", 0)
-                assert killed is not None
+                killed = cluster.leader("story", 0) or 0
                 cluster.kill(killed)
             value = b"value-%d" % number
             metadata = await producer.send_and_wait("story", value, partition=number % 2)
+            assert metadata.offset is not None
+            assert metadata.leader_epoch is not None
             report.acked[metadata.partition, metadata.offset] = value
             report.epochs.add(metadata.leader_epoch)
     cluster.start(killed)

@@ -56,6 +56,11 @@ def _fetch(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
         stage.fetch(int(follower), hold=options.get("hold"), eligible="ineligible" not in options, **numbers)
 
 
+def _follow(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
+    for follower in plain:
+        stage.follow(int(follower))
+
+
 def _restart(stage: Stage, plain: list[str], options: dict[str, str]) -> None:
     stage.actors[int(plain[0])].restart(int(options["keep"]) if "keep" in options else None)
 
@@ -66,7 +71,7 @@ _COMMANDS: dict[str, Callable[[Stage, list[str], dict[str, str]], Any]] = {
     "produce": _produce,
     "fetch": _fetch,
     "ask": lambda s, p, o: s.ask(int(p[0]), hold=o.get("hold")),
-    "follow": lambda s, p, o: [s.follow(int(b)) for b in p],
+    "follow": _follow,
     "ends": lambda s, p, o: s.ends(int(p[0])),
     "deliver": lambda s, p, o: s.deliver(p[0]),
     "read": lambda s, p, o: s.say(f"reads {s.read(int(p[0]), int(o.get('at', '0')))}"),
