@@ -55,7 +55,10 @@ class Chores:
         async def loop() -> None:
             while True:
                 await asyncio.sleep(interval_ms / 1000)
-                chore()
+                try:
+                    chore()
+                except DiskError as error:
+                    self._manager.disk_failed(error)
 
         group.create_task(loop(), name=f"chore-{name}")
 
