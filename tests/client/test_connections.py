@@ -141,3 +141,19 @@ def test_a_call_on_metadata_ends_at_its_deadline(cluster: FakeCluster) -> None:
         await client.close()
 
     cluster.run(main)
+
+
+def test_a_broker_that_hangs_is_asked_for_metadata_last(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        client = Cluster(runtime, settings(Address("broker1", PORT)))
+        await client.start()
+        for broker in cluster.brokers:
+            await client.acquire(broker, Deadline(1_000))
+        cluster.world.pause("broker1")
+        start = asyncio.get_running_loop().time()
+        for _ in range(8):
+            await client.refresh(Deadline(10_000))
+        assert asyncio.get_running_loop().time() - start < 6, "it was waited for more than once or twice"
+        await client.close()
+
+    cluster.run(main)

@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.client.consumer import Consumer
 from minibroker.client.errors import (
+    CallTimedOut,
     InvalidCall,
     OffsetOutOfRange,
 )
@@ -15,6 +16,7 @@ from minibroker.protocol.messages import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
+    ListOffsetsRequest,
     Response,
 )
 from minibroker.runtime.ports import Runtime
@@ -214,6 +216,51 @@ def test_a_seek_does_not_wait_for_the_long_poll_under_way(cluster: FakeCluster) 
             return loop.time() - start
 
     assert cluster.run(main) < 0.1
+
+
+def test_nothing_is_handed_out_while_the_position_is_being_asked_for(cluster: FakeCluster) -> None:
+    """A long poll that was under way may still bring records; they belong to the position that was given up."""
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, fetch_max_wait_ms=30_000) as consumer:
+            for _ in range(10):
+                await consumer.getone(timeout_ms=1_000)
+            await consumer.getmany(timeout_ms=1_000)
+            cluster.intercept = lambda broker, request: isinstance(request.body, ListOffsetsRequest) or None
+            with pytest.raises(CallTimedOut, match="the position in t-0 is not known"):
+                await consumer.seek_to_end(timeout_ms=1_000)
+            fill(cluster, 5)
+            assert await consumer.getmany(timeout_ms=1_000) == {}
+            assert consumer.connection_state(T0).state == "no-position"
+
+    cluster.run(main)
+
+
+def test_a_leader_is_not_asked_while_one_of_its_partitions_has_no_room(cluster: FakeCluster) -> None:
+    """Else each long poll would leave that partition out, and it would stand still for as long as the poll takes."""
+    cluster.add_topic("six", 6)
+    full, empty = TopicPartition("six", 0), TopicPartition("six", 3)
+    assert cluster.partitions[full].leader == cluster.partitions[empty].leader
+    fill(cluster, 1_000, topic="six")
+
+    async def main(runtime: Runtime) -> None:
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=1_000,
+            runtime=runtime,
+        ) as consumer:
+            consumer.assign([full, empty])
+            await asyncio.sleep(10)
+            assert cluster.asked(FetchRequest) == 2
+            start = asyncio.get_running_loop().time()
+            seen = 0
+            while seen < 1_000:
+                seen += len((await consumer.getmany(timeout_ms=1_000))[full])
+            assert asyncio.get_running_loop().time() - start < 0.4
+
+    cluster.run(main)
 
 
 def test_pause_keeps_the_place_and_resume_goes_on(cluster: FakeCluster) -> None:

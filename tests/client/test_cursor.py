@@ -140,6 +140,13 @@ def unread_at_10_of_epoch_3() -> Cursor:
     return cursor
 
 
+def test_a_position_found_under_an_older_epoch_is_validated_before_the_first_fetch() -> None:
+    cursor = Cursor(PARTITION, OffsetReset.LATEST, 1_000)
+    cursor.learn_leader(1, 3)
+    cursor.settle_reset(cursor.generation, 10, 2)
+    assert cursor.needs_validation
+
+
 def test_a_truncation_below_an_end_that_nobody_read_from_is_followed_quietly() -> None:
     cursor = unread_at_10_of_epoch_3()
     assert validate(cursor, 2, 7) is None

@@ -175,6 +175,33 @@ def test_send_waits_while_memory_is_used_up_and_goes_on_when_it_is_free(cluster:
     assert cluster.partition("t").values() == numbered(20_000)
 
 
+def test_a_small_batch_under_way_takes_no_more_memory_than_it_weighs(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=2_000, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+            assert producer.buffered_bytes == 0
+            on_produce(cluster, True)
+            delivery = await producer.send("t", b"b")
+            await asyncio.sleep(0.1)
+            assert 0 < producer.buffered_bytes < 200
+            with pytest.raises(DeliveryTimedOut):
+                await delivery
+            assert producer.buffered_bytes == 0
+
+    cluster.run(main)
+
+
+def test_a_broker_is_told_to_give_up_before_we_do(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, request_timeout_ms=5_000, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"a")
+
+    cluster.run(main)
+    _, request = cluster.requests[ProduceRequest][0]
+    assert isinstance(request, ProduceRequest)
+    assert request.timeout_ms == 4_500
+
+
 def test_send_gives_up_waiting_for_memory_after_max_block(cluster: FakeCluster) -> None:
     refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
 
