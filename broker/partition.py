@@ -127,6 +127,17 @@ class Partition:
         if config != self.state.config:
             self.handle(ev.ConfigChanged(config=config, now_ms=self.services.now_ms()))
 
+    def log_healed(self) -> None:
+        """Its directory is well again: the log, not what was decided meanwhile, says what it holds."""
+        self.state.producers = self.log.producers
+        self.handle(
+            ev.LogHealed(
+                log_start_offset=self.log.log_start_offset,
+                log_end_offset=self.log.log_end_offset,
+                epoch_entries=tuple(self.log.epoch_entries()),
+            )
+        )
+
     # ---------------------------------------------------------------------------------------------------- perform
     def _perform(self, effects: Sequence[ev.Effect]) -> None:
         for effect in effects:

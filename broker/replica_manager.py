@@ -456,7 +456,7 @@ class ReplicaManager:
         """There is room again: offer the replicas to the controller anew."""
         log.info("log directory %s has room again", self.log_directory.path)
         for partition in self.partitions.values():
-            partition.handle(ev.LogHealed())
+            partition.log_healed()
         self.on_log_directory_changed()
 
     def _own(self, work: Coroutine[None, None, None], name: str) -> None:

@@ -220,18 +220,18 @@ def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[Effect])
 
 
 def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[Effect]) -> None:
-    """Cut log and history. The history is cut also when no record is (KAFKA-10706)."""
-    if state.epoch_history.truncate_to(min(end_offset, state.log_end_offset)):
-        effects.append(WriteEpochHistory(sync=True))
-    if end_offset >= state.log_end_offset:
-        return
+    """Cut log and history. The history is cut also when no record is (KAFKA-10706). The log comes first: if that fails,
+    what is stored of the history still tells of all that the log holds."""
+    is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))
     if end_offset < state.log_start_offset:
         effects.append(ResetTo(offset=end_offset))
         _log_is(state, end_offset, end_offset)
-        return
-    below = end_offset < state.high_watermark
-    effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
-    _log_is(state, state.log_start_offset, end_offset)
+    elif end_offset < state.log_end_offset:
+        below = end_offset < state.high_watermark
+        effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
+        _log_is(state, state.log_start_offset, end_offset)
+    if is_history_cut:
+        effects.append(WriteEpochHistory(sync=True))
 
 
 def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:

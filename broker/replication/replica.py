@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.follower import (
     begin_following,
     on_epoch_end_answered,
@@ -217,8 +218,13 @@ def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Ef
 
 
 def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Effect]) -> None:
-    if state.role is Role.OFFLINE:
-        state.role = Role.NONE
+    if state.role is not Role.OFFLINE:
+        return
+    state.role = Role.NONE
+    state.epoch_history = EpochHistory(event.epoch_entries)
+    on_log_truncated(
+        state, ev.LogTruncated(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ changes around it
