@@ -64,8 +64,8 @@ class LogFailed(Event, frozen=True, kw_only=True):
 
 
 class LogHealed(Event, frozen=True, kw_only=True):
-    """There is room again. The role comes with the next LeaderAndIsr. What was decided when the disk refused may not have
-    been done: the log is as these say."""
+    """There is room again. The role comes with the next LeaderAndIsr. What was decided when the disk refused may not
+    have been done: the log is as these say."""
 
     log_start_offset: int
     log_end_offset: int
