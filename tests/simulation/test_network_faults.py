@@ -52,6 +52,18 @@ async def test_delivery_takes_time(link: Link) -> None:
 
 
 @in_a_world
+async def test_every_byte_arrives_whatever_the_clock_says(link: Link) -> None:
+    """Adding a delay to the time and taking it off again may miss the time by the last bit."""
+    await link.open()
+    source = link.world.random("pauses")
+    for sent in range(1, 3_001):
+        await asyncio.sleep(source.expovariate(100))
+        link.client.transport.write(b"x")
+        async with asyncio.timeout(5):
+            await link.server.until_received(sent)
+
+
+@in_a_world
 async def test_a_slow_link_delays_one_way(link: Link) -> None:
     await link.open()
     link.world.network.slow_links["client", "server"] = 3.0
