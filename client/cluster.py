@@ -214,7 +214,8 @@ class Cluster:
                 continue
             self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
             self._answered_by = address
-            self._avoid = None
+            if self._avoid == address:
+                self._avoid = None
             return
         raise ClusterUnreachable(
             f"no broker answers; tried {'; '.join(reasons.values())}. Start the brokers or check bootstrap_servers"

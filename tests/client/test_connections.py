@@ -153,7 +153,7 @@ def test_a_broker_that_hangs_is_asked_for_metadata_last(cluster: FakeCluster) ->
         start = asyncio.get_running_loop().time()
         for _ in range(8):
             await client.refresh(Deadline(10_000))
-        assert asyncio.get_running_loop().time() - start < 6, "it was waited for more than once or twice"
+        assert asyncio.get_running_loop().time() - start < 4, "it was waited for more than once"
         await client.close()
 
     cluster.run(main)

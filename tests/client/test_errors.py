@@ -1,6 +1,8 @@
 """The tree of errors: drawn as it is, importable, and telling what is known."""
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -71,3 +73,10 @@ def test_public_names_can_be_imported(name: str) -> None:
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Prodcer'"):
         minibroker.Prodcer  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """Every start of the command line pays for it."""
+    program = "import sys, minibroker; print(*sorted(set(sys.modules) & {'asyncio', 'msgspec', 'uvloop', 'kazoo'}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
