@@ -32,6 +32,9 @@ class UnsyncedFiles:
         self._paths[path] = None
         self._directories[path.rpartition("/")[0]] = None
 
+    def holds(self, path: str) -> bool:
+        return path in self._paths
+
     def add_directory(self, path: str) -> None:
         self._directories[path] = None
 
@@ -125,5 +128,6 @@ async def _sync(log: "PartitionLog", target: int) -> None:
     replaced = log.deleted or log.cut_to is not None or any(segment not in log.segments for segment in segments)
     if missing is not None and not replaced:
         raise log.failed(DiskError(f"{missing} has vanished"))
+    log.were_synced()
     reached = target if log.cut_to is None else min(target, log.cut_to)
     log.recovery_point = max(log.recovery_point, min(reached, log.log_end_offset))

@@ -360,6 +360,8 @@ class LogDirectory:
                 if isinstance(error, DiskError):
                     self.storage.failed(error)
                 raise
+            for log, _ in taken:
+                log.were_synced()
 
     # -------------------------------------------------------------------------------------------------------- closing
     async def close(

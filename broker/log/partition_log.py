@@ -75,6 +75,9 @@ class PartitionLog:
         self.producers: ProducerStates = loaded.producers
         self.deleted = False
         self.unsynced = UnsyncedFiles()
+        self.cut_is_unsynced = False
+        """Whether a power cut may bring back what was cut from the last segment. It is not closed until then: the old
+        tail in front of newer segments would be a log that no leader ever had."""
         self.snapshots = loaded.snapshots
         self.segments = [
             Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes)
@@ -91,6 +94,8 @@ class PartitionLog:
         """Lowest truncation since the running flush began: what it synced above is gone."""
         if not self.segments:
             self._start_empty_at(self.log_end_offset)
+        elif not loaded.report.clean:
+            self._note_cut()  # perhaps by the process before
 
     # -------------------------------------------------------------------------------------------------------- reading
     @property
@@ -187,18 +192,20 @@ class PartitionLog:
             raise self.failed(error) from None
 
     def _may_roll(self, incoming_bytes: int, end_offset: int) -> bool:
-        if self.recovery_point >= self.checkpointed_recovery_point:
+        if self.recovery_point >= self.checkpointed_recovery_point and not self.cut_is_unsynced:
             return True
         return self.segments[-1].is_exhausted(incoming_bytes, end_offset)
 
     def _roll(self) -> Segment:
         """Begin a new segment at the log's end. The old one is to be flushed (`flush(closed_only=True)`)."""
         closed = self.segments[-1]
+        closed.save_index()
+        for path in closed.index_paths:
+            self.unsynced.add(path)
+        self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
         segment = self._new_segment(self.log_end_offset)
         segment.file()
         self.segments.append(segment)
-        self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
-        closed.save_index()
         return segment
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -228,6 +235,7 @@ class PartitionLog:
             while self.segments[-1].base_offset > end_offset:
                 self._discard(self.segments.pop(), sync=True)
             end = self.segments[-1].truncate_to(end_offset)
+            self._note_cut()
             self._set_end(end)
             self._set_start(min(self.log_start_offset, end))
             self._rebuild_producers(end)
@@ -246,6 +254,7 @@ class PartitionLog:
             self.recovery_point = offset
             self._set_end(offset)
             self._start_empty_at(offset)
+            self.cut_is_unsynced = False
         except DiskError as error:
             raise self.failed(error) from None
 
@@ -254,7 +263,15 @@ class PartitionLog:
         the next `delete_expired_segments`."""
         assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
         self.log_start_offset = max(self.log_start_offset, start_offset)
-        self.recovery_point = max(self.recovery_point, self.log_start_offset)
+
+    def _note_cut(self) -> None:
+        self.cut_is_unsynced = True
+        self.unsynced.add(self.segments[-1].log_path)
+
+    def were_synced(self) -> None:
+        """What `unsynced` held when the sync began is on the disk; it holds what came since."""
+        if not self.unsynced.holds(self.segments[-1].log_path):
+            self.cut_is_unsynced = False
 
     def _set_start(self, start: int) -> None:
         if start < self.log_start_offset:
@@ -307,7 +324,7 @@ class PartitionLog:
                     self._roll()
             first_kept = self.segments[count].base_offset if count else self.log_start_offset
             self.log_start_offset = max(self.log_start_offset, first_kept)
-            self.recovery_point = max(self.recovery_point, self.log_start_offset)
+            self.recovery_point = max(self.recovery_point, first_kept if count else 0)
             for segment in self.segments[:count]:
                 self._discard(segment, sync=False)
             del self.segments[:count]

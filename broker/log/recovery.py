@@ -106,13 +106,20 @@ class _Loader:
             segments=self.segments,
             log_start_offset=start,
             log_end_offset=end,
-            recovery_point=max(min(self.recovery_point, end), start),
+            recovery_point=self._safe_recovery_point(end) if self.segments else start,
             epochs=epochs,
             epochs_on_disk=epochs == self.stored_epochs,
             producers=self.producers,
             snapshots=self.snapshots,
             report=self.report,
         )
+
+    def _safe_recovery_point(self, end: int) -> int:
+        """After an unclean stop at most the start of the last segment: a cut may have lowered the recovery point after
+        the checkpoint, and what was appended behind the cut was not synced. Segments are not closed before that
+        checkpoint is written, so the earlier ones can be believed."""
+        known = end if self.report.clean else self.segments[-1].base_offset
+        return max(min(self.recovery_point, known), self.segments[0].base_offset)
 
     # ---------------------------------------------------------------------------------------------- after a clean stop
     def _trusted_end(self) -> int | None:
@@ -130,17 +137,21 @@ class _Loader:
             index = read_index(self.disk, segment.path, segment.size, self.interval_bytes)
         except (CorruptIndex, FileMissing):
             index = SegmentIndex(self.interval_bytes)  # slower, as true; the segment rebuilds it when it is needed
+        stale = False
         end, expected = segment.base_offset, None if len(index) else segment.base_offset
         file = self.disk.open(segment.path + LOG_SUFFIX)
         try:
-            for _, header in walk_headers(file, index.last_position, segment.size):
+            for position, header in walk_headers(file, index.last_position, segment.size):
                 if expected is not None and header.base_offset != expected:
                     return None
                 end = expected = header.end_offset
+                stale = stale or index.is_due(position)
         except CorruptBatch:
             return None
         finally:
             file.close()
+        if stale:  # it was not written since; the segment rebuilds it
+            segment.remove_indexes(self.disk)
         return end
 
     # ------------------------------------------------------------------------------------------------------- recovery
@@ -153,7 +164,6 @@ class _Loader:
         base = self.segments[first].base_offset
         self._distrust_epochs_of_another_log(self.segments[first])
         self._replay_up_to(base)
-        self.snapshots.remove_above(base)  # they may speak of a tail that is lost
         end = base
         number = first
         while number < len(self.segments):
@@ -237,6 +247,7 @@ class _Loader:
                 self._note(f"{segment.path}{LOG_SUFFIX} is damaged at position {position}: {reason}")
                 self.report.bytes_cut += segment.size - position
                 file.truncate(position)
+                file.sync()
                 segment.size = position
         finally:
             file.close()
@@ -269,7 +280,7 @@ class _Loader:
         """Producer states as of `end`: the newest snapshot and the headers behind it. Epochs that began below `end`."""
         self.epochs.keep_below(end)
         offset, self.producers = self.snapshots.newest(end)
-        self.snapshots.remove_above(end)
+        self.snapshots.remove_above(end)  # they may speak of a tail that is lost
         for header in self._headers(offset or 0, end):
             if header.producer_id >= 0:
                 self.producers.update(header)

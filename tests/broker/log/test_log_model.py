@@ -161,9 +161,9 @@ class LogModel(RuleBasedStateMachine):
         self.reopen()
         there = stored_batches(self.log)
         assert self.ever_written.issuperset(batch for _, batch in there)
-        survivors = [batch for header, batch in self.batches if header.end_offset <= self.synced]
-        first_kept = self.batches[0][0].base_offset if self.batches else 0
-        assert [batch for header, batch in there if header.base_offset >= first_kept][: len(survivors)] == survivors
+        survivors = [batch for header, batch in self.batches if self.start < header.end_offset <= self.synced]
+        readable = [batch for header, batch in there if header.end_offset > self.start]
+        assert readable[: len(survivors)] == survivors
         assert self.log.log_start_offset <= self.start or not survivors
         self.batches = [(header, bytearray(batch)) for header, batch in there]
         self.start, self.end = self.log.log_start_offset, self.log.log_end_offset
