@@ -45,10 +45,13 @@ class ControllerLink:
         self._request_timeout_ms = request_timeout_ms
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
+        self._unheard: dict[TopicPartition, None] = {}
+        """Replicas that failed since the controller last heard. Well again or not: only a new epoch gives them a role."""
         self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
         """A log directory failed or healed: tell the controller."""
+        self._unheard.update(dict.fromkeys(self._offline_partitions()))
         self._healing_reports_due = HEALING_REPORTS
         self._changed.set()
 
@@ -62,12 +65,13 @@ class ControllerLink:
             await self._changed.wait()
             self._changed.clear()
             is_told = await self._report()
-            if not is_told or (self._healing_reports_due and not self._offline_partitions()):
+            if not is_told or self._unheard or (self._healing_reports_due and not self._offline_partitions()):
                 await asyncio.sleep(REPORT_RETRY_MS / 1000)
                 self._changed.set()
 
     async def _report(self) -> bool:
-        offline = tuple(self._offline_partitions())
+        unheard = dict(self._unheard)
+        offline = tuple(sorted({*self._offline_partitions(), *unheard}))
         epoch = self._broker_epoch()
         if epoch is None:
             return False
@@ -79,6 +83,7 @@ class ControllerLink:
             return False
         is_repeated = self._reported == (epoch, offline)
         self._reported = (epoch, offline)
+        self._unheard = {each: None for each in self._unheard if each not in unheard}
         if not offline and self._healing_reports_due == due:
             self._healing_reports_due -= 1
         if not is_repeated:

@@ -174,7 +174,7 @@ class ReplicaManager:
         except DiskError as error:
             self.disk_failed(error)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if partition.state.role is Role.OFFLINE:
+        if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         event = ev.LeaderAndIsrReceived(
             now_ms=self.now_ms(),
@@ -189,7 +189,7 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         partition.configure(self._replication_config(topic_config), log_config(topic_config))
         partition.handle(event)
-        return ErrorCode.NONE
+        return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
 
     def _opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """The partition, with its log; created where there is none, or where the name stood for another topic."""

@@ -68,6 +68,8 @@ def is_stale(state: ReplicaState, event: ev.LeaderAndIsrReceived) -> bool:
     (KAFKA-13790); after StopReplica or fencing the same word counts again."""
     if state.leader_epoch is None or event.leader_epoch > state.leader_epoch:
         return False
+    if event.leader_id == state.config.broker_id and event.leader_epoch == state.forfeited_epoch:
+        return True
     return event.leader_epoch < state.leader_epoch or event.partition_epoch < state.partition_epoch
 
 
@@ -211,6 +213,8 @@ def _on_broker_unfenced(state: ReplicaState, event: ev.BrokerUnfenced, effects: 
 
 def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Effect]) -> None:
     """Nothing of this log can be trusted or served until its directory is well (KAFKA-10778)."""
+    if state.is_leader:
+        state.forfeited_epoch = state.leader_epoch
     _leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
     state.role = Role.OFFLINE
     state.leader_id = None

@@ -137,6 +137,9 @@ class ReplicaState(Struct, kw_only=True):
     """Sorted by required_offset."""
     sync_waiters: list[ProduceWaiter] = field(default_factory=list)
     """acks=1 with flushing on: answered once the leader's own fsync covers them."""
+    forfeited_epoch: int | None = None
+    """Epoch in which this replica led when its log failed. It leads no more in it: a proposal of that time may still be
+    applied, and its set has not been counted since (KIP-497)."""
     shrink_waits_for_sync: int | None = None
     """Log end that must be synced before the ISR may fall below the minimum (hardening rule 4)."""
 
@@ -146,6 +149,10 @@ class ReplicaState(Struct, kw_only=True):
     @property
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
+
+    @property
+    def is_offline(self) -> bool:
+        return self.role is Role.OFFLINE
 
     @property
     def effective_min_insync_replicas(self) -> int:

@@ -67,8 +67,21 @@ def test_failing_and_healing_are_told() -> None:
     assert scene.heard[-1] == []
 
 
-def test_healing_is_told_though_the_failure_never_was() -> None:
-    """The controller may know of the failure by another way: this broker's refusal of its LeaderAndIsr."""
+def test_healing_is_told_though_no_replica_ever_failed() -> None:
+    """The controller may know more than there is here: a new replica, refused in answer to its LeaderAndIsr."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.heard
+    assert scene.heard[-1] == []
+
+
+def test_a_failure_is_told_though_it_has_passed() -> None:
+    """The replicas have lost their roles: unless the controller moves the leaders, nobody ever gives them new ones."""
     scene = Scene()
 
     async def story() -> None:
@@ -79,8 +92,7 @@ def test_healing_is_told_though_the_failure_never_was() -> None:
         await asyncio.sleep(2)
 
     scene.play(story)
-    assert scene.heard
-    assert scene.heard[-1] == []
+    assert scene.heard == [[FAILED], [], []]
 
 
 def test_healing_is_told_twice_for_a_refusal_may_still_be_under_way() -> None:

@@ -1,5 +1,7 @@
 """A disk that refuses in the middle of a step: what is believed of the log afterwards is what the log holds."""
 
+import pytest
+
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
 from minibroker.broker.replication.state import ReplicaState, Role
@@ -43,3 +45,17 @@ def test_healing_changes_nothing_where_nothing_failed() -> None:
     role = state.role
     step(state, ev.LogHealed(log_start_offset=0, log_end_offset=0, epoch_entries=()))
     assert (state.role, state.log_end_offset) == (role, 2)
+
+
+@pytest.mark.invariant("I4", "I8")
+def test_a_leader_whose_log_failed_leads_no_more_in_that_epoch() -> None:
+    """A proposal that it has forgotten may still be applied: acting on the set it is told again would not count it."""
+    stage = Stage(3)
+    stage.elect(1)
+    state = stage.actors[1].state
+    step(state, ev.LogFailed())
+    step(state, ev.LogHealed(log_start_offset=0, log_end_offset=0, epoch_entries=()))
+    stage.tell((1,))
+    assert state.role is Role.NONE
+    stage.elect(1)
+    assert state.role is Role.LEADER
