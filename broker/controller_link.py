@@ -46,7 +46,7 @@ class ControllerLink:
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
         self._unheard: dict[TopicPartition, None] = {}
-        """Replicas that failed since the controller last heard. Well or not: only a new epoch gives them a role again."""
+        """What failed since the controller last heard. Well or not, only a new epoch gives them a role again."""
         self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
