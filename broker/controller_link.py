@@ -76,6 +76,7 @@ class ControllerLink:
         if epoch is None:
             return False
         if (epoch, offline) == self._reported if offline else not self._healing_reports_due:
+            self._unheard.clear()  # the controller has not been told anything better of them since
             return True
         due = self._healing_reports_due
         response = await self._ask(_group(offline))

@@ -95,6 +95,20 @@ def test_a_failure_is_told_though_it_has_passed() -> None:
     assert scene.heard == [[FAILED], [], []]
 
 
+def test_a_failure_that_is_known_already_does_not_keep_the_healing_back() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED)
+        await asyncio.sleep(1)
+        await scene.disk(FAILED)
+        await scene.disk()
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.heard == [[FAILED], [], []]
+
+
 def test_healing_is_told_twice_for_a_refusal_may_still_be_under_way() -> None:
     scene = Scene()
 
