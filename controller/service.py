@@ -135,6 +135,9 @@ class ControllerService:
         if self._campaign is not None:
             self._campaign.cancel()
             await asyncio.wait([self._campaign])
+            error = None if self._campaign.cancelled() else self._campaign.exception()
+            if error is not None:  # raised by `run`, unless that is being cancelled at this very moment
+                logger.critical("the controller ended because of a bug", exc_info=error)
         if office is not None:
             await resign(self._coordination, office)
 
@@ -162,10 +165,8 @@ class ControllerService:
                 await self._serve(office)
             except* Deposed as deposed:
                 logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, deposed.exceptions[0])
-            finally:
-                if self._office == office:
-                    self._office = None
-                    self._end_term()
+            self._office = None
+            self._end_term()
 
     async def _serve(self, office: Office) -> None:
         config = self._config

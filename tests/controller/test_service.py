@@ -24,6 +24,7 @@ from minibroker.protocol.messages import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.znodes import PartitionState
+from minibroker.runtime.ports import CoordinationError, CoordinationUnavailable
 from tests.controller.cluster import Candidate, Cluster, simulated
 from tests.controller.facts import T0, leadership
 
@@ -413,6 +414,46 @@ async def test_election_waits_out_a_short_zookeeper_outage(cluster: Cluster) -> 
     await cluster.kill_broker(1)
     await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2, seconds=2)
     assert controller.service.controller_epoch == 1
+
+
+@simulated
+async def test_a_bug_of_our_own_ends_run_and_vacates_the_office(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    candidate = await cluster.candidate("other", 101)
+    await cluster.until(lambda: cluster.brokers[1].requests)
+    term = controller.service._term
+    assert term is not None
+    term.state.brokers.clear()  # corrupt what it knows: the broker's channel is there already
+    await cluster.add_broker(2)
+    async with asyncio.timeout(5):
+        with pytest.raises(ExceptionGroup, match="unhandled errors"):
+            await controller.task
+    await cluster.until(lambda: candidate.service.is_active, seconds=1)
+
+
+@simulated
+async def test_node_that_somebody_removed_is_made_again(cluster: Cluster) -> None:
+    await cluster.start(1)
+    await cluster.observer.delete(znodes.DELETE_TOPICS)
+    await cluster.controller()
+    await cluster.until(lambda: cluster.brokers[1].requests)
+    assert await cluster.observer.exists(znodes.DELETE_TOPICS) is not None
+
+
+@simulated
+async def test_an_answer_nobody_expects_is_asked_again_instead_of_ending_the_process(cluster: Cluster) -> None:
+    await cluster.start(1)
+    store = ClusterStore(cluster.observer, Office(controller_epoch=1, fence_version=1))
+    answers: list[Exception | str] = [CoordinationError("session moved"), CoordinationUnavailable("no link"), "fine"]
+
+    async def ask() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert await store.patiently(ask) == "fine"
 
 
 # -------------------------------------------------------------------------------------------------- AlterPartition

@@ -1,0 +1,55 @@
+"""What the operator reads about a change."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from minibroker.controller.change_lines import INFO, WARNING, describe, level_of, min_insync_replicas
+from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.election import PartitionChange, elect
+from tests.controller.facts import T0, cluster_state, leadership
+
+
+def changed(state: ClusterState) -> PartitionChange:
+    change = elect(state, T0, "broker 1 is gone")
+    assert change is not None
+    return change
+
+
+def test_an_election_names_leader_epoch_isr_and_reason() -> None:
+    change = changed(cluster_state(2, 3, now=leadership(1, 1, 2, 3)))
+    assert describe(change) == "lines-0: leader 1 -> 2, epoch 5 -> 6, ISR [1, 2, 3] -> [2, 3]: broker 1 is gone"
+
+
+def test_what_stays_is_not_drawn_as_a_change() -> None:
+    change = changed(cluster_state(2, 3, now=leadership(2, 1, 2)))
+    assert describe(change) == "lines-0: leader 2, epoch 5 -> 6, ISR [1, 2] -> [2]: broker 1 is gone"
+
+
+def test_a_first_election_comes_from_nothing() -> None:
+    line = describe(changed(cluster_state(1, 2)))
+    assert line == "lines-0: leader None -> 1, epoch None -> 0, ISR None -> [1, 2]: new partition"
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        (cluster_state(2, 3, now=leadership(1, 1, 2, 3)), INFO),
+        (cluster_state(2, now=leadership(1, 1, 2, 3)), WARNING),
+        (cluster_state(2, 3, now=leadership(1, 1)), WARNING),
+        (cluster_state(2, 3, now=leadership(1, 1), unclean=True), WARNING),
+    ],
+    ids=["enough", "too-few", "no-leader", "unclean"],
+)
+def test_a_warning_is_for_what_stops_writes_or_loses_records(state: ClusterState, level: int) -> None:
+    assert level_of(changed(state), min_in_sync=2) == level
+
+
+def test_the_minimum_is_the_topics_and_never_above_the_replicas() -> None:
+    state = cluster_state(1, configs={"min.insync.replicas": "2"})
+    assert min_insync_replicas(state, T0, default=1) == 2
+    state.topics["lines"] = msgspec.structs.replace(state.topics["lines"], assignment={0: (1,)})
+    assert min_insync_replicas(state, T0, default=1) == 1
+    state.topics["lines"] = msgspec.structs.replace(state.topics["lines"], configs={})
+    assert min_insync_replicas(state, T0, default=3) == 1
