@@ -22,6 +22,8 @@ PENDING_MAX = 10_000
 """Requests one connection may wait for; callers keep far fewer in flight."""
 WRITE_HIGH_WATER_BYTES = 64 * 1024 * 1024
 """The transport must not pause us: callers bound what they have in flight themselves."""
+WITHOUT_REPLY = 2**31 - 1
+"""Correlation id of requests that nobody answers; no other request has it, so a refusal of one is dropped."""
 
 
 class RpcError(Exception):
@@ -68,20 +70,18 @@ class RpcConnection(asyncio.BufferedProtocol):
 
         No deadline is kept here: the caller has its own (see `forget`). Returns the correlation id.
         """
-        if self.closed or self._transport is None or self._transport.is_closing():
-            raise ConnectionClosed(f"connection to {self.peer} is closed")
+        transport = self._open_transport()
         assert len(self._pending) < PENDING_MAX, f"more than {PENDING_MAX} requests wait for {self.peer}"
         correlation_id = self._next_correlation_id
-        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        frame = encode_request(body, correlation_id, self.client_id)
+        self._next_correlation_id = (correlation_id + 1) % WITHOUT_REPLY
         self._pending[correlation_id] = _Pending(API_OF_REQUEST[type(body)].key.value, on_reply)
-        self._transport.writelines(encode_request(body, correlation_id, self.client_id))
+        transport.writelines(frame)
         return correlation_id
 
     def send_without_reply(self, body: Request) -> None:
         """For Produce with acks=0: nobody will answer."""
-        if self.closed or self._transport is None:
-            raise ConnectionClosed(f"connection to {self.peer} is closed")
-        self._transport.writelines(encode_request(body, 0x7FFFFFFF, self.client_id))
+        self._open_transport().writelines(encode_request(body, WITHOUT_REPLY, self.client_id))
 
     def forget(self, correlation_id: int) -> None:
         """The caller gave up; a late reply is dropped."""
@@ -111,7 +111,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         """Close and wait until the transport is gone."""
-        if self._transport is not None and not self.closed:
+        if self._transport is not None:
             self._transport.abort()
             await self._closed_event.wait()
 
@@ -119,6 +119,11 @@ class RpcConnection(asyncio.BufferedProtocol):
         """Close at once, without waiting."""
         if self._transport is not None and not self.closed:
             self._transport.abort()
+
+    def _open_transport(self) -> Transport:
+        if self.closed or self._transport is None or self._transport.is_closing():
+            raise ConnectionClosed(f"connection to {self.peer} is closed")
+        return self._transport
 
     # --------------------------------------------------------------------------------------------- for the transport
     def connection_made(self, transport: Any) -> None:

@@ -47,7 +47,7 @@ class RpcServer:
         self.budget = MemoryBudget(self.limits.receive_budget_bytes, self.limits.broker_reserve_bytes)
         self.budget.on_release = self._reconsider_soon
         self.unread_replies = UnreadReplies(self.limits.unread_replies_max_bytes, self._reconsider_soon)
-        self.heavy = HeavyRequests(lambda: not self._waiting_is_full and not self.unread_replies.is_full)
+        self.heavy = HeavyRequests(lambda: not self._waiting_is_full and self.unread_replies.has_room())
         self.connections: dict[int, ServerConnection] = {}
         self.parked_cost_bytes = 0
         """Estimated memory of requests that wait for their answer."""

@@ -59,6 +59,11 @@ class UnreadReplies:
             self._on_room()
         return total
 
+    def has_room(self) -> bool:
+        """Whether one more large reply may be made."""
+        self.measure()
+        return not self.is_full
+
     def room(self) -> int:
         """What one more reply may take: half of what is left, so that a few slow readers cannot have it all."""
         return max(0, self._limit_bytes - self.measure()) // 2

@@ -1,0 +1,403 @@
+"""What peers may take together: whoever asks for little is served, whoever asks for much waits, who is stuck goes."""
+
+import asyncio
+import itertools
+import struct
+
+import msgpack
+import msgspec
+import pytest
+
+from minibroker.protocol.messages import ApiKey, ApiVersionsResponse
+from minibroker.runtime.server import IncomingRequest, ServerLimits
+from minibroker.runtime.server_limits import (
+    DECODED_GROWTH,
+    HEAVY_BYTES_PER_SECOND,
+    LIGHT_REQUEST_MAX_BYTES,
+    PARTITION_COST_BYTES,
+    REQUEST_COST_BYTES,
+    SMALL_WAIT_BYTES,
+    STUCK_FRAME_MS,
+    STUCK_READER_MS,
+)
+from tests.runtime.wire_scene import Peer, Scene, framed, light, packed, simulated, sized, until
+
+KIB, MIB = 1024, 1024 * 1024
+NARROW = ServerLimits(receive_budget_bytes=3 * MIB, broker_reserve_bytes=MIB)
+"""Two MiB for clients, one for brokers."""
+
+
+VERSIONS = msgspec.to_builtins(ApiVersionsResponse())
+
+
+def large_part(size: int, of: int = 8 * MIB) -> bytes:
+    """The beginning of a Produce that never ends."""
+    return struct.pack(">I", of) + b"\x95\x00" + b"\x00" * (size - 6)
+
+
+def answer_of(size: int) -> bytes:
+    return framed(b"\x92\x01" + bytes(msgpack.packb({"filler": b"y" * size})))
+
+
+PROBE = 4711
+"""Correlation id of requests that only see whether somebody is served."""
+
+
+async def is_served(peer: Peer) -> float:
+    """Virtual seconds until it was answered."""
+    loop = asyncio.get_running_loop()
+    began, before = loop.time(), peer.answers.count((PROBE, VERSIONS))
+    peer.send(light(PROBE))
+    await until(lambda: peer.answers.count((PROBE, VERSIONS)) > before)
+    return loop.time() - began
+
+
+async def ask_fetch(scene: Scene, peer: Peer) -> IncomingRequest:
+    """A fetch that the handler keeps."""
+    before = len(scene.requests)
+    peer.send(packed(ApiKey.FETCH, {}))
+    await until(lambda: len(scene.requests) > before)
+    return scene.requests[-1]
+
+
+# ----------------------------------------------------------------------------------------------------- receive buffers
+@simulated
+async def test_a_spent_budget_stops_only_those_that_want_more(scene: Scene) -> None:
+    server = await scene.serve(NARROW)
+    modest = await scene.peer("modest")
+    greedy = [await scene.peer(f"greedy-{n}") for n in range(6)]
+    for peer in greedy:
+        peer.send(large_part(MIB))
+    await asyncio.sleep(STUCK_FRAME_MS / 2000)
+    assert server.budget.used_bytes <= 2 * MIB
+    assert not any(peer.closed for peer in greedy)
+    assert await is_served(modest) < 0.1
+
+
+@simulated
+async def test_brokers_keep_their_reserve(scene: Scene) -> None:
+    server = await scene.serve(NARROW)
+    broker = await scene.peer("broker")
+    assert await is_served(broker) < 0.1
+    scene.connection_of(broker).mark_as_broker()
+    for n in range(6):
+        (await scene.peer(f"greedy-{n}")).send(large_part(MIB))
+    await asyncio.sleep(0.2)
+    began = scene.world.loop.time()
+    broker.send(sized(500 * KIB, 1, ApiKey.LEADER_AND_ISR), light(2))
+    await until(lambda: (2, {}) in [(number, {}) for number, _ in broker.answers])
+    assert scene.world.loop.time() - began < 0.1
+    assert server.budget.used_bytes <= 3 * MIB
+
+
+@simulated
+async def test_while_memory_is_short_slow_frames_give_way(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """A producer with an honest batch gets its turn after a second, not after the 30 that half a frame may take."""
+    server = await scene.serve(NARROW)
+    greedy = [await scene.peer(f"greedy-{n}") for n in range(6)]
+    for peer in greedy:
+        peer.send(large_part(MIB))
+    await asyncio.sleep(0.2)
+    honest = await scene.peer("honest")
+    began = scene.world.loop.time()
+    honest.send(packed(ApiKey.PRODUCE, {"topic_data": [], "filler": b"x" * 600 * KIB}, 5))
+    await until(lambda: honest.answers)
+    assert scene.world.loop.time() - began < 2.5 * STUCK_FRAME_MS / 1000
+    gone = [peer.name for peer in greedy if peer.closed]
+    lines = [record.getMessage() for record in caplog.records]
+    assert gone
+    assert sorted(lines) == sorted(
+        f"closing connection from {name}: its request takes too long to come while memory for requests is short"
+        for name in gone
+    )
+    assert not honest.closed
+    assert server.budget.used_bytes <= 2 * MIB
+
+
+@simulated
+async def test_half_frames_are_left_alone_while_memory_is_plenty(scene: Scene) -> None:
+    await scene.serve(NARROW)
+    peer = await scene.peer()
+    peer.send(large_part(100 * KIB))
+    await asyncio.sleep(5 * STUCK_FRAME_MS / 1000)
+    assert not peer.closed
+
+
+@simulated
+async def test_what_idle_connections_hold_is_taken_first(scene: Scene) -> None:
+    server = await scene.serve(NARROW)
+    idle = [await scene.peer(f"idle-{n}") for n in range(5)]
+    for peer in idle:
+        peer.send(packed(ApiKey.PRODUCE, {"filler": b"x" * 200 * KIB}, 1))
+        await until(lambda p=peer: p.answers)  # type: ignore[misc]
+    busy = await scene.peer("busy")
+    busy.send(packed(ApiKey.PRODUCE, {"filler": b"x" * 1800 * KIB}, 1))
+    await until(lambda: busy.answers, 0.5)
+    assert not any(peer.closed for peer in idle)
+    assert server.budget.used_bytes <= 2 * MIB
+
+
+# ------------------------------------------------------------------------------------------------------ large requests
+@simulated
+async def test_large_requests_take_turns_the_smallest_first(scene: Scene) -> None:
+    await scene.serve()
+    sizes = [600 * KIB, 900 * KIB, 20 * KIB, 300 * KIB, 6 * KIB]
+    for index, size in enumerate(sizes):
+        (await scene.peer(f"peer-{index}")).send(sized(size, index))
+        await asyncio.sleep(0.02)
+    neighbour = await scene.peer("neighbour")
+    while len(scene.requests) < len(sizes):
+        assert await is_served(neighbour) < 0.1
+        scene.requests[:] = [request for request in scene.requests if request.correlation_id != PROBE]
+    assert [request.correlation_id for request in scene.requests] == [0, 4, 2, 3, 1], "the first had nobody before it"
+
+
+@simulated
+async def test_large_requests_leave_time_for_others(scene: Scene) -> None:
+    await scene.serve()
+    handled: list[float] = []
+    scene.server.after_requests = lambda: handled.append(scene.world.loop.time())
+    for index in range(5):
+        (await scene.peer(f"peer-{index}")).send(sized(512 * KIB, index))
+    await until(lambda: len(handled) == 5)
+    pauses = [after - before for before, after in itertools.pairwise(handled)]
+    assert min(pauses) >= 512 * KIB / HEAVY_BYTES_PER_SECOND
+
+
+@simulated
+async def test_a_turn_is_not_wasted_on_who_has_gone(scene: Scene) -> None:
+    await scene.serve()
+    last = await scene.peer("last")
+    for index in range(20):
+        peer = await scene.peer(f"gone-{index}")
+        peer.send(sized(900 * KIB, index))
+        await asyncio.sleep(0.1 if index == 0 else 0.002)
+        if index:
+            peer.transport.abort()
+    last.send(sized(901 * KIB, 99))
+    await until(lambda: last.answers, 2 * 900 * KIB / HEAVY_BYTES_PER_SECOND)
+
+
+@simulated
+async def test_small_questions_with_large_answers_are_large_requests(scene: Scene) -> None:
+    """Metadata of all topics, and our own DescribeReplicaState; a Produce never is."""
+    await scene.serve(ServerLimits(unread_replies_max_bytes=100 * KIB), answers_at_once=False)
+    slow = await scene.peer("slow")
+    slow.stop_reading()
+    asked = await ask_fetch(scene, slow)
+    asked.respond_frame([answer_of(600 * KIB)])
+    peers = {key: await scene.peer(f"asks-{key}") for key in (3, 32, 1000, 0, 18)}
+    for key, peer in peers.items():
+        peer.send(packed(key, {}))
+    await asyncio.sleep(STUCK_READER_MS / 2000)
+    assert sorted(request.api_key for request in scene.requests[1:]) == [0, 18], "no memory for large answers now"
+    await until(lambda: len(scene.requests) == 6)
+
+
+# ---------------------------------------------------------------------------------------------------- waiting requests
+@simulated
+async def test_many_partitions_may_wait_only_up_to_the_limit(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(waiting_max_bytes=MIB), answers_at_once=False)
+    refused = 0
+    for index in range(20):
+        peer = await scene.peer(f"peer-{index}")
+        request = await ask_fetch(scene, peer)
+        if not request.park(partitions=100 * KIB // PARTITION_COST_BYTES):
+            refused += 1
+            request.respond(ApiVersionsResponse())
+    assert refused
+    assert server.parked_cost_bytes <= MIB
+    small = await ask_fetch(scene, await scene.peer("small"))
+    assert small.park(partitions=SMALL_WAIT_BYTES // PARTITION_COST_BYTES), "a small one may always wait"
+    broker = await scene.peer("broker")
+    request = await ask_fetch(scene, broker)
+    request.connection.mark_as_broker()
+    before = server.parked_cost_bytes
+    assert request.park(partitions=10_000)
+    assert server.parked_cost_bytes == before, "brokers have no part in clients' limits"
+    for request in scene.requests[:-1]:
+        if not request._ended:
+            request.respond(ApiVersionsResponse())
+
+
+@simulated
+async def test_while_too_much_waits_a_connection_has_one_request_at_a_time(scene: Scene) -> None:
+    limit = 4 * REQUEST_COST_BYTES + 4 * DECODED_GROWTH * len(light())
+    await scene.serve(ServerLimits(waiting_max_bytes=limit), answers_at_once=False)
+    many = await scene.peer("many")
+    many.send(*(light(n) for n in range(20)))
+    await asyncio.sleep(0.5)
+    taken = len(scene.requests)
+    assert taken < 20
+    one = await scene.peer("one")
+    one.send(light(100), light(101))
+    await until(lambda: len(scene.requests) == taken + 1)
+    await asyncio.sleep(0.5)
+    assert [request.correlation_id for request in scene.requests[taken:]] == [100]
+    while len(scene.requests) < 22 or any(not request._ended for request in scene.requests):
+        for request in scene.requests:
+            if not request._ended:
+                request.respond(ApiVersionsResponse())
+        await asyncio.sleep(0.01)
+    assert [request.correlation_id for request in scene.requests if request.correlation_id < 50] == list(range(20))
+    assert scene.server.parked_cost_bytes == 0
+
+
+@simulated
+async def test_a_muted_connection_is_not_heard_for_so_long(scene: Scene) -> None:
+    """What should have waited was answered at once: the next request must not come sooner for it."""
+    await scene.serve(answers_at_once=False)
+    peer, neighbour = await scene.peer(), await scene.peer("neighbour")
+    request = await ask_fetch(scene, peer)
+    request.respond(ApiVersionsResponse())
+    request.connection.mute(3.0)
+    peer.send(light(5), light(6))
+    neighbour.send(light(7))
+    await asyncio.sleep(2.9)
+    assert [request.correlation_id for request in scene.requests[1:]] == [7]
+    await asyncio.sleep(0.2)
+    assert [request.correlation_id for request in scene.requests[1:]] == [7, 5, 6]
+
+
+# ------------------------------------------------------------------------------------------------------ unread replies
+@simulated
+async def test_one_reply_may_take_half_of_what_is_left(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(unread_replies_max_bytes=4 * MIB), answers_at_once=False)
+    assert server.reply_room() == 2 * MIB
+    slow = await scene.peer("slow")
+    slow.stop_reading()
+    (await ask_fetch(scene, slow)).respond_frame([answer_of(2 * MIB)])
+    await asyncio.sleep(0.01)
+    left = 4 * MIB - scene.connection_of(slow).unread_bytes(0.0)
+    assert server.reply_room() == left // 2
+    slow.start_reading()
+    await until(lambda: server.reply_room() == 2 * MIB)
+
+
+@simulated
+async def test_who_reads_nothing_makes_room_when_memory_is_short(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await scene.serve(ServerLimits(unread_replies_max_bytes=2 * MIB), answers_at_once=False)
+    reader, *stuck = [await scene.peer(f"peer-{n}") for n in range(5)]
+    for peer in stuck:
+        peer.stop_reading()
+        (await ask_fetch(scene, peer)).respond_frame([answer_of(MIB)])
+    assert server.reply_room() == 0
+    assert await asyncio.wait_for(_served_at_once(scene, reader), 0.2), "light requests go on"
+    await until(lambda: server.reply_room() > 0, 2 * STUCK_READER_MS / 1000)
+    gone = [connection.peer for connection in scene.closed]
+    assert 0 < len(gone) < 4, "no more than necessary"
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(gone)
+    assert all("unread while memory for replies is short" in line for line in lines)
+    assert reader.name not in gone
+
+
+async def _served_at_once(scene: Scene, peer: Peer) -> bool:
+    before = len(scene.requests)
+    peer.send(light(1))
+    await until(lambda: len(scene.requests) > before)
+    scene.requests[-1].respond(ApiVersionsResponse())
+    await until(lambda: peer.answers)
+    return True
+
+
+@simulated
+async def test_who_reads_slowly_is_not_who_reads_nothing(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(unread_replies_max_bytes=2 * MIB), answers_at_once=False)
+    slow = await scene.peer("slow")
+    (await ask_fetch(scene, slow)).respond_frame([answer_of(3 * MIB)])
+    slow.stop_reading()
+    await asyncio.sleep(0.01)
+    assert server.reply_room() == 0
+    for _ in range(12):
+        slow.start_reading()
+        await asyncio.sleep(0.0001)
+        slow.stop_reading()
+        await asyncio.sleep(STUCK_READER_MS / 2000)
+    assert not slow.closed
+    slow.start_reading()
+    await until(lambda: slow.answers)
+
+
+@simulated
+async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(unread_replies_max_bytes=2 * MIB), answers_at_once=False)
+    broker = await scene.peer("broker")
+    request = await ask_fetch(scene, broker)
+    request.connection.mark_as_broker()
+    broker.stop_reading()
+    request.respond_frame([answer_of(5 * MIB)])
+    await asyncio.sleep(1)
+    assert server.reply_room() == MIB
+    assert not broker.closed
+
+
+# -------------------------------------------------------------------------------------------------------- connections
+@simulated
+async def test_who_never_asked_makes_place_for_a_new_connection(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    server = await scene.serve(ServerLimits(connections_max=5))
+    active = [await scene.peer(f"active-{n}") for n in range(2)]
+    for peer in active:
+        await is_served(peer)
+    silent = [await scene.peer(f"silent-{n}") for n in range(3)]
+    late = await scene.peer("late")
+    assert await is_served(late) < 0.1
+    await until(lambda: silent[0].closed)
+    assert not any(peer.closed for peer in (*active, *silent[1:]))
+    assert len(server.connections) == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        f"5 connections are open: no place, at first for {late.name}"
+    ]
+
+
+@simulated
+async def test_a_flood_of_connections_is_told_in_few_lines(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    server = await scene.serve(ServerLimits(connections_max=10))
+    honest = await scene.peer("honest")
+    await is_served(honest)
+    for _ in range(200):
+        await scene.peer("flood")
+    assert await is_served(honest) < 0.1
+    assert len(server.connections) == 10
+    await asyncio.sleep(5)
+    assert len(caplog.records) == 2
+    assert "connections had no place" in caplog.records[1].getMessage()
+
+
+@simulated
+async def test_a_new_connection_is_refused_where_all_are_busy(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(connections_max=3), answers_at_once=False)
+    busy = [await scene.peer(f"busy-{n}") for n in range(3)]
+    for peer in busy:
+        await ask_fetch(scene, peer)
+    late = await scene.peer("late")
+    await until(lambda: late.closed)
+    assert not any(peer.closed for peer in busy)
+    for request in scene.requests:
+        request.respond(ApiVersionsResponse())
+    await asyncio.sleep(6)
+    await is_asked(scene, busy[2])
+    another = await scene.peer("another")
+    await is_asked(scene, another)
+    assert busy[0].closed != busy[1].closed, "one of those that were idle for longest"
+    assert len(server.connections) == 3
+
+
+async def is_asked(scene: Scene, peer: Peer) -> None:
+    (await ask_fetch(scene, peer)).respond(ApiVersionsResponse())
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+def test_light_is_what_every_connection_has_room_for() -> None:
+    from minibroker.protocol.session import INITIAL_BUFFER_BYTES
+
+    assert LIGHT_REQUEST_MAX_BYTES <= INITIAL_BUFFER_BYTES
+
+
+def test_clients_together_stay_below_64_mib() -> None:
+    limits = ServerLimits()
+    receive = limits.receive_budget_bytes - limits.broker_reserve_bytes
+    small_ones = limits.connections_max * SMALL_WAIT_BYTES
+    assert receive + limits.waiting_max_bytes + small_ones + limits.unread_replies_max_bytes <= 64 * MIB
