@@ -1,0 +1,158 @@
+"""A whole cluster under faults drawn from a seed; then it must converge and have kept every promise.
+
+As a program: `python -m tests.simulation.faults_run FIRST LAST [-v]` runs these seeds and prints a line for each.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+import traceback
+from collections import Counter
+
+from minibroker.simulation.cluster import SimulatedCluster
+from tests.simulation.swarm import Injector, Options, draw_options
+from tests.simulation.truth import Truth
+from tests.simulation.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
+from tests.simulation.workload import History, Workload
+
+SAMPLE_SECONDS = 0.05
+SECONDS_MAX = 400
+FINDINGS_SHOWN = 6
+EVENTS_SHOWN = 40
+LINES_PER_SECOND_MAX = 100
+
+
+class LogCounter(logging.Handler):
+    """Counts the program's own log lines by their template: a line a retry fills a disk in a long outage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.counts[f"{record.levelname} {record.name}: {record.msg}"] += 1
+
+
+class Outcome:
+    """One seed's run."""
+
+    def __init__(self, seed: int, options: Options) -> None:
+        self.seed = seed
+        self.options = options
+        self.history = History()
+        self.events: list[str] = []
+        self.findings: list[str] = []
+        self.elections = 0
+        self.isr_changes = 0
+        self.trace_hash = ""
+        self.lines: Counter[str] = Counter()
+        self.virtual_seconds = 0.0
+
+    @property
+    def report(self) -> str:
+        """For a failed test: short, and enough to replay."""
+        shown = [
+            f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m tests.simulation.faults_run "
+            f"{self.seed} {self.seed} -v`",
+            *(each[:600] for each in self.findings[:FINDINGS_SHOWN]),
+            f"options {self.options}",
+            *self.events[-EVENTS_SHOWN:],
+        ]
+        return "\n".join(shown)
+
+    @property
+    def summary(self) -> str:
+        history = self.history
+        return (
+            f"acked {len(history.acked)} unknown {history.unknown} failed {len(history.surely_failed)} read "
+            f"{len(history.read)} elections {self.elections} isr changes {self.isr_changes}"
+        )
+
+
+async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
+    world, options, history = cluster.world, outcome.options, outcome.history
+    truth = Truth(cluster, options.topics)
+    injector = Injector(cluster, options, truth, world.random("faults"))
+    outcome.events = injector.history
+    cluster.start_all()
+    await cluster.until_ready()
+    workload = Workload(cluster, options, history, world.random("workload"))
+    await workload.create_topics()
+
+    async def sample() -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            truth.sample()
+
+    sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
+    try:
+        await injector.run()
+        await injector.mend()
+        await converge(cluster, options, truth, history)
+        workload.stop.set()
+        await working
+        await take_records(cluster, workload, history)
+        await stay_idle(cluster, history)
+        compare_replicas(cluster, workload, history)
+        await compare_history(cluster, workload, history)
+    finally:
+        sampling.cancel()
+        working.cancel()
+        outcome.findings += truth.findings + history.findings
+        outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
+        for task in (sampling, working):
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                outcome.findings.append(f"the test itself failed: {task.exception()!r}")
+
+
+def live(seed: int) -> Outcome:
+    """One run. What went wrong is in `findings`."""
+    cluster = SimulatedCluster(seed)
+    options = draw_options(cluster.world.random("options"))
+    cluster = SimulatedCluster(seed, settings=options.settings)
+    outcome = Outcome(seed, options)
+    counter = LogCounter()
+    logger = logging.getLogger("minibroker")
+    logger.addHandler(counter)
+    level, propagates = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    try:
+        cluster.world.run(_drive(cluster, outcome), seconds_max=SECONDS_MAX)
+    except Exception as error:  # whatever it is, it is a finding of this seed
+        where = "".join(traceback.format_exception(error))[-1500:] if "-v" in sys.argv else ""
+        outcome.findings.append(f"{type(error).__name__}: {str(error)[:400]} {where}")
+    finally:
+        logger.removeHandler(counter)
+        logger.setLevel(level)
+        logger.propagate = propagates
+    outcome.trace_hash = cluster.world.trace_hash
+    outcome.virtual_seconds = cluster.world.loop.elapsed
+    outcome.lines = counter.counts
+    if sum(counter.counts.values()) > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
+        outcome.findings.append(f"I36 too many log lines: {counter.counts.most_common(3)}")
+    return outcome
+
+
+def main() -> None:
+    first, last = int(sys.argv[1]), int(sys.argv[2])
+    verbose = "-v" in sys.argv
+    if "-vv" in sys.argv:
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    failed = []
+    for seed in range(first, last + 1):
+        started = time.perf_counter()
+        outcome = live(seed)
+        seconds = time.perf_counter() - started
+        print(f"{seed} {seconds:.1f}s {outcome.summary}", "FAILED" if outcome.findings else "ok", flush=True)
+        if outcome.findings:
+            failed.append(seed)
+            print(outcome.report, flush=True)
+        if verbose:
+            print(outcome.lines.most_common(8), outcome.history.errors)
+    print(f"failed: {failed}" if failed else "all fine")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

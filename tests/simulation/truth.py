@@ -1,0 +1,190 @@
+"""What ZooKeeper really holds, seen from outside the cluster, and what must always hold of it and of the leaders.
+
+Every write to a partition's state is judged when it happens; what the brokers believe is compared with it by sampling.
+"""
+
+import msgspec
+
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
+from minibroker.simulation.cluster import SimulatedCluster
+
+FINDINGS_MAX = 20
+
+
+class TrueState(msgspec.Struct):
+    """The state znode of one partition."""
+
+    partition: TopicPartition
+    members: tuple[int, ...]
+    incarnations: dict[str, str]
+    leader: int
+    leader_epoch: int
+    controller_epoch: int
+    version: int
+    czxid: int
+    since: float
+    """When the ISR became what it is."""
+    min_isr: int
+
+
+class Truth:
+    """Watches one run."""
+
+    def __init__(self, cluster: SimulatedCluster, topics: dict[str, tuple[int, int, int]]) -> None:
+        self.findings: list[str] = []
+        self.elections = 0
+        self.isr_changes = 0
+        self._cluster = cluster
+        self._topics = topics
+        self._states: dict[TopicPartition, TrueState] = {}
+        self._leaders: dict[tuple[TopicPartition, str, int], int] = {}
+        self._marks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
+        self._lost: dict[int, dict[TopicPartition, str | None]] = {}
+        self._wrap()
+
+    def _wrap(self) -> None:
+        tree = self._cluster.world.zookeeper.tree
+        transact = tree.transact
+
+        def watched(operations, session_id):  # type: ignore[no-untyped-def]
+            results = transact(operations, session_id)
+            for operation in operations:
+                if operation.path.endswith("/state"):
+                    self._judge(operation.path)
+            return results
+
+        tree.transact = watched  # type: ignore[method-assign]
+
+    def find(self, text: str) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(f"{self._cluster.world.loop.elapsed:.3f} {text}")
+
+    def states(self) -> list[TrueState]:
+        """Of the topics under promise."""
+        return [self._states[each] for each in sorted(self._states) if each.topic in self._topics]
+
+    # ------------------------------------------------------------------------------------------------- each write
+    def _judge(self, path: str) -> None:
+        """I1, I9, I27, I28, I30: one step of a partition's state."""
+        tree = self._cluster.world.zookeeper.tree
+        _, _, _, topic, _, number, _ = path.split("/")
+        partition = TopicPartition(topic, int(number))
+        node = tree.nodes.get(path)
+        if node is None:
+            self._states.pop(partition, None)
+            return
+        state = PartitionState.decode(node.data)
+        before = self._states.get(partition)
+        if before is not None and before.czxid != node.czxid:
+            before = None
+        name = f"{partition}: {before} -> {state}"
+        if state.controller_epoch > int(tree.nodes[CONTROLLER_EPOCH].data):
+            self.find(f"I30 controller epoch from nowhere {name}")
+        now = self._cluster.world.loop.elapsed
+        same_isr = before is not None and set(before.members) == set(state.isr)
+        self._states[partition] = TrueState(
+            partition,
+            tuple(state.isr),
+            dict(state.isr_incarnations),
+            state.leader,
+            state.leader_epoch,
+            state.controller_epoch,
+            node.version,
+            node.czxid,
+            before.since if before is not None and same_isr else now,
+            self._topics.get(topic, (0, 0, 1))[2],
+        )
+        if before is None:
+            return
+        if state.leader_epoch < before.leader_epoch or state.controller_epoch < before.controller_epoch:
+            self.find(f"I27 an epoch fell {name}")
+        if state.leader != before.leader and state.leader_epoch != before.leader_epoch + 1:
+            self.find(f"I27 another leader without a new epoch {name}")
+        if state.leader != before.leader and state.leader not in (-1, *before.members):
+            self.find(f"I28 the new leader was not in sync {name}")
+        self.elections += state.leader != before.leader and state.leader != -1
+        self.isr_changes += not same_isr
+
+    # --------------------------------------------------------------------------------------------------- sampling
+    def sample(self) -> None:
+        """I4, I11, I18 over what living brokers believe now."""
+        for state in list(self._states.values()):
+            for broker_id in self._cluster.alive():
+                self._sample_one(state, broker_id)
+
+    def _sample_one(self, true: TrueState, broker_id: int) -> None:
+        replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+        if replica is None or replica.state.role is not Role.LEADER or replica.state.leader_epoch is None:
+            return
+        state, topic_id, epoch = replica.state, str(replica.log.topic_id), replica.state.leader_epoch
+        assert epoch is not None
+        key = (true.partition, topic_id, epoch)
+        if self._leaders.setdefault(key, broker_id) != broker_id:
+            self.find(f"I18 {key} is led by {self._leaders[key]} and {broker_id}")
+        incarnation = self._cluster.world.machine(f"broker-{broker_id}").incarnations
+        mark_key = (true.partition, topic_id, epoch, broker_id, incarnation)
+        if state.high_watermark < self._marks.get(mark_key, 0):
+            self.find(f"I11 the mark of {mark_key} fell: {self._marks[mark_key]} -> {state.high_watermark}")
+        self._marks[mark_key] = state.high_watermark
+        if (
+            state.leader_epoch != true.leader_epoch
+            or true.leader != broker_id
+            or true.partition.topic not in self._topics
+        ):
+            return
+        for member in true.members:
+            other = self._cluster.replica(member, true.partition.topic, true.partition.partition)
+            if other is None or true.incarnations.get(str(member)) != self._incarnation(member):
+                continue
+            if other.state.log_end_offset < state.high_watermark and other.state.role is not Role.OFFLINE:
+                self.find(
+                    f"I4 {true.partition}: {member} of ISR {true.members} ends at {other.state.log_end_offset}, "
+                    f"the mark of leader {broker_id} is {state.high_watermark}"
+                )
+
+    def _incarnation(self, broker_id: int) -> str | None:
+        broker = self._cluster.brokers.get(broker_id)
+        return broker.registration.incarnation_id if broker is not None and hasattr(broker, "registration") else None
+
+    # -------------------------------------------------------------------------------------------- for the injector
+    def leads(self, broker_id: int, state: TrueState) -> bool:
+        replica = self._cluster.replica(broker_id, state.partition.topic, state.partition.partition)
+        return (
+            replica is not None
+            and state.leader == broker_id
+            and replica.state.is_leader
+            and replica.state.leader_epoch == state.leader_epoch
+            and replica.state.synced_end_offset >= replica.state.high_watermark
+        )
+
+    def has_sound_member(self, state: TrueState, sound: set[int]) -> bool:
+        """A living member with all its bytes, registered as what it is listed as."""
+        return any(
+            member in sound and state.incarnations.get(str(member)) == self._registered_incarnation(member)
+            for member in state.members
+        )
+
+    def _registered_incarnation(self, broker_id: int) -> str | None:
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        if node is None or broker_id not in self._cluster.alive():
+            return None
+        registered = BrokerRegistration.decode(node.data).incarnation_id
+        return registered if registered == self._incarnation(broker_id) else None
+
+    def lost_bytes(self, broker_id: int) -> None:
+        """Remember under which incarnation the ISRs list it: until that changes it counts for what it lost."""
+        name = str(broker_id)
+        self._lost[broker_id] = {
+            each.partition: each.incarnations.get(name) for each in self._states.values() if broker_id in each.members
+        }
+
+    def counts_for_what_it_lost(self, broker_id: int) -> bool:
+        for partition, incarnation in self._lost.get(broker_id, {}).items():
+            state = self._states.get(partition)
+            is_listed = state is not None and broker_id in state.members
+            if state is not None and is_listed and state.incarnations.get(str(broker_id)) == incarnation:
+                return True
+        self._lost.pop(broker_id, None)
+        return False

@@ -1,0 +1,161 @@
+"""After the faults: does the cluster converge in bounded time, and did it keep what it promised?
+
+Owns: the wait for convergence (liveness) and the comparison of replicas, acknowledgements and reads (safety).
+"""
+
+import asyncio
+
+from minibroker.broker.partition import Partition
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.cluster import SimulatedCluster
+from tests.simulation.swarm import Options
+from tests.simulation.truth import Truth
+from tests.simulation.workload import History, Workload
+
+FULL_ISR_SECONDS = 40
+ANSWER_MS = 15_000
+READ_SECONDS = 60
+IDLE_SECONDS = 5
+CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
+
+
+async def converge(cluster: SimulatedCluster, options: Options, truth: Truth, history: History) -> None:
+    """I36, I37, I38: every replica returns to the ISR, every partition takes a record, nothing spins."""
+    try:
+        await cluster.until(lambda: not _out_of_sync(cluster, options), FULL_ISR_SECONDS, "a full ISR")
+    except AssertionError as error:
+        missing = ", ".join(_out_of_sync(cluster, options)[:3])
+        history.findings.append(f"I36 {error}: {missing}; true: {truth.states()[:2]}")
+
+
+def _out_of_sync(cluster: SimulatedCluster, options: Options) -> list[str]:
+    found = []
+    for name, (partitions, replication_factor, _) in sorted(options.topics.items()):
+        for number in range(partitions):
+            members = cluster.in_sync_replicas(name, number)
+            if len(members) != replication_factor:
+                found.append(f"{name}-{number} leader {cluster.leader(name, number)} ISR {members}")
+    return found
+
+
+async def take_records(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
+    """I37: each partition acknowledges a new record soon."""
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=ANSWER_MS, runtime=cluster.client_runtime()
+    ) as producer:
+        for partition in workload.partitions:
+            value = f"last-{partition}".encode()
+            try:
+                found = await producer.send_and_wait(partition.topic, value, partition=partition.partition)
+                assert found.offset is not None
+                history.acked[partition, found.offset] = value
+            except MinibrokerError as error:
+                history.findings.append(f"I37 {partition} takes no record: {str(error)[:300]}")
+
+
+async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
+    """Nobody sends anything: what still runs then runs for ever."""
+    loop = cluster.world.loop
+    before = loop.callbacks_run
+    await asyncio.sleep(IDLE_SECONDS)
+    rate = (loop.callbacks_run - before) / IDLE_SECONDS
+    if rate > CALLBACKS_PER_IDLE_SECOND_MAX:
+        history.findings.append(f"I36 an idle cluster runs {rate:.0f} callbacks a second")
+
+
+def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
+    """I20: equal bytes from the highest log start on, equal ends and marks, equal epochs of what is held."""
+    for partition in workload.partitions:
+        replicas = {
+            b: replica
+            for b in cluster.broker_ids
+            if (replica := cluster.replica(b, partition.topic, partition.partition)) is not None
+        }
+        states = {b: r.state for b, r in replicas.items()}
+        ends = {b: (s.log_end_offset, s.high_watermark) for b, s in states.items()}
+        if len(set(ends.values())) != 1 or any(end != mark for end, mark in ends.values()):
+            history.findings.append(f"I20 {partition} (end, mark) by broker: {ends}")
+            continue
+        start = max(s.log_start_offset for s in states.values())
+        contents = {b: _bytes(r, start) for b, r in replicas.items()}
+        if len(set(contents.values())) != 1:
+            sizes = {b: len(content) for b, content in contents.items()}
+            history.findings.append(f"I20 {partition} bytes differ from {start} on: {sizes}")
+        for offset in range(start, next(iter(ends.values()))[0]):
+            if len({s.epoch_history.epoch_at(offset) for s in states.values()}) != 1:
+                histories = {b: s.epoch_history.entries for b, s in states.items()}
+                history.findings.append(f"I20 {partition} epochs at {offset} differ: {histories}")
+                break
+
+
+def _bytes(replica: Partition, start: int) -> bytes:
+    end = replica.state.log_end_offset
+    if start >= end:
+        return b""
+    parts: list[bytes] = []
+    while start < end:
+        found = b"".join(bytes(part) for part in replica.log.read(start, 1 << 30, end).parts)
+        if not found:
+            break
+        parts.append(found)
+        start = _end_of(found)
+    return b"".join(parts)
+
+
+def _end_of(batches: bytes) -> int:
+    position, end = 0, 0
+    while position < len(batches):
+        base = int.from_bytes(batches[position : position + 8], "big")
+        length = int.from_bytes(batches[position + 8 : position + 12], "big")
+        end = base + int.from_bytes(batches[position + 23 : position + 27], "big") + 1
+        position += 12 + length
+    return end
+
+
+async def compare_history(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
+    """I21, I22, I25, I26 over all that can be read now."""
+    starts, held = await _read_all(workload, history)
+    for (partition, offset), value in sorted(history.acked.items()):
+        if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
+            history.findings.append(
+                f"I21 {partition} {offset} lost {value!r:.40}, holds {held.get((partition, offset))!r:.40}"
+            )
+    for (partition, offset), value in sorted(history.read.items()):
+        if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
+            history.findings.append(
+                f"I22 {partition} {offset} changed {value!r:.40} to {held.get((partition, offset))!r:.40}"
+            )
+    values = set(held.values())
+    for value, partition in history.acked_somewhere.items():
+        if value not in values and not starts.get(partition, 0):
+            history.findings.append(f"I21 {partition} lost {value!r:.40}")
+    seen: dict[bytes, tuple[TopicPartition, int]] = {}
+    for key, value in sorted(held.items()):
+        if value.startswith(b"all-") and value in seen:
+            history.findings.append(f"I25 {value!r:.40} stands at {seen[value]} and {key}")
+        seen[value] = key
+        if value in history.surely_failed:
+            history.findings.append(f"I26 {value!r:.40} at {key}, but its failure said that nothing was written")
+
+
+async def _read_all(
+    workload: Workload, history: History
+) -> tuple[dict[TopicPartition, int], dict[tuple[TopicPartition, int], bytes]]:
+    held: dict[tuple[TopicPartition, int], bytes] = {}
+    async with workload.consumer() as consumer:
+        consumer.assign(workload.partitions)
+        ends = await consumer.end_offsets(workload.partitions)
+        positions: dict[TopicPartition, int] = {}
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                while any(positions.get(p, 0) < end for p, end in ends.items() if end):
+                    for partition, records in (await consumer.getmany(timeout_ms=1000)).items():
+                        for record in records:
+                            held[partition, record.offset] = record.value or b""
+                            positions[partition] = record.offset + 1
+        except TimeoutError:
+            history.findings.append(f"I23 not all could be read: {positions} of {ends}")
+        starts = await consumer.beginning_offsets(workload.partitions)
+    return starts, held
