@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,24 @@ from tests.system.engine import compose_command
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def own_names(name: str) -> dict[str, str]:
+    """The environment under which docker-compose touches nobody else's containers, volumes and images."""
+    own = {"COMPOSE_PROJECT_NAME": name, "BROKER_IMAGE": f"{name}-broker", "AUDIT_IMAGE": f"{name}-audit"}
+    if compose_command() == ("docker-compose",):  # 1.29 with a newer client that has no buildx
+        own["DOCKER_BUILDKIT"] = "0"
+    return own
+
+
+def remove_everything(environment: dict[str, str]) -> None:
+    """Containers, volumes, networks and images of `own_names`; the build cache stays for the next run."""
+    command = compose_command()
+    assert command is not None
+    down = [*command, "--profile", "audit", "down", "-v", "--remove-orphans", "-t", "10"]
+    images = ["docker", "image", "rm", "-f", "--no-prune", environment["BROKER_IMAGE"], environment["AUDIT_IMAGE"]]
+    for words in (down, images):
+        subprocess.run(words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=180)
+
+
 class Failed(AssertionError):
     """A command that should have succeeded; the message holds all it said."""
 
@@ -25,6 +44,7 @@ class ComposeCluster:
     """docker-compose.yml's three brokers; broker N is the service brokerN."""
 
     def __init__(self) -> None:
+        self._started = time.monotonic()
         command = compose_command()
         assert command is not None
         self.compose_words = command
@@ -33,27 +53,46 @@ class ComposeCluster:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MINIBROKER_")},
             **{f"BROKER{number}_PORT": str(port) for number, port in enumerate(self.ports, start=1)},
-            "COMPOSE_PROJECT_NAME": f"minibroker-test-{os.getpid()}",
+            **own_names(f"minibroker-test-{os.getpid()}"),
         }
-        if command == ("docker-compose",):  # 1.29 with a newer client that has no buildx
-            self.environment |= {"DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0"}
 
     def compose(self, *words: str, within_s: float = 120) -> str:
         return self._run([*self.compose_words, *words], within_s)
 
     def minibroker(self, *words: str, within_s: float = 60) -> str:
+        """A command of the host."""
         return self._run([sys.executable, "-m", "minibroker", *words], within_s)
 
-    async def partition(self, topic: str) -> MetadataPartition:
-        """What the cluster says of the topic's only partition."""
-        async with Asker() as asker:
-            return (await asker.metadata(self.servers, [topic])).topics[0].partitions[0]
+    def inside(self, service: str, *words: str) -> str:
+        """A command in a running container."""
+        return self.compose("exec", "-T", service, *words)
 
-    async def until_partition(self, topic: str, holds: Callable[[MetadataPartition], bool], within_s: float) -> None:
-        async with asyncio.timeout(within_s):
-            while not holds(partition := await self.partition(topic)):
-                await asyncio.sleep(0.2)
-        assert partition.leader_id > 0
+    def exit_code(self, *words: str, within_s: float = 120) -> tuple[int, str]:
+        """Of a docker-compose command that may end with any; and what it said."""
+        ended = self._end([*self.compose_words, *words], within_s)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    def partition(self, topic: str) -> MetadataPartition:
+        """What the cluster says of the topic's only partition."""
+
+        async def ask() -> MetadataPartition:
+            async with Asker() as asker:
+                return (await asker.metadata(self.servers, [topic])).topics[0].partitions[0]
+
+        return asyncio.run(ask())
+
+    def until(self, what: str, holds: Callable[[], bool], within_s: float) -> float:
+        """Asks again and again; the seconds it took."""
+        started = time.monotonic()
+        while not holds():
+            if time.monotonic() - started > within_s:
+                raise Failed(f"not within {within_s:g} s: {what}\n{self.logs()}")
+            time.sleep(0.2)
+        return time.monotonic() - started
+
+    def say(self, text: str) -> None:
+        """What happened, for readers of the test's output (pytest -s, or when it fails)."""
+        print(f"{time.monotonic() - self._started:6.1f} s  {text}")
 
     def start_producer(self, topic: str, report: Path) -> subprocess.Popen[bytes]:
         """A producer that reads lines from its standard input until that ends."""
@@ -74,28 +113,33 @@ class ComposeCluster:
         return self.compose("logs", "--no-color", "--tail", "40")
 
     def container(self, service: str) -> str:
-        return self.compose("ps", "-q", service).strip()
+        return self.compose("ps", "-a", "-q", service).split()[0]
 
-    def health(self, service: str) -> str:
-        form = "{{.State.Health.Status}}"
+    def inspect(self, service: str, form: str) -> str:
         return self._run(["docker", "inspect", "-f", form, self.container(service)], 20).strip()
 
     def _run(self, words: list[str], within_s: float) -> str:
-        ended = subprocess.run(
-            words,
-            cwd=ROOT,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=within_s,
-            text=True,
-            errors="replace",
-        )
+        ended = self._end(words, within_s)
         if ended.returncode != 0:
-            raise Failed(
-                f"{' '.join(words)}: exit code {ended.returncode}\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
-            )
+            said = f"{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
+            raise Failed(f"{' '.join(words)}: exit code {ended.returncode}\n{said}")
         return ended.stdout
+
+    def _end(self, words: list[str], within_s: float) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                words,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=within_s,
+                text=True,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired as error:
+            said = b"".join(part for part in (error.stdout, error.stderr) if isinstance(part, bytes))
+            raise Failed(f"{' '.join(words)}: no end within {within_s:g} s\n{said[-4000:].decode()}") from None
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,16 +1,21 @@
-"""docker-compose.yml does what the README says: up, produce from the host, lose the leader's container, audit."""
+"""docker-compose.yml does what docs/DOCKER.md says: up, produce from the host, lose the leader's container, audit.
+
+The fixtures tell the story, each once: `cluster` (built), `seconds_until_ready` (up), `story` (written, killed, read),
+`stopped`. `pytest -s` shows what happened.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.system.compose_cluster import ROOT, ComposeCluster, Failed
+from tests.system.compose_cluster import ROOT, ComposeCluster, Failed, remove_everything
 from tests.system.engine import compose_command, why_no_engine, why_no_images
 
 pytestmark = [
@@ -20,89 +25,218 @@ pytestmark = [
     pytest.mark.timeout(1500),
     pytest.mark.skipif(bool(why_no_engine()), reason=why_no_engine() or "an engine runs"),
 ]
+BROKERS = ("broker1", "broker2", "broker3")
+TOPIC = "lines"
 LINES = 40_000
 BROKER_IMAGE_BYTES_MAX = 250_000_000
+READY_SECONDS_MAX = 45
+"""About nine on a quiet machine."""
+STOP_SECONDS_MAX = 20
+"""About one on a quiet machine; a broker that has to be killed takes the 40 of stop_grace_period."""
+
+FLIP_ONE_BIT = """
+import pathlib
+[path] = pathlib.Path('/data/log/lines-0').glob('00000000000000000000.log')
+with path.open('r+b') as file:
+    file.seek(5000)
+    byte = file.read(1)[0]
+    file.seek(5000)
+    file.write(bytes([byte ^ 1]))
+"""
+
+
+@dataclass(frozen=True)
+class Story:
+    killed: int
+    """The leader whose container got a SIGKILL half way."""
+    leader_after: int
+    producer_exit_code: int
+    producer_said: str
+    read: list[bytes]
+    epochs: Counter[int]
+    """Records by leader epoch."""
+    report: Path
+    """Every acknowledged record."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ComposeCluster]:
-    """Three healthy brokers; nothing is left afterwards, whatever happened."""
+    """Three brokers; nothing is left afterwards, whatever happened."""
     reason = why_no_images()
     if reason:
         pytest.skip(reason)
     cluster = ComposeCluster()
     try:
         cluster.compose("build", "broker1", "audit", within_s=900)
-        cluster.compose("up", "-d", within_s=300)
-        cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "60", within_s=70)
+        cluster.say("built both images")
         yield cluster
     except Failed as error:
-        pytest.fail(f"{error}\n{cluster.logs()}", pytrace=False)
+        pytest.fail(str(error), pytrace=False)
     finally:
-        cluster.compose("--profile", "audit", "down", "-v", "--remove-orphans", within_s=180)
+        remove_everything(cluster.environment)
+
+
+@pytest.fixture(scope="module")
+def seconds_until_ready(cluster: ComposeCluster) -> float:
+    started = time.monotonic()
+    cluster.compose("up", "-d", within_s=300)
+    try:
+        said = cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "60")
+    except Failed as error:
+        pytest.fail(f"{error}\n{cluster.logs()}", pytrace=False)
+    seconds = time.monotonic() - started
+    cluster.say(f"{seconds:.1f} s after docker-compose up -d: {said.strip()}")
+    return seconds
+
+
+@pytest.fixture(scope="module")
+def story(cluster: ComposeCluster, seconds_until_ready: float, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    report = tmp_path_factory.mktemp("compose") / "acked.tsv"
+    words = ["-b", cluster.servers, "-t", TOPIC, "--partitions", "1", "--replication-factor", "3"]
+    cluster.say(cluster.minibroker("topic", "create", *words).strip())
+    producer = cluster.start_producer(TOPIC, report)
+    killed = write_and_kill_the_leader(cluster, producer)
+    said = producer.communicate(timeout=120)[0].decode(errors="replace").strip()
+    cluster.say(f"the producer ended with {producer.returncode}: {said.splitlines()[-1]}")
+    leader_after = cluster.partition(TOPIC).leader_id
+    cluster.compose("start", f"broker{killed}")
+    seconds = cluster.until("three in sync", lambda: len(cluster.partition(TOPIC).isr_nodes) == 3, within_s=60)
+    cluster.say(f"started broker{killed} again; it was in the ISR {seconds:.1f} s later")
+    read = cluster.minibroker("consume", "-b", cluster.servers, "-t", TOPIC, "-e", "-f", r"%e %s\n", within_s=120)
+    pairs = [line.split(b" ", 1) for line in read.encode().split(b"\n")[:-1]]
+    epochs = Counter(int(epoch) for epoch, _ in pairs)
+    cluster.say(f"read {len(pairs)} records; by leader epoch: {dict(sorted(epochs.items()))}")
+    return Story(killed, leader_after, producer.returncode, said, [value for _, value in pairs], epochs, report)
+
+
+@pytest.fixture(scope="module")
+def stopped(cluster: ComposeCluster, story: Story) -> float:
+    """The seconds that stopping took."""
+    started = time.monotonic()
+    cluster.compose("stop", *BROKERS, within_s=180)
+    seconds = time.monotonic() - started
+    cluster.compose("stop", within_s=60)
+    cluster.say(f"stopped the brokers in {seconds:.1f} s")
+    return seconds
 
 
 def line(number: int) -> bytes:
     return b"line %d, and some more bytes so that a batch does not hold all of them" % number
 
 
-def test_containers_of_all_brokers_become_healthy(cluster: ComposeCluster) -> None:
-    deadline = time.monotonic() + 60
-    while (health := [cluster.health(f"broker{number}") for number in (1, 2, 3)]) != ["healthy"] * 3:
-        assert time.monotonic() < deadline, health
-        time.sleep(1)
-
-
-async def test_records_survive_the_leaders_container_and_the_audit_agrees(
-    cluster: ComposeCluster, tmp_path: Path
-) -> None:
-    topic, report = "lines", tmp_path / "acked.tsv"
-    created = ["topic", "create", "-b", cluster.servers, "-t", topic, "--partitions", "1", "--replication-factor", "3"]
-    cluster.minibroker(*created)
-    producer = cluster.start_producer(topic, report)
-    killed = await write_and_kill_the_leader(cluster, producer, topic)
-    said = await asyncio.to_thread(producer.communicate, None, 120)
-    assert producer.returncode == 0, said[0].decode(errors="replace") + cluster.logs()
-
-    consumed = cluster.minibroker("consume", "-b", cluster.servers, "-t", topic, "-e", within_s=120)
-    assert consumed.encode().split(b"\n")[:-1] == [line(number) for number in range(LINES)]
-    assert (await cluster.partition(topic)).leader_id != killed
-
-    cluster.compose("start", f"broker{killed}")
-    await cluster.until_partition(topic, lambda partition: len(partition.isr_nodes) == 3, within_s=60)
-    cluster.compose("stop", within_s=180)
-    assert audit(cluster, report) == 0
-
-
-async def write_and_kill_the_leader(cluster: ComposeCluster, producer: subprocess.Popen[bytes], topic: str) -> int:
+def write_and_kill_the_leader(cluster: ComposeCluster, producer: subprocess.Popen[bytes]) -> int:
     """Half of the lines, a SIGKILL for the leader's container, the other half. Returns the killed broker's id."""
     sink = producer.stdin
     assert sink is not None
-    await asyncio.to_thread(sink.write, b"".join(line(number) + b"\n" for number in range(LINES // 2)))
-    await asyncio.to_thread(sink.flush)
-    killed = (await cluster.partition(topic)).leader_id
-    cluster.kill(killed)
-    await asyncio.to_thread(sink.write, b"".join(line(number) + b"\n" for number in range(LINES // 2, LINES)))
-    return killed
+    sink.write(b"".join(line(number) + b"\n" for number in range(LINES // 2)))
+    sink.flush()
+    before = cluster.partition(TOPIC)
+    cluster.kill(before.leader_id)
+    cluster.say(f"docker kill of broker{before.leader_id}, leader with epoch {before.leader_epoch}, half way")
+    sink.write(b"".join(line(number) + b"\n" for number in range(LINES // 2, LINES)))
+    sink.flush()
+    seconds = cluster.until(
+        "another leader", lambda: cluster.partition(TOPIC).leader_id not in (-1, before.leader_id), 60
+    )
+    after = cluster.partition(TOPIC)
+    cluster.say(f"broker{after.leader_id} was elected with epoch {after.leader_epoch}, {seconds:.1f} s after the kill")
+    return before.leader_id
 
 
-def audit(cluster: ComposeCluster, report: Path) -> int:
-    directories = [f"/logs/broker{number}/log" for number in (1, 2, 3)]
-    report.parent.chmod(0o755)  # read in the container by another user
-    report.chmod(0o644)
-    words = ["run", "--rm", "-T", "-v", f"{report}:/acked:ro", "audit", *directories, "--output", "/report"]
+def test_cluster_is_ready_soon(seconds_until_ready: float) -> None:
+    assert seconds_until_ready < READY_SECONDS_MAX
+
+
+def test_brokers_become_healthy(cluster: ComposeCluster, seconds_until_ready: float) -> None:
+    def healthy() -> bool:
+        return all(cluster.inspect(broker, "{{.State.Health.Status}}") == "healthy" for broker in BROKERS)
+
+    cluster.say(f"all containers healthy {cluster.until('healthy', healthy, within_s=30):.1f} s later")
+
+
+def test_broker_is_the_containers_first_process_and_its_user_has_a_name(
+    cluster: ComposeCluster, seconds_until_ready: float
+) -> None:
+    assert cluster.inside("broker1", "id", "-un").strip() == "minibroker"
+    assert cluster.inside("broker1", "cat", "/proc/1/cmdline").split("\0")[-2] == "broker"
+
+
+def test_broker_image_is_small(cluster: ComposeCluster) -> None:
+    words = ["docker", "image", "inspect", cluster.environment["BROKER_IMAGE"], "-f", "{{.Size}}"]
+    size = int(subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    cluster.say(f"the broker's image has {size / 1e6:.0f} MB")
+    assert size < BROKER_IMAGE_BYTES_MAX
+
+
+def test_broker_that_loses_zookeeper_is_not_healthy_until_it_is_back(
+    cluster: ComposeCluster, seconds_until_ready: float
+) -> None:
+    def verdict() -> tuple[int, str]:
+        return cluster.exit_code("exec", "-T", "broker1", "minibroker-healthcheck")
+
+    cluster.compose("pause", "zookeeper")
     try:
-        cluster.compose("--profile", "audit", *words, "--acked", "/acked", within_s=240)
-    except Failed as error:
-        pytest.fail(str(error), pytrace=False)
-    return 0
+        cluster.until("unhealthy", lambda: verdict()[0] == 1, within_s=20)
+        cluster.say(f"ZooKeeper paused; broker1's health check: {verdict()[1].strip()}")
+    finally:
+        cluster.compose("unpause", "zookeeper")
+    cluster.until("healthy again", lambda: verdict()[0] == 0, within_s=30)
+    cluster.say(f"ZooKeeper is back; broker1's health check: {verdict()[1].strip()}")
+    cluster.minibroker("cluster", "wait", "-b", cluster.servers, "--brokers", "3", "--timeout", "40")
 
 
-def test_broker_image_is_small_and_runs_as_a_named_user(cluster: ComposeCluster) -> None:
-    inspect = ["docker", "image", "inspect", "minibroker", "-f", "{{.Size}} {{.Config.User}}"]
-    size, user = subprocess.run(inspect, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
-    assert int(size) < BROKER_IMAGE_BYTES_MAX
-    assert user == "minibroker"
+def test_writes_go_on_when_the_leaders_container_is_killed(story: Story) -> None:
+    assert story.producer_exit_code == 0, story.producer_said
+    assert story.leader_after != story.killed
+    assert len(story.epochs) > 1
+
+
+def test_all_that_was_written_is_read_by_the_host(story: Story) -> None:
+    assert story.read == [line(number) for number in range(LINES)]
+
+
+def test_containers_reach_each_other_by_name(cluster: ComposeCluster, story: Story) -> None:
+    read = cluster.inside("broker2", "minibroker", "consume", "-b", "broker1:19092", "-t", TOPIC, "-e")
+    assert read.count("\n") == LINES
+
+
+def test_stop_is_clean_and_fast(cluster: ComposeCluster, stopped: float) -> None:
+    assert [cluster.inspect(broker, "{{.State.ExitCode}}") for broker in BROKERS] == ["0", "0", "0"]
+    assert stopped < STOP_SECONDS_MAX
+
+
+def test_spark_audit_of_the_volumes_says_consistent(cluster: ComposeCluster, story: Story, stopped: float) -> None:
+    code, said = audit(cluster, story, "--acked", "/acked", "--output", "/report")
+    cluster.say(f"audit ended with {code}:\n{said}")
+    assert code == 0, said
+    assert "consistent" in said
+    assert "<html" in cluster.compose("run", "--rm", "-T", "--entrypoint", "cat", "audit", "/report/report.html")
+
+
+def test_audit_cannot_write_to_the_brokers_volumes(cluster: ComposeCluster, stopped: float) -> None:
+    for broker in BROKERS:
+        code, said = cluster.exit_code(
+            "run", "--rm", "-T", "-u", "0", "--entrypoint", "touch", "audit", f"/logs/{broker}/x"
+        )
+        assert code != 0
+        assert "Read-only file system" in said
+
+
+def test_audit_of_the_volumes_finds_a_flipped_bit(cluster: ComposeCluster, story: Story, stopped: float) -> None:
+    """Last, as it damages broker 2's volume."""
+    cluster.compose("run", "--rm", "-T", "--no-deps", "--entrypoint", "python", "broker2", "-c", FLIP_ONE_BIT)
+    code, said = audit(cluster, story, "--engine", "local")
+    cluster.say(f"one bit flipped in broker2's volume; the audit ended with {code}:\n{said}")
+    assert code == 10, said
+    assert "/logs/broker2/log/lines-0" in said or "broker 2" in said
+
+
+def audit(cluster: ComposeCluster, story: Story, *options: str) -> tuple[int, str]:
+    story.report.parent.chmod(0o755)  # read in the container by another user
+    story.report.chmod(0o644)
+    directories = [f"/logs/{broker}/log" for broker in BROKERS]
+    words = ["run", "--rm", "-T", "-v", f"{story.report}:/acked:ro", "audit", *directories, *options]
+    return cluster.exit_code(*words, within_s=240)
 
 
 def test_compose_file_needs_no_feature_newer_than_1_29() -> None:
