@@ -344,6 +344,8 @@ class ReplicaFetcher:
             if partition is None or not isinstance(partition.state.phase, Fetching):
                 continue
             state = partition.state
+            if state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset:
+                continue  # its end must not count yet: the sync that is under way lists it (hardening rule 2)
             unchecked = state.config.truncation_rule is TruncationRule.HIGH_WATERMARK
             changed[topic_partition] = FetchPartition(
                 partition=topic_partition.partition,

@@ -40,6 +40,12 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 
 
+def report_end(state: ReplicaState, effects: list[Effect]) -> None:
+    """A fetch reports my end, and with flushing on never more of it than is synced (hardening rule 2)."""
+    is_unsafe = state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset
+    effects.append(SyncLog() if is_unsafe else FetchNext())
+
+
 def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
     """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
@@ -53,12 +59,12 @@ def _align(state: ReplicaState, effects: list[Effect]) -> None:
     latest = state.epoch_history.latest_epoch
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
         state.phase = Fetching()
-        effects.append(FetchNext())
+        report_end(state, effects)
     elif latest is None:
         state.phase = Fetching()
         if state.log_end_offset > state.high_watermark:
             _truncate(state, state.high_watermark, "no epoch is known for this log", effects)
-        effects.append(FetchNext())
+        report_end(state, effects)
     else:
         state.phase = AskingEpochEnd(latest)
         effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
@@ -74,7 +80,7 @@ def retry_phase(state: ReplicaState, effects: list[Effect]) -> None:
     elif isinstance(state.phase, AskingLeaderEnds):
         effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
     elif isinstance(state.phase, Fetching):
-        effects.append(FetchNext())
+        report_end(state, effects)
 
 
 def _is_stale(state: ReplicaState, leader_epoch: int) -> bool:
@@ -95,7 +101,7 @@ def on_epoch_end_answered(state: ReplicaState, event: EpochEndAnswered, effects:
     if next_question is None:
         state.phase = Fetching()
         _truncate(state, end_offset, f"epoch {event.asked_epoch} ended there at the leader", effects)
-        effects.append(FetchNext())
+        report_end(state, effects)
     else:
         state.phase = AskingEpochEnd(next_question)
         _truncate(state, end_offset, f"epoch {event.asked_epoch} is unknown to the leader", effects)
@@ -191,7 +197,7 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
     if learned:
         effects.append(WriteEpochHistory(sync=True))
     _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
-    effects.append(SyncLog() if state.config.vote_with_synced_end else FetchNext())
+    report_end(state, effects)
 
 
 def _follow_marks(

@@ -9,13 +9,13 @@ from minibroker.broker.replication.events import (
     AlterPartitionAnswered,
     AlterPartitionLost,
     Effect,
-    FetchNext,
     IsrCommitted,
     LagChecked,
     ProposeIsr,
     Synced,
     SyncLog,
 )
+from minibroker.broker.replication.follower import report_end
 from minibroker.broker.replication.high_watermark import (
     advance_high_watermark,
     answer_synced_waiters,
@@ -58,7 +58,7 @@ def on_synced(state: ReplicaState, event: Synced, effects: list[Effect]) -> None
     state.synced_end_offset = max(state.synced_end_offset, end_offset)
     if not state.is_leader:
         if isinstance(state.phase, Fetching) and state.config.vote_with_synced_end:
-            effects.append(FetchNext())  # the next fetch reports what is synced, never more (hardening rule 2)
+            report_end(state, effects)
         return
     answer_synced_waiters(state, effects)
     if state.config.vote_with_synced_end:
