@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.system.compose_cluster import own_names, remove_everything
+
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("fast", "slow", "docker", "manual")
 SHELLS = ("sh", "bash", "shell", "console")
@@ -56,6 +58,8 @@ def run(todo: list[Block], scratch: Path) -> str | None:
         folder = ROOT if block.in_root else scratch
         script += [f"cd {shlex.quote(str(folder))}", f"echo '##### {block.where}' >&2", block.text]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+    if kind == "docker":
+        environment |= own_names(f"minibroker-docs-{os.getpid()}")
     output = scratch.parent / f"{scratch.name}.output"
     with output.open("wb") as sink:
         shell = subprocess.Popen(
@@ -74,6 +78,8 @@ def run(todo: list[Block], scratch: Path) -> str | None:
             verdict = f"did not end within {SECONDS_MAX[kind]} s"
         finally:
             _stop(shell, scratch, environment)
+            if kind == "docker":
+                remove_everything(environment)
     return f"{verdict}; the last lines, from the block named last:\n{_tail(output)}" if verdict else None
 
 
