@@ -11,8 +11,9 @@ import asyncio
 import logging
 import posixpath
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 from minibroker.broker.log import directory_files
 from minibroker.broker.log.config import LogConfig
@@ -41,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 TOPIC_CHARACTERS_KEPT = 200
 """Of a deleted directory's name: with its suffix it must stay below the file system's 255."""
+
+SYNCS_AT_ONCE = 3
+"""Of many files to sync, so many at a time share the disk's journal; one thread is left for those who wait."""
 
 Progress = Callable[[int, int, TopicPartition, RecoveryReport], None]
 """Called on the loop after each loaded partition: how many are done, of how many, which, and what was found."""
@@ -352,8 +356,7 @@ class LogDirectory:
             if not taken:
                 return
             try:
-                together = UnsyncedFiles.merged([files for _, files in taken])
-                await self._disk.in_background(lambda: together.sync(self._disk))
+                await gather_all([self._sync_some(taken[start::SYNCS_AT_ONCE]) for start in range(SYNCS_AT_ONCE)])
             except BaseException as error:
                 for log, files in taken:
                     log.unsynced.give_back(files)
@@ -362,6 +365,11 @@ class LogDirectory:
                 raise
             for log, _ in taken:
                 log.were_synced()
+
+    async def _sync_some(self, taken: list[tuple[PartitionLog, UnsyncedFiles]]) -> None:
+        together = UnsyncedFiles.merged([files for _, files in taken])
+        if together:
+            await self._disk.in_background(lambda: together.sync(self._disk))
 
     # -------------------------------------------------------------------------------------------------------- closing
     async def close(
@@ -384,9 +392,18 @@ class LogDirectory:
         await self.checkpoint_high_watermarks(high_watermarks)
         for log in self.logs.values():
             log.prepare_clean_close()
-        for log in tuple(self.logs.values()):
-            await log.flush()
+        logs = list(self.logs.values())
+        for start in range(0, len(logs), SYNCS_AT_ONCE):
+            await gather_all([log.flush() for log in logs[start : start + SYNCS_AT_ONCE]])
         await self.sync_metadata()
         await self.checkpoint_recovery_points()
         await self.checkpoint_log_start_offsets()
         await self._disk.in_background(lambda: directory_files.write_clean_marker(self._disk, self.path, broker_epoch))
+
+
+async def gather_all(calls: Sequence[Coroutine[Any, Any, object]]) -> None:
+    """Wait for all of them, then raise the first error."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

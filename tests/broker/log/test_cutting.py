@@ -177,6 +177,25 @@ def test_a_segment_is_not_closed_until_its_lowered_recovery_point_is_on_disk(mac
     assert log.segments[-1].base_offset == 80
 
 
+@pytest.mark.invariant("I12")
+def test_a_segment_is_not_closed_until_its_cut_is_on_disk(machine: Machine) -> None:
+    """A power cut would bring the old tail back, in front of newer segments: a log that no leader ever had."""
+    directory, log = machine.open_log(SMALL)
+    append(log, 6)
+    drive(log.flush())
+    truncate(log, 8)
+    append(log, 30, epoch=1)
+    assert log.segment_count == 1
+    drive(directory.sync_metadata())
+    append(log, 1, epoch=1)
+    assert log.segment_count == 2
+    drive(log.flush())
+    machine.lose_power()
+    _, log = machine.open_log(SMALL)
+    assert log.log_end_offset == 70
+    check_log(log)
+
+
 def test_appending_after_a_truncation_continues_at_the_cut(machine: Machine) -> None:
     _, log = machine.open_log(ONE_SEGMENT)
     append(log, 3)

@@ -11,7 +11,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.disk import SimulatedDisk
-from tests.broker.log.machine import PARTITION, Machine, append, check_log, drive, truncate
+from tests.broker.log.machine import PARTITION, TOPIC_ID, Machine, append, check_log, drive, truncate
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 
@@ -132,8 +132,8 @@ async def test_a_cancelled_flush_forgets_nothing(machine: Machine) -> None:
     assert await log.flush() == 60
     await directory.checkpoint_recovery_points()
     machine.lose_power()
-    _, log = machine.open_log()
-    assert log.log_end_offset == 60
+    log = machine.open().logs[PARTITION]
+    assert (log.log_end_offset, log.topic_id) == (60, TOPIC_ID)
     check_log(log)
 
 

@@ -220,6 +220,7 @@ def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> Non
     directory, log = machine.open_log(LogConfig())
     assert (log.recovery_point, log.log_end_offset) == (0, 0)
     log.config = SMALL
+    drive(directory.sync_metadata())
     append(log, 20)
     assert log.segment_count == 1  # a closed segment below the old recovery point would not be scanned
     drive(directory.maintain(0))

@@ -302,6 +302,20 @@ def test_producers_of_a_clean_stop_are_known(machine: Machine) -> None:
     check_log(machine.open_log(ONE_SEGMENT)[1])
 
 
+@pytest.mark.invariant("I15", "I25")
+def test_snapshots_of_a_lost_tail_are_not_used_for_what_replaces_it(machine: Machine) -> None:
+    config = LogConfig(segment_bytes=600, index_interval_bytes=100)
+    log, _ = start_with(machine, 20, config)
+    snapshots = list(log.snapshots.offsets)
+    machine.storage.flip_bit(log.segments[0].log_path, 200)
+    log = restart(machine, config)
+    assert log.log_end_offset < snapshots[0]
+    while log.log_end_offset < snapshots[-1]:
+        append(log, 1, epoch=9, producer=(5, 0, log.log_end_offset), records=1)
+    log.truncate_to(snapshots[-1] - 1)
+    check_log(log)
+
+
 def test_a_restart_on_a_full_disk_works(machine: Machine) -> None:
     start_with(machine, 20)
     machine.kill()
