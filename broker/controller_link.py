@@ -45,13 +45,16 @@ class ControllerLink:
         self._request_timeout_ms = request_timeout_ms
         self._changed = asyncio.Event()
         self._reported: tuple[int | None, tuple[TopicPartition, ...]] = (None, ())
+        self._offline_before: frozenset[TopicPartition] = frozenset()
         self._unheard: dict[TopicPartition, None] = {}
         """What failed since the controller last heard. Well or not, only a new epoch gives them a role again."""
         self._healing_reports_due = 0
 
     def replicas_changed(self) -> None:
         """A log directory failed or healed: tell the controller."""
-        self._unheard.update(dict.fromkeys(self._offline_partitions()))
+        offline = self._offline_partitions()
+        self._unheard.update({each: None for each in offline if each not in self._offline_before})
+        self._offline_before = frozenset(offline)
         self._healing_reports_due = HEALING_REPORTS
         self._changed.set()
 
@@ -75,8 +78,8 @@ class ControllerLink:
         epoch = self._broker_epoch()
         if epoch is None:
             return False
-        if (epoch, offline) == self._reported if offline else not self._healing_reports_due:
-            self._unheard.clear()  # the controller has not been told anything better of them since
+        is_known = (epoch, offline) == self._reported if offline else not self._healing_reports_due
+        if is_known and not unheard:  # what failed anew may have had a role from another controller meanwhile
             return True
         due = self._healing_reports_due
         response = await self._ask(_group(offline))

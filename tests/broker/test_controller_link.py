@@ -109,6 +109,24 @@ def test_a_failure_that_is_known_already_does_not_keep_the_healing_back() -> Non
     assert scene.heard == [[FAILED], [], []]
 
 
+def test_a_repeated_failure_is_told_again() -> None:
+    """Between the two another controller, which knew of neither, may have given the replica a role."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.disk(FAILED)
+        await asyncio.sleep(1)
+        scene.address = None
+        await scene.disk()
+        await scene.disk(FAILED)
+        await scene.disk()
+        scene.address = (1, "controller", PORT)
+        await asyncio.sleep(2)
+
+    scene.play(story)
+    assert scene.heard == [[FAILED], [FAILED], [], []]
+
+
 def test_healing_is_told_twice_for_a_refusal_may_still_be_under_way() -> None:
     scene = Scene()
 
