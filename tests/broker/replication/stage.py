@@ -160,7 +160,9 @@ class Actor:
             self.state.epoch_history.assign(written.header.partition_leader_epoch, written.header.base_offset)
             self.state.producers.update(written.header)
         self.state.high_watermark = min(old.high_watermark, self.state.log_end_offset)
+        self.state.synced_end_offset = min(old.synced_end_offset, self.state.log_end_offset)
         self.proposals.clear()
+        self.wants_sync = False
 
     def row(self) -> str:
         state = self.state

@@ -19,9 +19,9 @@ WALKS = int(os.environ.get("WALKS", "250"))
 class Walk:
     """One seeded walk with its checkers."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, flush: bool = False) -> None:
         self.random = random.Random(seed)
-        self.stage = Stage(3, min_insync=self.random.choice([1, 2]))
+        self.stage = Stage(3, min_insync=self.random.choice([1, 2]), flush=flush)
         self.committed: dict[int, tuple[int, str]] = {}
         self.acked: dict[int, str] = {}
         self.serial = 0
