@@ -81,7 +81,7 @@ class RpcServer:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
             self._sweeper = None
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             await listener.close()
         for connection in tuple(self.connections.values()):
             connection.abort()
