@@ -60,8 +60,8 @@ class EpochRebuild:
 
 
 def truncate_epochs(entries: list[EpochEntry], start_offset: int, end_offset: int) -> list[EpochEntry]:
-    """Cut both ends to the log (replication.md 8): drop what began at or behind the end; what began before the start
-    is dropped but for its last entry, which then begins at the start."""
+    """Cut both ends to the log (replication rules, section 8): drop what began at or behind the end; what began before
+    the start is dropped but for its last entry, which then begins at the start."""
     kept = [entry for entry in entries if entry[1] < end_offset]
     before = [entry for entry in kept if entry[1] <= start_offset]
     if before:

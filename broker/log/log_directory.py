@@ -3,8 +3,7 @@
 Owns: the order of things at start (lock, identity, clean marker read and removed, logs loaded) and at the end (logs
 synced, checkpoints, clean marker last), creation and deletion of partition directories. Refuses to know roles.
 
-Checkpoints are formatted on the event loop and written off it, one write of a file at a time. After an IO error the
-directory is offline: nothing is written to it any more (KAFKA-10778).
+After an IO error the directory is offline: nothing is written to it any more (KAFKA-10778).
 """
 
 import asyncio
@@ -19,16 +18,14 @@ from minibroker.broker.log import directory_files
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
+from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.protocol.checkpoints import (
-    HIGH_WATERMARK_CHECKPOINT,
     LOCK,
-    LOG_START_CHECKPOINT,
     PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
     deleted_directory_name,
     format_partition_metadata,
     is_deleted_directory_name,
@@ -72,8 +69,7 @@ class LogDirectory:
         self._disk = storage.disk
         self._lock = lock
         self._loaded = False
-        self._high_watermarks: dict[TopicPartition, int] = {}
-        self._checkpointing: dict[str, asyncio.Lock] = {}
+        self._checkpoints = OffsetCheckpoints(storage, self.logs)
         self._to_remove: list[str] = []
 
     @property
@@ -130,9 +126,6 @@ class LogDirectory:
     async def _load(self, on_progress: Progress | None) -> None:
         disk, path = self._disk, self.path
         self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
-        recovery_points = directory_files.read_offsets(disk, path, RECOVERY_POINT_CHECKPOINT)
-        log_starts = directory_files.read_offsets(disk, path, LOG_START_CHECKPOINT)
-        self._high_watermarks = directory_files.read_offsets(disk, path, HIGH_WATERMARK_CHECKPOINT)
         partitions: list[TopicPartition] = []
         for name in disk.list_directory(path):
             partition = parse_partition_directory_name(name)
@@ -141,19 +134,13 @@ class LogDirectory:
             elif is_deleted_directory_name(name):
                 self._to_remove.append(f"{path}/{name}")
         for done, partition in enumerate(partitions, start=1):
-            recovery_point = recovery_points.get(partition, 0)
-            loaded, topic_id = await self._load_partition(partition, log_starts.get(partition, 0), recovery_point)
-            log = self._adopt(partition, topic_id, self.default_config, loaded)
-            log.checkpointed_recovery_point = max(recovery_point, log.recovery_point)
-            if log.recovery_point < recovery_point:
-                self.storage.recovery_points_lowered = True
+            loaded, topic_id = await self._load_partition(partition)
+            self._adopt(partition, topic_id, self.default_config, loaded)
             if on_progress is not None:
                 on_progress(done, len(partitions), partition, loaded.report)
         self._loaded = True
 
-    async def _load_partition(
-        self, partition: TopicPartition, log_start_offset: int, recovery_point: int
-    ) -> tuple[LoadedLog, str | None]:
+    async def _load_partition(self, partition: TopicPartition) -> tuple[LoadedLog, str | None]:
         directory = f"{self.path}/{partition_directory_name(partition)}"
 
         def load() -> tuple[LoadedLog, str | None]:
@@ -161,8 +148,8 @@ class LogDirectory:
             loaded = load_log(
                 self._disk,
                 directory,
-                log_start_offset=log_start_offset,
-                recovery_point=recovery_point,
+                log_start_offset=self._checkpoints.log_starts.get(partition, 0),
+                recovery_point=self._checkpoints.recovery_points.get(partition, 0),
                 clean=self.was_clean,
                 index_interval_bytes=self.default_config.index_interval_bytes,
             )
@@ -176,6 +163,7 @@ class LogDirectory:
         directory = f"{self.path}/{partition_directory_name(partition)}"
         log = PartitionLog(self.storage, partition, topic_id, directory, config, loaded)
         self.logs[partition] = log
+        self._checkpoints.loaded(log)
         return log
 
     # --------------------------------------------------------------------------------------------- creating, deleting
@@ -210,7 +198,7 @@ class LogDirectory:
             self.storage.failed(error)
             self._forget_half_made(partition)
             raise
-        self._high_watermarks.pop(partition, None)
+        self._checkpoints.forget_mark(partition)
         return log
 
     def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:
@@ -228,7 +216,7 @@ class LogDirectory:
     def delete_log(self, partition: TopicPartition) -> None:
         """Take the partition away at once by renaming its directory; its files are removed by `maintain`."""
         log = self.logs.pop(partition, None)
-        self._high_watermarks.pop(partition, None)
+        self._checkpoints.forget_mark(partition)
         if log is None:
             return
         log.deleted = True
@@ -254,55 +242,20 @@ class LogDirectory:
     # ---------------------------------------------------------------------------------------------------- checkpoints
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """As the checkpoint said at the start (or was last written), of logs that still exist."""
-        return {partition: mark for partition, mark in self._high_watermarks.items() if partition in self.logs}
+        marks = self._checkpoints.high_watermarks
+        return {partition: mark for partition, mark in marks.items() if partition in self.logs}
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the marks. A log that is not named keeps the mark it had: a checkpoint must not forget partitions whose
-        role is not known yet (KAFKA-769, KAFKA-1647)."""
-        marks = {**self._high_watermarks, **high_watermarks}
-        self._high_watermarks = {partition: mark for partition, mark in marks.items() if partition in self.logs}
-        await self._write_offsets(HIGH_WATERMARK_CHECKPOINT, lambda: self._high_watermarks)
+        """Write the marks; a log that is not named keeps the one it had."""
+        await self._checkpoints.write_high_watermarks(high_watermarks)
 
     async def checkpoint_recovery_points(self) -> None:
-        """Write how far each log is synced. Data first, then the recovery point, then this (KAFKA-10101)."""
-        self.storage.recovery_points_lowered = False
-        written: dict[TopicPartition, int] = {}
-
-        def snapshot() -> dict[TopicPartition, int]:
-            for partition, log in self.logs.items():
-                written[partition] = log.recovery_point
-                log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, log.recovery_point)
-            return written
-
-        try:
-            await self._write_offsets(RECOVERY_POINT_CHECKPOINT, snapshot)
-        except BaseException:
-            self.storage.recovery_points_lowered = True
-            raise
-        for partition, log in self.logs.items():
-            if partition in written:
-                log.checkpointed_recovery_point = written[partition]
+        """Write how far each log is synced."""
+        await self._checkpoints.write_recovery_points()
 
     async def checkpoint_log_start_offsets(self) -> None:
         """Write the log starts that the first segment's name does not tell."""
-        self.storage.log_starts_lowered = False
-        await self._write_offsets(
-            LOG_START_CHECKPOINT,
-            lambda: {
-                partition: log.log_start_offset
-                for partition, log in self.logs.items()
-                if log.log_start_offset > log.segments[0].base_offset
-            },
-        )
-
-    async def _write_offsets(self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        async with self._checkpointing.setdefault(name, asyncio.Lock()):
-            self.storage.require_online()
-            try:
-                await self._disk.in_background(directory_files.offsets_writer(self._disk, self.path, name, offsets()))
-            except DiskError as error:
-                self.storage.failed(error)
-                raise
+        await self._checkpoints.write_log_starts()
 
     # --------------------------------------------------------------------------------------------------------- health
     def mark_offline(self, error: Exception) -> None:
@@ -335,10 +288,7 @@ class LogDirectory:
             if log.recovery_point < log.segments[-1].base_offset:
                 await log.flush(closed_only=True)
             await log.remove_deleted(now_ms)
-        if self.storage.recovery_points_lowered:
-            await self.checkpoint_recovery_points()
-        if self.storage.log_starts_lowered:
-            await self.checkpoint_log_start_offsets()
+        await self._checkpoints.write_urgent()
         while self._to_remove and not self.offline:
             path = self._to_remove[-1]
             await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
@@ -346,7 +296,7 @@ class LogDirectory:
 
     async def sync_metadata(self) -> None:
         """Sync the epoch files, metadata and names of all logs that wrote some, together and off the loop
-        (hardening.md 7). A log that is being flushed does it by itself."""
+        (hardening rule 7). A log that is being flushed does it by itself."""
         async with AsyncExitStack() as stack:
             taken: list[tuple[PartitionLog, UnsyncedFiles]] = []
             for log in tuple(self.logs.values()):

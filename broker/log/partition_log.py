@@ -1,4 +1,4 @@
-"""One partition's log: segments in a row, appended at the end, cut at both ends (replication.md section 1).
+"""One partition's log: segments in a row, appended at the end, cut at both ends (replication rules, section 1).
 
 Owns: the offsets where the log starts and ends and which of it is synced, the order bytes first, then everything that
 speaks of them, and producer states that follow the batches. Refuses to know roles, high watermarks and epochs: the pure
@@ -27,7 +27,11 @@ from minibroker.broker.log.segment_files import remove_files
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.time_lookup import first_record_from
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.checkpoints import (
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    format_epoch_checkpoint,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer, DiskError, DiskFull
@@ -70,8 +74,8 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.checkpointed_recovery_point = loaded.recovery_point
-        """The highest value that the checkpoint on disk may hold, set by LogDirectory. No segment is closed while the
-        recovery point lies below: its new batches would count as synced after a power cut (KAFKA-10101)."""
+        """The highest value that the checkpoint on disk may hold, set by OffsetCheckpoints. No segment is closed while
+        the recovery point lies below: its new batches would count as synced after a power cut (KAFKA-10101)."""
         self.producers: ProducerStates = loaded.producers
         self.deleted = False
         self.unsynced = UnsyncedFiles()
@@ -275,7 +279,7 @@ class PartitionLog:
 
     def _set_start(self, start: int) -> None:
         if start < self.log_start_offset:
-            self.storage.log_starts_lowered = True
+            self.storage.urgent.add(LOG_START_CHECKPOINT)
         self.log_start_offset = start
 
     def _set_end(self, end: int) -> None:
@@ -284,7 +288,7 @@ class PartitionLog:
         self.recovery_point = min(self.recovery_point, end)
         self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
         if self.recovery_point < self.checkpointed_recovery_point:
-            self.storage.recovery_points_lowered = True
+            self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
 
     def _rebuild_producers(self, end: int) -> None:
         """As of `end`: the newest snapshot at or below it and the batches behind that."""

@@ -1,4 +1,4 @@
-"""Which segments at the head of a log may go (replication.md 1.5).
+"""Which segments at the head of a log may go (replication rules, section 1.5).
 
 Owns: the three reasons (below the log's start, too many bytes, too old) and the bound that outranks them, the high
 watermark (KAFKA-5634, I14). Refuses to know how the log forgets a segment.

@@ -2,7 +2,7 @@
 
 Owns: whether the directory may still be used, and which of its checkpoints are out of date. Refuses to know logs.
 
-Theory (KAFKA-10778, hardening.md 13): after an IO error nobody knows what the disk holds, so nothing is written to the
+Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the disk holds, so nothing is written to the
 directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
 again and refused, and the directory heals when there is room.
 """
@@ -31,10 +31,8 @@ class Storage:
         """Offline or full: the one flag that the hot path looks at."""
         self.offline_reason: str | None = None
         self.full_reason: str | None = None
-        self.recovery_points_lowered = False
-        """A truncation went below what the checkpoint may hold: it should be written soon."""
-        self.log_starts_lowered = False
-        """A truncation went below a log's start: an old checkpoint would hide what is appended there."""
+        self.urgent: set[str] = set()
+        """Names of checkpoints that should be written soon, for an offset in them fell; see offset_checkpoints."""
         self.on_offline: Callable[[str], None] | None = None
         self.on_full: Callable[[bool], None] | None = None
 

@@ -265,6 +265,30 @@ def test_a_log_without_metadata_is_taken_for_the_next_topic_of_its_name(machine:
     assert "partition.metadata" in machine.file_names()
 
 
+@pytest.mark.invariant("I10", "I21")
+def test_offsets_of_a_deleted_topic_do_no_harm_to_the_next_of_its_name(machine: Machine) -> None:
+    """Old checkpoints would call its records synced, deleted or committed."""
+    directory, log = machine.open_log()
+    append(log, 40)
+    log.trim_before(31)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_log_start_offsets())
+    drive(directory.checkpoint_high_watermarks({PARTITION: 70}))
+    directory.delete_log(PARTITION)
+    log = directory.create_log(PARTITION, "another-id", SMALL)
+    append(log, 20)
+    assert log.segment_count == 1  # or it would not be scanned after a power cut
+    drive(directory.maintain(0))
+    append(log, 20)
+    assert log.segment_count > 1
+    machine.kill()
+    directory = machine.open()
+    log = directory.logs[PARTITION]
+    assert (log.log_start_offset, log.recovery_point) == (0, 0)
+    assert directory.read_high_watermarks() == {}
+
+
 @pytest.mark.invariant("I35")
 def test_a_deleted_log_is_renamed_at_once_and_removed_later(machine: Machine) -> None:
     directory, log = machine.open_log()

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.tail_cache import TailCache
+from minibroker.protocol.checkpoints import LOG_START_CHECKPOINT
 from tests.broker.log.machine import (
     Batch,
     Machine,
@@ -145,7 +146,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        if self.directory.storage.log_starts_lowered:
+        if LOG_START_CHECKPOINT in self.directory.storage.urgent:
             self.maintain()
         self.machine.kill()
         self.reopen()
@@ -155,7 +156,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(tear=st.booleans())
     def lose_power(self, tear: bool) -> None:
-        if self.directory.storage.log_starts_lowered:
+        if LOG_START_CHECKPOINT in self.directory.storage.urgent:
             self.maintain()
         self.machine.lose_power(tear)
         self.reopen()

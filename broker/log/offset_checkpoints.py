@@ -1,0 +1,112 @@
+"""The three offset checkpoints of one log directory: recovery points, log starts, high watermarks.
+
+Owns: when each is written, what of an older one may still be on the disk, and one write of a file at a time. Refuses to
+know how offsets move. Texts are made on the event loop and written off it.
+
+Theory: an old line is harmless while offsets only rise: more is scanned, more is kept, a mark is learned again. It does
+harm when an offset falls, by a cut or because a name was given to another topic: then new records below the old offset
+would count as synced, as deleted, or as committed. So such a file is written soon (`urgent`), and until it is, a log
+whose recovery point fell closes no segment (`checkpointed_recovery_point`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from minibroker.broker.log import directory_files
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.storage import Storage
+from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import DiskError
+
+Offsets = dict[TopicPartition, int]
+
+
+class OffsetCheckpoints:
+    """Reads them when made; `logs` is the directory's own map."""
+
+    def __init__(self, storage: Storage, logs: dict[TopicPartition, PartitionLog]) -> None:
+        self._storage = storage
+        self._logs = logs
+        self.recovery_points, self.log_starts, self.high_watermarks = (
+            directory_files.read_offsets(storage.disk, storage.path, name)
+            for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+        )
+        self._writing = {
+            name: asyncio.Lock()
+            for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+        }
+
+    def loaded(self, log: PartitionLog) -> None:
+        """Compare a log that was just loaded or created with what the disk says of its name."""
+        stored = self.recovery_points.get(log.topic_partition, 0)
+        log.checkpointed_recovery_point = max(stored, log.recovery_point)
+        if log.recovery_point < stored:
+            self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+        if log.log_start_offset < self.log_starts.get(log.topic_partition, 0):
+            self._storage.urgent.add(LOG_START_CHECKPOINT)
+
+    def forget_mark(self, partition: TopicPartition) -> None:
+        """The name may be given to another topic."""
+        if self.high_watermarks.pop(partition, None) is not None:
+            self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+
+    async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """A log that is not named keeps the mark it had: a checkpoint must not forget partitions whose role is not
+        known yet (KAFKA-769, KAFKA-1647)."""
+        marks = {**self.high_watermarks, **high_watermarks}
+        self.high_watermarks = {partition: mark for partition, mark in marks.items() if partition in self._logs}
+        await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
+
+    async def write_recovery_points(self) -> None:
+        """Data first, then the recovery point, then this (KAFKA-10101)."""
+        written: dict[TopicPartition, tuple[PartitionLog, int]] = {}
+
+        def offsets() -> Offsets:
+            for partition, log in self._logs.items():
+                written[partition] = log, log.recovery_point
+                log.checkpointed_recovery_point = max(log.checkpointed_recovery_point, log.recovery_point)
+            points = {partition: point for partition, (_, point) in written.items()}
+            self.recovery_points = {**self.recovery_points, **points}  # while it is written: either
+            return points
+
+        await self._write(RECOVERY_POINT_CHECKPOINT, offsets)
+        self.recovery_points = {partition: point for partition, (_, point) in written.items()}
+        for log, point in written.values():
+            log.checkpointed_recovery_point = point
+
+    async def write_log_starts(self) -> None:
+        """Those that the name of the first segment does not tell."""
+
+        def offsets() -> Offsets:
+            self.log_starts = {
+                partition: log.log_start_offset
+                for partition, log in self._logs.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            }
+            return self.log_starts
+
+        await self._write(LOG_START_CHECKPOINT, offsets)
+
+    async def write_urgent(self) -> None:
+        """Those whose old lines could do harm."""
+        if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
+            await self.write_recovery_points()
+        if LOG_START_CHECKPOINT in self._storage.urgent:
+            await self.write_log_starts()
+        if HIGH_WATERMARK_CHECKPOINT in self._storage.urgent:
+            await self.write_high_watermarks({})
+
+    async def _write(self, name: str, offsets: Callable[[], Offsets]) -> None:
+        storage = self._storage
+        async with self._writing[name]:
+            storage.require_online()
+            storage.urgent.discard(name)
+            write = directory_files.offsets_writer(storage.disk, storage.path, name, offsets())
+            try:
+                await storage.disk.in_background(write)
+            except BaseException as error:
+                storage.urgent.add(name)
+                if isinstance(error, DiskError):
+                    storage.failed(error)
+                raise
