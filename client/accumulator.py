@@ -15,7 +15,7 @@ The rules:
 2. While any attempted batch waits for a retry, the partition sends one batch at a time, oldest first, and only when
    nothing of it is in flight. So retries neither overtake nor are overtaken.
 3. A sequence belongs to its batch for ever. If an attempted batch fails or expires, its sequence is not given to
-   another one (hardening.md 12): the queue is `broken`. What was attempted behind it is retried under its old
+   another one (hardening rule 12): the queue is `broken`. What was attempted behind it is retried under its old
    sequences, because it may have been written; only once nothing is in doubt the queue takes a new identity (a higher
    producer epoch) and starts at sequence 0. A batch acknowledged behind the failed one proves that the failed one was
    written, too: then nothing is missing, and the queue goes on as it was.

@@ -1,6 +1,6 @@
 """What to do after a failure, and when. Pure.
 
-Owns: the classes of error codes as a client sees them (replication.md section 10) and the back-off. Refuses to know
+Owns: the classes of error codes as a client sees them (replication rules, section 10) and the back-off. Refuses to know
 what is retried. Randomness comes in as a number, so that one seed gives one run.
 """
 

@@ -1,7 +1,7 @@
 """Error codes of the wire (Kafka's numbers and names) and the one exception that decoders may raise.
 
 Owns: which code exists, what it means, whether a client may retry it, and whether it should fetch new metadata first
-(replication.md section 10; names and numbers as in Kafka's `Errors`). Refuses to know who raises or handles them.
+(replication rules, section 10; names and numbers as in Kafka's `Errors`). Refuses to know who raises or handles them.
 """
 
 from enum import IntEnum

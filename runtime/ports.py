@@ -246,7 +246,7 @@ class Coordination(Protocol):
     @property
     def session_deadline(self) -> float:
         """Loop time until which ZooKeeper surely keeps this session: the time at which the last answered heartbeat was
-        SENT, plus the negotiated timeout (hardening.md 8). Past it a broker must treat itself as fenced."""
+        SENT, plus the negotiated timeout (hardening rule 8). Past it a broker must treat itself as fenced."""
         ...
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Loading one partition from its directory, with recovery when the broker did not stop cleanly (replication rules, section 11).
+"""Loading one partition from its directory, with recovery after an unclean stop (replication rules, section 11).
 
 Owns: what of the files is believed. Refuses to know the running log. Runs off the event loop, touches nothing shared.
 

@@ -1,4 +1,4 @@
-"""What a log knows of its idempotent producers (replication.md section 10, hardening.md 12, KIP-98, KAFKA-5494). Pure.
+"""What a log knows of its idempotent producers (replication rules, section 10; hardening rule 12; KIP-98). Pure.
 
 Owns: the last five batches of each producer id, the decision whether a client's batch is new, a repetition or wrong,
 and the snapshot of that knowledge. Refuses to know where snapshots are kept and who asks.

@@ -135,7 +135,7 @@ async def test_watches_outlive_an_outage(doors: Coordinations) -> None:
 
 @conformance
 async def test_expiry_is_seen_by_others_first_and_never_before_the_deadline(doors: Coordinations) -> None:
-    """The rule of hardening.md 8: once others may act on our absence we have known it from our own clock."""
+    """The rule of hardening rule 8: once others may act on our absence we have known it from our own clock."""
     path, _ = await doors.subject.create(f"{doors.root}/me", b"", ephemeral=True)
     old_session, gone, watch = doors.subject.session_id, Fired(doors), Fired(doors)
     await doors.observer.exists(path, gone)

@@ -1,4 +1,4 @@
-"""The unmodified broker, controller and client live through a leader's death on simulated doors; one seed is one run."""
+"""The unmodified broker, controller and client survive a leader's death on simulated doors; one seed is one run."""
 
 import os
 import subprocess
