@@ -2,8 +2,8 @@
 
 Owns: whether the directory may still be used, and which of its checkpoints are out of date. Refuses to know logs.
 
-Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the disk holds, so nothing is written to the
-directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
+Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the disk holds, so nothing is written to
+the directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
 again and refused, and the directory heals when there is room.
 """
 
