@@ -97,7 +97,8 @@ class ScanReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with_values = self._work.with_values
         found: list[InputPartition] = [_Portion(ranges, None, with_values) for ranges in self._work.portions]
-        return [*found, *(_Portion((), task, with_values) for task in self._work.acked)]
+        found += [_Portion((), task, with_values) for task in self._work.acked]
+        return found or [_Portion((), None, with_values)]  # of no partitions Spark makes one, and it is None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Portion)
@@ -148,7 +149,7 @@ class RowReader(DataSourceReader):
         size = int(self._options.get("range_bytes", range_bytes_for(inventory.total_bytes)))
         names = {facts.directory: facts for facts in inventory.replicas if self._is_wanted(facts)}
         tasks = [task for facts in names.values() for task in plan_exact_ranges(facts, size)]
-        return [
+        found: list[InputPartition] = [
             _Ranges(
                 [
                     (names[task.directory].broker, names[task.directory].topic, names[task.directory].partition, task)
@@ -157,6 +158,7 @@ class RowReader(DataSourceReader):
             )
             for portion in portions(tasks, size)
         ]
+        return found or [_Ranges([])]
 
     def _is_wanted(self, facts: ReplicaFacts) -> bool:
         topics, brokers = self._list("topics", str), self._list("brokers", int)

@@ -128,6 +128,13 @@ def test_a_whole_audit_on_the_running_session_leaves_it_running(tmp_path: Path, 
     assert session.range(3).count() == 3
 
 
+def test_a_cluster_without_topics_is_consistent_and_has_no_rows(tmp_path: Path, session: Any) -> None:
+    cluster = PlantedCluster(tmp_path)
+    report = run_audit([str(cluster.root)])
+    assert (report.exit_code, len(report.partitions)) == (0, 0)
+    assert session.read.format("minibroker").load(str(cluster.root)).count() == 0
+
+
 def test_a_malformed_list_is_one_sentence_not_a_stack_trace(tmp_path: Path, session: Any) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, ENCODED)
