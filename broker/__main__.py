@@ -6,6 +6,7 @@ divergence does not).
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -24,6 +25,8 @@ from minibroker.runtime.ports import Coordination, CoordinationError, DiskError,
 
 log = logging.getLogger("minibroker")
 
+GC_THRESHOLD = 50_000
+"""Containers made before the youngest are collected; CPython's 700 means once every few requests."""
 EXIT_BUG = 70
 """EX_SOFTWARE: an assertion failed; the log says which."""
 
@@ -62,15 +65,27 @@ async def run(config: BrokerConfig, runtime: Runtime, stop: asyncio.Event) -> No
     broker = compose(config, runtime)
     try:
         await broker.start()
+        _settle_memory()
         await broker.serve(stop)
     finally:
         await broker.stop()
+
+
+def _settle_memory() -> None:
+    """What lives from now on to the end need not be looked at by each collection, and collections may come later:
+    requests leave no cycles behind. Measured: a tenth of the time of one record."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
 def run_broker(config: BrokerConfig) -> int:
     """Run in the foreground until SIGTERM or SIGINT; the process's exit code."""
     import uvloop  # here, like the real doors below: the simulation composes the same broker without them
 
+    from minibroker.runtime.allocator import return_freed_memory
+
+    return_freed_memory()
     assert __debug__, "run without -O: the assertions are part of the design"
     logging.basicConfig(
         level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(),

@@ -1,6 +1,6 @@
 """Fetches that wait for something to read.
 
-Owns: which fetches wait, their timers, and when they are looked at again. Refuses to know what is in an answer: the
+Owns: which fetches wait, until when, and when they are looked at again. Refuses to know what is in an answer: the
 owner's `answer` tries, and says whether it has answered.
 
 What one read of a connection woke is answered together (`flush`), once its requests have been handled. A fetch of very
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from minibroker.broker.alarms import Alarms
 from minibroker.protocol.messages import FetchRequest
 from minibroker.runtime.server import IncomingRequest, ServerConnection
 
@@ -31,7 +32,7 @@ at all of them for every append, only to wait on, would cost more than answering
 class ParkedFetch:
     """A request that waits. Ends once: by news, by its deadline, or with its connection."""
 
-    __slots__ = ("body", "done", "listed", "mark_timer", "min_bytes", "request", "session", "timer", "watched")
+    __slots__ = ("alarm", "body", "done", "listed", "mark_alarm", "min_bytes", "request", "session", "watched")
 
     def __init__(self, request: IncomingRequest, body: FetchRequest, session: "FetchSession | None") -> None:
         self.request = request
@@ -40,8 +41,8 @@ class ParkedFetch:
         self.listed = sum(len(topic.partitions) for topic in body.topics)
         self.min_bytes = body.min_bytes if self.listed <= FEW_PARTITIONS else 1
         self.done = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.mark_timer: asyncio.TimerHandle | None = None
+        self.alarm: int | None = None
+        self.mark_alarm: int | None = None
         self.watched: list[Partition] = []
 
     @property
@@ -62,10 +63,6 @@ class ParkedFetch:
     def end(self) -> None:
         """Forget all that could wake it."""
         self.done = True
-        for timer in (self.timer, self.mark_timer):
-            if timer is not None:
-                timer.cancel()
-        self.timer = self.mark_timer = None
         for partition in self.watched:
             partition.waiting_fetches.pop(self, None)
         self.watched = []
@@ -83,6 +80,8 @@ class ParkedFetches:
         self._woken: dict[ParkedFetch, None] = {}
         self._large: dict[ParkedFetch, None] = {}
         self._flush_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        self._alarms: Alarms[ParkedFetch] = Alarms(self._expire)
 
     @property
     def count(self) -> int:
@@ -94,12 +93,15 @@ class ParkedFetches:
         if not parked.request.park(parked.listed):
             return False
         self._parked.setdefault(parked.request.connection, {})[parked] = None
-        parked.timer = asyncio.get_running_loop().call_later(parked.wait_seconds, self._expire, parked)
+        parked.alarm = self._alarms.set(self._loop.time() + parked.wait_seconds, parked)
         return True
 
     def answered(self, parked: ParkedFetch) -> None:
         """It is about to be answered, or never will be: nothing may wake it any more."""
         parked.end()
+        for alarm in (parked.alarm, parked.mark_alarm):
+            if alarm is not None:
+                self._alarms.cancel(alarm)
         of_connection = self._parked.get(parked.request.connection)
         if of_connection is not None:
             of_connection.pop(parked, None)
@@ -117,13 +119,12 @@ class ParkedFetches:
         self._woken[parked] = None
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            self._loop.call_soon(self.flush)
 
     def wake_for_mark(self, parked: ParkedFetch) -> None:
         """There is only a newer high watermark to tell."""
-        if parked.mark_timer is None and not parked.done:
-            loop = asyncio.get_running_loop()
-            parked.mark_timer = loop.call_later(MARK_NEWS_DELAY_MS / 1000, self._expire, parked)
+        if parked.mark_alarm is None and not parked.done:
+            parked.mark_alarm = self._alarms.set(self._loop.time() + MARK_NEWS_DELAY_MS / 1000, parked)
 
     def flush(self) -> None:
         """Answer what was woken. Called once the requests of one read are handled, so that one answer carries all."""
@@ -138,14 +139,14 @@ class ParkedFetches:
 
     def _answer_later(self, parked: ParkedFetch) -> None:
         if not self._large:
-            asyncio.get_running_loop().call_soon(self._answer_large)
+            self._loop.call_soon(self._answer_large)
         self._large[parked] = None
 
     def _answer_large(self) -> None:
         parked = next(iter(self._large))
         del self._large[parked]
         if self._large:
-            asyncio.get_running_loop().call_soon(self._answer_large)
+            self._loop.call_soon(self._answer_large)
         if not parked.done:
             self._answer(parked, False)
 
