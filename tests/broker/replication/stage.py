@@ -351,6 +351,7 @@ class Stage:
                 leader_epoch=epoch,
                 fetch_offset=offset,
                 error_code=verdict.error_code,
+                high_watermark=source.state.high_watermark if verdict.diverging is not None else None,
                 diverging=verdict.diverging is not None,
             )
         headers = tuple(w.header for w in source.log if offset <= w.header.base_offset < verdict.end_offset)
