@@ -16,6 +16,7 @@ FOUND_BUGS = {
     108: "the same with every broker's disk",
     121: "a fetch session replaced by a new one left its parked fetch unanswered: the follower stood still",
     134: "a disk error met by retention ended the broker",
+    338: "a disk that failed again under another controller was taken for one that the controller knew of",
     138: "a full disk between storing the cut history and the cut: state and log disagreed",
 }
 
