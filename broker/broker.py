@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from minibroker.broker.chores import Chores
-from minibroker.broker.config import advertised_endpoints, warnings
+from minibroker.broker.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
 from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.controller_link import ControllerLink
 from minibroker.broker.dynamic_config import DynamicConfig
@@ -41,8 +41,6 @@ from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
 
 log = logging.getLogger("minibroker.broker")
 
-BROKER_RESERVE_BYTES = 16 * 1024 * 1024
-"""Part of queued.max.request.bytes that only other brokers may use."""
 SHUTDOWN_STEP_MS = 10_000
 """No step of a stop may take longer; what is left undone is recovered at the next start."""
 
@@ -129,7 +127,7 @@ class Broker:
         limits = ServerLimits(
             frame_max_bytes=config.socket_request_max_bytes,
             receive_budget_bytes=config.queued_max_request_bytes,
-            broker_reserve_bytes=min(BROKER_RESERVE_BYTES, config.queued_max_request_bytes // 3),
+            broker_reserve_bytes=min(BROKER_RESERVE_BYTES, config.queued_max_request_bytes // 2),
             connections_max=config.max_connections,
             idle_deadline_ms=config.connections_max_idle_ms,
         )

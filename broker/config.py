@@ -308,7 +308,7 @@ def _at_most(smaller: str, larger: str, margin: int = 0, why: str = "") -> Calla
 
 FRAME_OVERHEAD_BYTES = 4096
 """Of a produce request around one batch: names of the topic, client and fields."""
-BROKER_RESERVE_BYTES = 16 * MIB
+BROKER_RESERVE_BYTES = 24 * MIB
 """Of queued.max.request.bytes: for other brokers alone, so that replication outlives a flood of clients."""
 
 RULES: tuple[Callable[[BrokerConfig], str | None], ...] = (

@@ -334,7 +334,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(
             doc="Bytes of requests received and not yet answered, over all connections; beyond it clients are not read."
-            " 16 MiB of it are for other brokers alone, so that replication outlives a flood.",
+            " 24 MiB of it, at most half, are for other brokers alone, so that replication outlives a flood.",
             minimum=64 * KIB,
             maximum=4096 * MIB,
         ),

@@ -7,6 +7,7 @@ A fetch with nothing to say is parked until records or a newer high watermark co
 max_wait_ms passes. Where too much waits already it is answered at once, and its connection is not read for that time.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,52 @@ from minibroker.runtime.server import IncomingRequest, ServerConnection
 if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
 
+READ_PER_TURN_BYTES = 8 * 1024 * 1024
+"""Records read for consumers in one turn of the loop: some milliseconds."""
+READ_MIN_BYTES = 64 * 1024
+"""An answer may always have so much: a few batches."""
+
+
+class ReadTurn:
+    """What consumers read within one turn of the loop: many of them that catch up must not hold up everybody else."""
+
+    def __init__(self) -> None:
+        self._left = READ_PER_TURN_BYTES
+
+    @property
+    def room(self) -> int:
+        """For one answer: half of what is left, so that the next one also has some."""
+        return max(READ_MIN_BYTES, self._left // 2)
+
+    def took(self, size_bytes: int) -> None:
+        if size_bytes:
+            if self._left == READ_PER_TURN_BYTES:
+                asyncio.get_running_loop().call_soon(self._begin)
+            self._left = max(0, self._left - size_bytes)
+
+    def _begin(self) -> None:
+        self._left = READ_PER_TURN_BYTES
+
+
+class Found:
+    """What there is to say to a consumer now."""
+
+    __slots__ = ("is_urgent", "size_bytes", "topics")
+
+    def __init__(self) -> None:
+        self.topics: list[tuple[str, list[FetchedRecords]]] = []
+        self.size_bytes = 0
+        self.is_urgent = False
+        """Something went wrong: whoever waits must hear at once."""
+
+    def count(self, answer: FetchedRecords) -> None:
+        self.size_bytes += answer.size_bytes
+        response = answer.response
+        self.is_urgent = self.is_urgent or bool(response.error_code) or response.diverging_epoch is not None
+
+    def is_enough_for(self, parked: ParkedFetch) -> bool:
+        return self.is_urgent or self.size_bytes >= max(1, parked.min_bytes)
+
 
 class FetchHandler:
     """All fetch requests of a broker."""
@@ -51,6 +98,7 @@ class FetchHandler:
         self._reply_room = reply_room
         self._response_max_bytes = response_max_bytes
         self._counters = counters
+        self._turn = ReadTurn()
         self._answers = FetchAnswers(
             leader_hint=leader_hint,
             is_known=is_known,
@@ -88,7 +136,7 @@ class FetchHandler:
     def _answer(self, parked: ParkedFetch, force: bool) -> bool:
         if parked.session is not None:
             return self._sessions.answer(parked, force)
-        return self._answer_whole(parked, force, first=False)
+        return self._answer_whole(parked, force)
 
     # ------------------------------------------------------------------------------------------------------- news
     def appended(self, partition: "Partition") -> None:
@@ -117,38 +165,48 @@ class FetchHandler:
     def _handle_whole(self, request: IncomingRequest, body: FetchRequest) -> None:
         """A consumer's fetch (or a bare follower's): all partitions are listed each time."""
         parked = ParkedFetch(request, body, None)
-        if self._answer_whole(parked, force=body.max_wait_ms <= 0, first=True):
-            return
-        if not self._waiting.park(parked):
-            self._answer_whole(parked, force=True, first=False)
+        found = self._look(parked, first=True)
+        if found.is_enough_for(parked) or body.max_wait_ms <= 0:
+            self._send(parked, found)
+        elif self._waiting.park(parked):
+            for topic in body.topics:
+                for fetch in topic.partitions:
+                    partition = self._partitions.get(TopicPartition(topic.topic, fetch.partition))
+                    if partition is not None:
+                        parked.watch(partition)
+        else:
+            self._send(parked, found)
             request.connection.mute(parked.wait_seconds)
-            return
-        for topic in body.topics:
-            for fetch in topic.partitions:
-                partition = self._partitions.get(TopicPartition(topic.topic, fetch.partition))
-                if partition is not None:
-                    parked.watch(partition)
 
-    def _answer_whole(self, parked: ParkedFetch, force: bool, first: bool) -> bool:
+    def _answer_whole(self, parked: ParkedFetch, force: bool) -> bool:
         """Answer if min_bytes are there, anything went wrong, or it must end now."""
+        found = self._look(parked, first=False)
+        if not force and not found.is_enough_for(parked):
+            return False
+        self._send(parked, found)
+        return True
+
+    def _look(self, parked: ParkedFetch, first: bool) -> "Found":
+        """At every partition that is listed."""
         body = parked.body
-        budget = min(body.max_bytes, self._response_max_bytes, self._reply_room())
-        size, urgent = 0, False
-        topics: list[tuple[str, list[FetchedRecords]]] = []
+        budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._turn.room)
+        found = Found()
         for topic in body.topics:
             answers: list[FetchedRecords] = []
             for fetch in topic.partitions:
+                size = found.size_bytes
                 answer = self._answer_listed(body, topic.topic, fetch, budget - size, not size, report=first)
-                size += answer.size_bytes
-                urgent = urgent or bool(answer.response.error_code) or answer.response.diverging_epoch is not None
+                found.count(answer)
                 answers.append(answer)
-            topics.append((topic.topic, answers))
-        if not urgent and not force and size < max(1, parked.min_bytes):
-            return False
+            found.topics.append((topic.topic, answers))
+        self._turn.took(found.size_bytes)
+        return found
+
+    def _send(self, parked: ParkedFetch, found: "Found") -> None:
         self._waiting.answered(parked)
-        self._counters.bytes_out += size
-        parked.request.respond_frame(encode_fetch_response(parked.request.correlation_id, FetchResponse(), topics))
-        return True
+        self._counters.bytes_out += found.size_bytes
+        frame = encode_fetch_response(parked.request.correlation_id, FetchResponse(), found.topics)
+        parked.request.respond_frame(frame)
 
     def _answer_listed(
         self, body: FetchRequest, topic: str, fetch: FetchPartition, budget: int, first: bool, report: bool

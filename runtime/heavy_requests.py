@@ -10,7 +10,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.server_limits import HEAVY_BYTES_PER_SECOND, HEAVY_RETRY_MS, LIGHT_REQUEST_MAX_BYTES
+from minibroker.runtime.server_limits import (
+    HEAVY_BYTES_PER_SECOND,
+    HEAVY_RETRY_MS,
+    HEAVY_WAITING_MAX_BYTES,
+    LIGHT_REQUEST_MAX_BYTES,
+)
 
 ARRAY_OF_FIVE = 0x95
 LARGE_ANSWERS = frozenset({ApiKey.METADATA.value, ApiKey.DESCRIBE_CONFIGS.value, *range(0xCC, 0xD4)})
@@ -33,6 +38,7 @@ class Asker(Protocol):
     is_closed: bool
 
     def take_turn(self) -> None: ...
+    def abort_because(self, reason: str) -> None: ...
 
 
 class HeavyRequests:
@@ -42,44 +48,71 @@ class HeavyRequests:
         """`has_room`: whether there is memory for one more answer, and for one more request that waits for its own."""
         self._has_room = has_room
         self._waiting: list[tuple[int, int, Asker]] = []
+        self._waiting_bytes = 0
         self._serial = 0
         self._free_at = 0.0
+        self._is_handling = False
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, asker: Asker, size_bytes: int) -> bool:
-        """True: handle it now. False: `take_turn` is called when it is time, then ask again."""
-        now = asyncio.get_running_loop().time()
-        if not self._waiting and now >= self._free_at and self._has_room():
-            self._began(size_bytes, now)
+        """True: handle it now. False: `take_turn` is called when it is time, then ask again; or it is closed, if too
+        much waits already and it wants most."""
+        is_free = not self._waiting and not self._is_handling
+        if is_free and asyncio.get_running_loop().time() >= self._free_at and self._has_room():
+            self._began(size_bytes)
             return True
         self._serial += 1
         heapq.heappush(self._waiting, (size_bytes, self._serial, asker))
+        self._waiting_bytes += size_bytes
+        if self._waiting_bytes > HEAVY_WAITING_MAX_BYTES:
+            self._turn_away()
         self._schedule()
         return False
+
+    def _turn_away(self) -> None:
+        """First those that have gone meanwhile, then who wants most."""
+        self._waiting = [entry for entry in self._waiting if not entry[2].is_closed]
+        heapq.heapify(self._waiting)
+        self._waiting_bytes = sum(size_bytes for size_bytes, _, _ in self._waiting)
+        while self._waiting_bytes > HEAVY_WAITING_MAX_BYTES:
+            largest = max(self._waiting)
+            self._waiting.remove(largest)
+            heapq.heapify(self._waiting)
+            self._waiting_bytes -= largest[0]
+            largest[2].abort_because(f"its request of {largest[0]} bytes is one too many while large requests wait")
 
     def stop(self) -> None:
         """Nobody's turn comes any more."""
         self._waiting.clear()
+        self._waiting_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
 
-    def _began(self, size_bytes: int, now: float) -> None:
-        self._free_at = now + size_bytes / HEAVY_BYTES_PER_SECOND
+    def _began(self, size_bytes: int) -> None:
+        self._is_handling = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._handled, loop.time(), size_bytes)
+
+    def _handled(self, began: float, size_bytes: int) -> None:
+        """In the next turn of the loop, for only then its time moves on: rest for as long as it took."""
+        self._is_handling = False
+        now = asyncio.get_running_loop().time()
+        self._free_at = now + max(now - began, size_bytes / HEAVY_BYTES_PER_SECOND)
+        self._schedule()
 
     def _schedule(self) -> None:
-        if self._waiting and self._timer is None:
+        if self._waiting and self._timer is None and not self._is_handling:
             self._timer = asyncio.get_running_loop().call_at(self._free_at, self._serve)
 
     def _serve(self) -> None:
         self._timer = None
-        loop = asyncio.get_running_loop()
         if not self._has_room():
-            self._timer = loop.call_later(HEAVY_RETRY_MS / 1000, self._serve)
+            self._timer = asyncio.get_running_loop().call_later(HEAVY_RETRY_MS / 1000, self._serve)
             return
         while self._waiting:
             size_bytes, _, asker = heapq.heappop(self._waiting)
+            self._waiting_bytes -= size_bytes
             if not asker.is_closed:
-                self._began(size_bytes, loop.time())
+                self._began(size_bytes)
                 asker.take_turn()
                 break
-        self._schedule()

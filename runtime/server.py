@@ -51,6 +51,8 @@ class RpcServer:
         self.connections: dict[int, ServerConnection] = {}
         self.parked_cost_bytes = 0
         """Estimated memory of requests that wait for their answer."""
+        self.is_short_of_buffers = False
+        """Somebody's frame had no room a moment ago: nobody keeps a buffer that is empty."""
         self._waiting_is_full = False
         self._paused: dict[ServerConnection, None] = {}
         self._network = network
@@ -150,6 +152,7 @@ class RpcServer:
     def make_way(self) -> bool:
         """Somebody's frame has no room: take what idle connections hold; later, who is too slow."""
         loop = asyncio.get_running_loop()
+        self.is_short_of_buffers = True
         if self._shortage_timer is None:
             self._shortage_timer = loop.call_later(STUCK_FRAME_MS / 1000, self._close_slow_frames)
         if loop.time() < self._reclaim_at:
@@ -193,6 +196,7 @@ class RpcServer:
         """The budget is spent and somebody waits for it: the oldest unfinished frames give way."""
         self._shortage_timer = None
         if not any(connection.is_starved for connection in self._paused):
+            self.is_short_of_buffers = False
             return
         now = asyncio.get_running_loop().time()
         enough = (self.limits.receive_budget_bytes - self.limits.broker_reserve_bytes) // 2

@@ -366,6 +366,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.is_closed or transport is None:
             return
         waits = self._must_wait()
+        if self._server.is_short_of_buffers:
+            self._receiver.shrink()
         self.is_starved = not waits and not self._has_room()
         if self.frame_began is None and (not waits and self._receiver.has_partial_frame):
             self.frame_began = self._loop.time()

@@ -13,15 +13,17 @@ REQUESTS_IN_FLIGHT_MAX = 1_000
 """Requests of one connection that may wait for an answer; above it the connection is not read."""
 LIGHT_REQUEST_MAX_BYTES = 4 * KIB
 """A request that fits in the buffer which every connection has anyway is handled as it comes."""
-HEAVY_BYTES_PER_SECOND = 2 * MIB
-"""Larger requests are handled one at a time, and then pause for the time this rate gives: measured, 1 MiB of the worst
-kind keeps the loop busy for a quarter of a second, so at least half of its time is left for everybody else."""
+HEAVY_BYTES_PER_SECOND = 4 * MIB
+"""Larger requests are handled one at a time; after each the next one waits for as long as it took, and at least for
+the time this rate gives: so at least half of the loop's time is left for everybody else."""
+HEAVY_WAITING_MAX_BYTES = 8 * MIB
+"""Large requests that wait for their turn; beyond it the largest is closed. Two seconds' worth."""
 HEAVY_RETRY_MS = 20
 """While memory is short, how often the next large request is considered again."""
 
 REQUEST_COST_BYTES = 2 * KIB
 """A request that waits for its answer: its objects, its timer, its place in the queues."""
-PARTITION_COST_BYTES = 400
+PARTITION_COST_BYTES = 250
 """One partition listed in a request that waits: its struct, and its place among those who wait for the partition."""
 DECODED_GROWTH = 20
 """Measured: the worst typed request takes so many times the memory of its bytes (lists of two-letter texts)."""
@@ -40,17 +42,18 @@ IDLE_VICTIM_MS = 5_000
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server allows. Together its peers' memory stays below 64 MiB, those of other brokers aside."""
+    """What one server allows. All clients together cost it at most 64 MiB: receive buffers 24, one request that is
+    decoded 16, unread replies 6, waiting requests 4, and the rest for a thousand connections and odds and ends."""
 
     frame_max_bytes: int = 16 * MIB
     """socket.request.max.bytes: Kafka allows 100 MiB; a quarter of a broker's memory is enough here."""
     receive_budget_bytes: int = 48 * MIB
     """queued.max.request.bytes: receive buffers of all connections together."""
-    broker_reserve_bytes: int = 16 * MIB
+    broker_reserve_bytes: int = 24 * MIB
     """Part of the budget only broker-to-broker connections may use: replication outlives a flood."""
-    waiting_max_bytes: int = 8 * MIB
+    waiting_max_bytes: int = 4 * MIB
     """Estimated memory of decoded requests that wait for their answer, over all connections but brokers'."""
-    unread_replies_max_bytes: int = 12 * MIB
+    unread_replies_max_bytes: int = 6 * MIB
     """Replies that were sent and not read yet, over all connections but brokers'."""
     connections_max: int = 1_000
     frame_deadline_ms: int = 30_000

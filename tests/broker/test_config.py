@@ -99,7 +99,7 @@ def test_describe_lists_every_setting_with_value_and_source() -> None:
         ("message.max.bytes=16777216", "socket.request.max.bytes=16777216 (default), less 4096"),
         (
             "queued.max.request.bytes=65536",
-            "expected at most queued.max.request.bytes=65536 (--set queued.max.request.bytes), less 16777216",
+            "expected at most queued.max.request.bytes=65536 (--set queued.max.request.bytes), less 25165824",
         ),
     ],
 )
