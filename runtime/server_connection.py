@@ -314,8 +314,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._has_turn or self._server.heavy.begin(self, len(frame)):
             self._has_turn = False
             return True
-        self._receiver.put_back(frame)
-        self._waits_for_turn = True
+        if not self.is_closed:  # turned away at once, if it wants more than all others who wait
+            self._receiver.put_back(frame)
+            self._waits_for_turn = True
         return False
 
     def _on_frame(self, data: memoryview) -> None:

@@ -13,6 +13,7 @@ from minibroker.runtime.server import IncomingRequest, ServerLimits
 from minibroker.runtime.server_limits import (
     DECODED_GROWTH,
     HEAVY_BYTES_PER_SECOND,
+    HEAVY_WAITING_MAX_BYTES,
     LIGHT_REQUEST_MAX_BYTES,
     PARTITION_COST_BYTES,
     REQUEST_COST_BYTES,
@@ -176,6 +177,33 @@ async def test_a_turn_is_not_wasted_on_who_has_gone(scene: Scene) -> None:
             peer.transport.abort()
     last.send(sized(901 * KIB, 99))
     await until(lambda: last.answers, 2 * 900 * KIB / HEAVY_BYTES_PER_SECOND)
+
+
+@simulated
+async def test_of_too_many_large_requests_the_largest_are_closed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    await scene.serve()
+    sizes = [(900 - n) * KIB if n % 2 else (500 + n) * KIB for n in range(30)]
+    peers = [await scene.peer(f"peer-{n}") for n in range(30)]
+    for index, (peer, size) in enumerate(zip(peers, sizes, strict=True)):
+        peer.send(sized(size, index))
+    small = await scene.peer("small")
+    await asyncio.sleep(0.3)
+    began = scene.world.loop.time()
+    small.send(sized(10 * KIB, 99))
+    await until(lambda: small.answers)
+    assert scene.world.loop.time() - began < 0.5
+    await until(lambda: all(peer.closed or peer.answers for peer in peers))
+    served = [size for peer, size in zip(peers, sizes, strict=True) if peer.answers]
+    closed = [size for peer, size in zip(peers, sizes, strict=True) if peer.closed]
+    assert sum(served) >= HEAVY_WAITING_MAX_BYTES * 3 // 4
+    assert closed
+    assert sorted(closed)[len(closed) // 2] > sorted(served)[len(served) // 2]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(closed)
+    assert all("is one too many while large requests wait" in line for line in lines)
+    assert scene.server.budget.used_bytes < 10 * MIB
 
 
 @simulated
