@@ -234,6 +234,8 @@ class SimulatedNetwork:
             raise NetworkError(f"cannot connect to {host}:{port}: no answer in {timeout_ms} ms") from None
         except ConnectionRefusedError:
             raise ConnectionRefused(f"cannot connect to {host}:{port}: connection refused") from None
+        except ConnectionResetError:
+            raise NetworkError(f"cannot connect to {host}:{port}: connection reset by peer") from None
         finally:
             attempt.abandon()
         return end, end.protocol
@@ -298,6 +300,9 @@ class Attempt:
     def _establish(self, client: "SimulatedTransport") -> None:
         if self._abandoned or self.established.done():
             client.abort()
+            return
+        if client.is_gone:  # accepted, and reset before the answer was here
+            self.established.set_exception(ConnectionResetError())
             return
         client.open(self._factory)
         self.established.set_result(client)

@@ -1,6 +1,7 @@
 """Faults of the simulated network, and what crashes look like from the other end."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -61,6 +62,19 @@ async def test_every_byte_arrives_whatever_the_clock_says(link: Link) -> None:
         link.client.transport.write(b"x")
         async with asyncio.timeout(5):
             await link.server.until_received(sent)
+
+
+def test_a_connection_may_break_while_it_is_being_made() -> None:
+    for seed in range(200):
+        link = Link(seed)
+
+        async def story(link: Link = link) -> None:
+            await link.listen()
+            link.world.loop.call_later(link.world.random("death").uniform(0, 0.003), link.world.kill, "server")
+            with contextlib.suppress(NetworkError):
+                await link.connect()
+
+        link.world.run(story())
 
 
 @in_a_world
