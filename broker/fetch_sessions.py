@@ -40,6 +40,17 @@ class SessionPartition:
         self.told_log_start_offset = -1
 
     @property
+    def is_at_the_end(self) -> bool:
+        """Nothing to send and nothing to refuse: the usual case right after the follower reported its position."""
+        state, fetch = self.partition.state, self.fetch
+        return (
+            fetch.fetch_offset == state.log_end_offset
+            and fetch.current_leader_epoch == state.leader_epoch
+            and state.is_leader
+            and not state.fenced
+        )
+
+    @property
     def has_newer_marks(self) -> bool:
         state = self.partition.state
         return state.high_watermark != self.told_high_watermark or state.log_start_offset != self.told_log_start_offset
@@ -113,9 +124,13 @@ class FetchSessions:
         refused = self._update(session, body)
         parked = ParkedFetch(request, body, session)
         session.parked = parked
-        if not self.answer(parked, body.max_wait_ms <= 0 or bool(refused), refused) and not self._waiting.park(parked):
+        if self.answer(parked, body.max_wait_ms <= 0 or bool(refused), refused):
+            return
+        if not self._waiting.park(parked):
             self.answer(parked, force=True)
             request.connection.mute(parked.wait_seconds)
+        elif session.news:
+            self._waiting.wake_for_mark(parked)  # this very report may have raised the mark
 
     def connection_closed(self, connection: ServerConnection) -> None:
         session = self._sessions.get(connection)
@@ -194,6 +209,12 @@ class FetchSessions:
                 del session.news[topic_partition]
                 continue
             if entry.awaits_position:
+                continue
+            if entry.is_at_the_end:
+                if entry.has_newer_marks:
+                    with_marks.append(topic_partition)
+                else:
+                    del session.news[topic_partition]
                 continue
             answer, is_error = self._answer_entry(session, entry, budget - size, first=not size)
             if answer is None:

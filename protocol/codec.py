@@ -12,6 +12,7 @@ the real list header or bin header follows.
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -38,6 +39,8 @@ M = TypeVar("M")
 API_VERSION = 0
 """We own both ends: every API has one version, and a peer that asks for another learns it from UNSUPPORTED_VERSION."""
 CLIENT_ID_MAX_LENGTH = 256
+TOPIC_PREFIXES_MAX = 1_000
+"""Packed topic names kept: they are the same in every Fetch response."""
 
 _LENGTH = struct.Struct(">I")
 _EMPTY_ARRAY = b"\x90"
@@ -185,11 +188,16 @@ def encode_fetch_response(
     pieces.add(b"\x92" + _encode(correlation_id) + _open(_encode(head), _EMPTY_ARRAY))
     pieces.add(_array_header(len(topics)))
     for topic, partitions in topics:
-        pieces.add(_open(_encode(FetchTopicResponse(topic=topic, partitions=[])), _EMPTY_ARRAY))
+        pieces.add(_fetch_topic_prefix(topic))
         pieces.add(_array_header(len(partitions)))
         for fetched in partitions:
             pieces.add_records(_encode(fetched.response), fetched.parts, fetched.size_bytes)
     return pieces.frame()
+
+
+@lru_cache(maxsize=TOPIC_PREFIXES_MAX)
+def _fetch_topic_prefix(topic: str) -> bytes:
+    return _open(_encode(FetchTopicResponse(topic=topic, partitions=[])), _EMPTY_ARRAY)
 
 
 def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:

@@ -7,12 +7,21 @@ anything: a crash is recovered by replication, silent divergence is not. Pure.
 from minibroker.broker.replication.state import ReplicaState, Role
 
 
-def check_invariants(state: ReplicaState) -> None:
-    """Raise AssertionError naming the invariant."""
+def check_offsets(state: ReplicaState) -> None:
+    """What an event of the data path can break: it moves offsets and waiters, never roles or sets."""
     assert 0 <= state.log_start_offset <= state.high_watermark <= state.log_end_offset, (
         f"I10: {state.log_start_offset} <= {state.high_watermark} <= {state.log_end_offset}"
     )
     assert state.synced_end_offset <= state.log_end_offset, "I10: synced end beyond the log end"
+    if state.waiters:  # sorted, so the last one speaks for all of them
+        last = state.waiters[-1]
+        assert last.required_offset <= state.log_end_offset, "a waiter waits for what was written"
+        assert last.leader_epoch == state.leader_epoch, "a waiter waits in the epoch of its append"
+
+
+def check_invariants(state: ReplicaState) -> None:
+    """Raise AssertionError naming the invariant."""
+    check_offsets(state)
     entries = state.epoch_history.entries
     if entries:
         assert entries[-1][1] <= state.log_end_offset, f"I13: {entries[-1]} starts beyond {state.log_end_offset}"
@@ -32,7 +41,3 @@ def _check_leader(state: ReplicaState) -> None:
     assert state.epoch_history.latest_epoch == state.leader_epoch, "I13: the reign is entered in the history"
     assert state.config.broker_id in state.in_sync_replicas, "I9: the leader is in its ISR"
     assert all(b in state.assignment for b in state.in_sync_replicas), "I34: the ISR lies within the assignment"
-    if state.waiters:  # sorted, so the last one speaks for all of them
-        last = state.waiters[-1]
-        assert last.required_offset <= state.log_end_offset, "a waiter waits for what was written"
-        assert last.leader_epoch == state.leader_epoch, "a waiter waits in the epoch of its append"

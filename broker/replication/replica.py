@@ -25,7 +25,7 @@ from minibroker.broker.replication.high_watermark import (
     refuse_all_waiters,
     refuse_waiters_below_minimum,
 )
-from minibroker.broker.replication.invariants import check_invariants
+from minibroker.broker.replication.invariants import check_invariants, check_offsets
 from minibroker.broker.replication.isr import (
     commit_isr,
     maybe_expand,
@@ -49,8 +49,12 @@ from minibroker.protocol.errors import ErrorCode
 def step(state: ReplicaState, event: ev.Event) -> list[ev.Effect]:
     """Take one event; the effects are to be performed in order before the next event."""
     effects: list[ev.Effect] = []
-    _HANDLERS[type(event)](state, event, effects)
-    check_invariants(state)
+    kind = type(event)
+    _HANDLERS[kind](state, event, effects)
+    if kind in _DATA_PATH:
+        check_offsets(state)
+    else:
+        check_invariants(state)
     return effects
 
 
@@ -58,7 +62,7 @@ def step_fetch(state: ReplicaState, event: ev.FollowerFetched) -> tuple[FetchGra
     """A follower's fetch has an answer of its own beside the effects."""
     effects: list[ev.Effect] = []
     answer = on_follower_fetched(state, event, effects)
-    check_invariants(state)
+    check_offsets(state)
     return answer, effects
 
 
@@ -279,6 +283,9 @@ def _on_log_truncated(state: ReplicaState, event: ev.LogTruncated, effects: list
 def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list[ev.Effect]) -> None:
     retry_phase(state, effects)
 
+
+_DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchAppended, ev.FetchAnswered})
+"""Events that come thousands of times a second and cannot change a role, a set or the epoch history."""
 
 _HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], None]] = {
     ev.LeaderAndIsrReceived: _on_leader_and_isr,

@@ -180,3 +180,13 @@ def _bytes(asked: Asked, broker_id: int) -> bytes:
     replica = asked.cluster.replica(broker_id, TOPIC)
     assert replica is not None
     return b"".join(bytes(part) for part in replica.log.read(0, 1 << 20, replica.log.log_end_offset).parts)
+
+
+def test_followers_learn_the_last_mark_soon_after_the_last_record() -> None:
+    async def check(asked: Asked) -> None:
+        await asked.produce()
+        await asyncio.sleep(0.1)
+        marks = [replica.state.high_watermark for b in (1, 2, 3) if (replica := asked.cluster.replica(b, TOPIC))]
+        assert marks == [1, 1, 1]
+
+    in_cluster(check)
