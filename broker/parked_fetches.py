@@ -24,7 +24,7 @@ MAX_WAIT_MS = 30_000
 MARK_NEWS_DELAY_MS = 20
 """A follower's parked fetch that has only a newer high watermark to tell is answered after this. Under load the mark
 rides on the next records for free; when the load ends, followers learn the last mark soon."""
-FEW_PARTITIONS = 100
+FEW_PARTITIONS = 20
 """A consumer's fetch of more partitions than this is answered with the first news, whatever its min_bytes: looking
 at all of them for every append, only to wait on, would cost more than answering once."""
 

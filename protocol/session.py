@@ -31,7 +31,11 @@ class FrameTooLarge(ProtocolError):
 
 
 class MemoryBudget:
-    """Bytes that the receive buffers of all connections together may grow to; a reserve is kept for brokers."""
+    """Bytes that the receive buffers of all connections together may grow to.
+
+    A reserve is kept for brokers, and a quarter of the rest for requests of a usual size: those who send huge ones must
+    not keep out everybody else.
+    """
 
     def __init__(self, limit_bytes: int, reserved_bytes: int = 0) -> None:
         assert 0 <= reserved_bytes < limit_bytes
@@ -40,9 +44,11 @@ class MemoryBudget:
         self.used_bytes = 0
         self.on_release: Callable[[], None] | None = None
 
-    def take(self, size_bytes: int, privileged: bool = False) -> bool:
+    def take(self, size_bytes: int, privileged: bool = False, is_huge: bool = False) -> bool:
         """Whether `size_bytes` more may be allocated; only brokers may dip into the reserve."""
         ceiling = self.limit_bytes if privileged else self.limit_bytes - self.reserved_bytes
+        if is_huge and not privileged:
+            ceiling = ceiling * 3 // 4
         if self.used_bytes + size_bytes > ceiling:
             return False
         self.used_bytes += size_bytes
@@ -167,7 +173,8 @@ class FrameReceiver:
         frame_end = pending + self._missing(pending)
         wanted = min(2 * len(self._buffer), max(frame_end, READ_AHEAD_BYTES))
         assert wanted > len(self._buffer)
-        if self._budget is not None and not self._budget.take(wanted - len(self._buffer), self.privileged):
+        more, is_huge = wanted - len(self._buffer), wanted > READ_AHEAD_BYTES
+        if self._budget is not None and not self._budget.take(more, self.privileged, is_huge):
             return False
         grown = bytearray(wanted)
         grown[:pending] = memoryview(self._buffer)[self._start : self._end]

@@ -21,15 +21,28 @@ ARRAY_OF_FIVE = 0x95
 LARGE_ANSWERS = frozenset({ApiKey.METADATA.value, ApiKey.DESCRIBE_CONFIGS.value, *range(0xCC, 0xD4)})
 """First byte of the packed api key; 0xcc to 0xd3 begin a number that takes more than one byte, as ours do (1000)."""
 
+NEVER_HEAVY = frozenset(
+    {
+        ApiKey.PRODUCE.value,
+        ApiKey.LEADER_AND_ISR.value,
+        ApiKey.STOP_REPLICA.value,
+        ApiKey.UPDATE_METADATA.value,
+        ApiKey.CONTROLLED_SHUTDOWN.value,
+        ApiKey.ALTER_PARTITION.value,
+    }
+)
+"""Produce's bytes are records, and it is the hot path; the others are what a cluster lives by, and a broker that sends
+its first request is not known as one yet."""
+
 
 def is_heavy(frame: memoryview) -> bool:
-    """Whether a request has to wait for its turn. Produce never has: its bytes are records, and it is the hot path."""
+    """Whether a request has to wait for its turn."""
     if len(frame) < 2:
         return False
     if frame[0] != ARRAY_OF_FIVE:
         return True
     key = frame[1]
-    return key != 0 and (key in LARGE_ANSWERS or len(frame) > LIGHT_REQUEST_MAX_BYTES)
+    return key not in NEVER_HEAVY and (key in LARGE_ANSWERS or len(frame) > LIGHT_REQUEST_MAX_BYTES)
 
 
 class Asker(Protocol):

@@ -15,8 +15,10 @@ from collections.abc import Callable
 
 from minibroker.protocol.session import MemoryBudget
 from minibroker.runtime.heavy_requests import HeavyRequests
+from minibroker.runtime.incoming_request import IncomingRequest
+from minibroker.runtime.loop_turn import LoopTurn
 from minibroker.runtime.ports import Listener, Network
-from minibroker.runtime.server_connection import IncomingRequest, ServerConnection
+from minibroker.runtime.server_connection import ServerConnection
 from minibroker.runtime.server_limits import (
     IDLE_VICTIM_MS,
     STUCK_FRAME_MS,
@@ -48,6 +50,7 @@ class RpcServer:
         self.budget.on_release = self._reconsider_soon
         self.unread_replies = UnreadReplies(self.limits.unread_replies_max_bytes, self._reconsider_soon)
         self.heavy = HeavyRequests(lambda: not self._waiting_is_full and self.unread_replies.has_room())
+        self.turn = LoopTurn()
         self.connections: dict[int, ServerConnection] = {}
         self.parked_cost_bytes = 0
         """Estimated memory of requests that wait for their answer."""

@@ -14,23 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from minibroker.protocol.codec import (
     API_VERSION,
-    IncomingFrame,
     MalformedMessage,
     decode_request_body,
     decode_request_frame,
     encode_response,
 )
 from minibroker.protocol.errors import ErrorCode, ProtocolError
-from minibroker.protocol.messages import APIS, ApiKey, FetchRequest, ProduceRequest, Request, Response
+from minibroker.protocol.messages import APIS, ApiKey, Response
 from minibroker.protocol.session import FrameReceiver
 from minibroker.runtime.heavy_requests import is_heavy
+from minibroker.runtime.incoming_request import IncomingRequest, costs_of
 from minibroker.runtime.ports import Buffer, Transport
 from minibroker.runtime.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
-    DECODED_GROWTH,
-    FRAMES_PER_TURN,
-    PARTITION_COST_BYTES,
-    REQUEST_COST_BYTES,
+    REQUEST_TURN_COST,
     REQUESTS_IN_FLIGHT_MAX,
     SMALL_WAIT_BYTES,
     SWEEP_INTERVAL_MS,
@@ -41,56 +38,6 @@ if TYPE_CHECKING:
     from minibroker.runtime.server import RpcServer
 
 log = logging.getLogger("minibroker.server")
-
-
-class IncomingRequest:
-    """One request and the way to answer it. It ends once, at any later time, from the loop."""
-
-    __slots__ = ("_connection", "_cost", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
-
-    def __init__(
-        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, cost: int
-    ) -> None:
-        self._connection = connection
-        self._cost = cost
-        self._ended = False
-        self.api_key = frame.api_key
-        self.correlation_id = frame.correlation_id
-        self.client_id = frame.client_id
-        self.body = body
-        self.received_at = received_at
-
-    @property
-    def connection(self) -> "ServerConnection":
-        """Identity of the peer's connection: fetch sessions live and die with it."""
-        return self._connection
-
-    def park(self, partitions: int) -> bool:
-        """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""
-        cost = self._connection.room_for_waiting(partitions * PARTITION_COST_BYTES)
-        if cost is None:
-            return False
-        self._cost += cost
-        return True
-
-    def respond(self, body: Response) -> None:
-        """Answer. Sends nothing if the peer has gone."""
-        self.respond_frame(encode_response(self.correlation_id, body))
-
-    def respond_frame(self, pieces: Sequence[Buffer]) -> None:
-        """Answer with a frame that is packed already (Fetch with records)."""
-        self._connection.answer(pieces)
-        self.finish_without_reply()
-
-    def finish_without_reply(self) -> None:
-        """Produce with acks=0 has no answer, and nobody waits for one whose peer has gone."""
-        assert not self._ended, "a request ends once"
-        self._ended = True
-        self._connection.settled(self._cost)
-
-    def close_connection(self, reason: str) -> None:
-        """The only way to tell an acks=0 producer that something went wrong."""
-        self._connection.close_because(reason)
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -281,13 +228,10 @@ class ServerConnection(asyncio.BufferedProtocol):
                 frame = self._receiver.next_frame()
                 if frame is None:
                     break
-                if not self.is_broker and is_heavy(frame) and not self._may_begin(frame):
+                if not self.is_broker and not self._may_begin(frame):
                     break
                 self._on_frame(frame)
                 handled += 1
-                if handled == FRAMES_PER_TURN:
-                    self._resume_scheduled = True
-                    self._loop.call_soon(self._resume_if_due)
         except ProtocolError as error:
             self._refuse(error)
         finally:
@@ -311,8 +255,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _may_begin(self, frame: memoryview) -> bool:
-        if self._has_turn or self._server.heavy.begin(self, len(frame)):
-            self._has_turn = False
+        """Whether the request may be handled in this turn of the loop; else it waits for the next, or for its own."""
+        if self._server.turn.left <= 0:
+            self._receiver.put_back(frame)
+            self._resume_scheduled = True
+            self._loop.call_soon(self._resume_if_due)
+            return False
+        if not is_heavy(frame) or self._has_turn or self._server.heavy.begin(self, len(frame)):
             return True
         if not self.is_closed:  # turned away at once, if it wants more than all others who wait
             self._receiver.put_back(frame)
@@ -320,6 +269,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def _on_frame(self, data: memoryview) -> None:
+        self._server.turn.spend(REQUEST_TURN_COST)
         frame = decode_request_frame(data)
         self.has_asked = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
@@ -336,7 +286,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             refusal = f"malformed request: {error}"
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return
-        cost = 0 if self.is_broker else _cost(body, len(data))
+        self._has_turn = False
+        cost = 0
+        if not self.is_broker:
+            cost, turn_cost = costs_of(body, len(data))
+            self._server.turn.spend(turn_cost)
         self._in_flight += 1
         self._server.charge(cost, even_if_full=True)
         self._server.handler(IncomingRequest(self, frame, body, self._last_active, cost))
@@ -413,12 +367,3 @@ def _is_over(since: float | None, now: float, limit_ms: int) -> bool:
 
 def _refusal(code: ErrorCode, message: str) -> Response:
     return Response(error_code=code, error_message=message)
-
-
-def _cost(body: Request, size_bytes: int) -> int:
-    """Memory that a request takes while it waits for its answer; a Fetch says itself what it takes (`park`)."""
-    if isinstance(body, ProduceRequest):
-        return REQUEST_COST_BYTES + PARTITION_COST_BYTES * sum(len(topic.partition_data) for topic in body.topic_data)
-    if isinstance(body, FetchRequest):
-        return REQUEST_COST_BYTES
-    return REQUEST_COST_BYTES + DECODED_GROWTH * size_bytes

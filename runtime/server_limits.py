@@ -7,8 +7,14 @@ MIB = 1024 * KIB
 
 SWEEP_INTERVAL_MS = 2_000
 """How often all connections are looked at for deadlines; one timer for all of them."""
-FRAMES_PER_TURN = 100
-"""Requests of one connection handled in a row: a buffer full of small ones must not hold up everybody else."""
+TURN_COST = 64 * KIB
+"""What clients may ask for within one turn of the loop, in bytes of requests without records: some 20 ms of work."""
+REQUEST_TURN_COST = 256
+"""Of any request, however small; about 50 us."""
+PARTITION_TURN_COST = 26
+"""Of one partition of a Produce: what it takes at least in requests without records."""
+RECORDS_PER_TURN_COST = 64
+"""Bytes of records that cost as much as one byte of a request without."""
 REQUESTS_IN_FLIGHT_MAX = 1_000
 """Requests of one connection that may wait for an answer; above it the connection is not read."""
 LIGHT_REQUEST_MAX_BYTES = 4 * KIB

@@ -181,13 +181,23 @@ def test_a_spent_budget_stops_only_those_that_want_more() -> None:
     assert not partial(FrameReceiver(16 * MIB, budget), MIB)
 
 
+def test_huge_requests_leave_room_for_usual_ones() -> None:
+    budget = MemoryBudget(8 * MIB)
+    huge = [FrameReceiver(16 * MIB, budget) for _ in range(4)]
+    while any([partial(receiver, MIB) for receiver in huge]):
+        pass
+    usual = [FrameReceiver(16 * MIB, budget) for _ in range(7)]
+    assert [feed(receiver, [framed(b"x" * (READ_AHEAD_BYTES - 4))]) for receiver in usual]
+    assert budget.used_bytes <= 8 * MIB
+
+
 def test_brokers_have_a_reserve_that_nobody_else_can_take() -> None:
     budget = MemoryBudget(2 * MIB, reserved_bytes=MIB)
     client, broker = FrameReceiver(16 * MIB, budget), FrameReceiver(16 * MIB, budget)
     broker.privileged = True
     assert not partial(client, 2 * MIB)
     assert budget.used_bytes <= MIB
-    assert partial(broker, 900 * KIB)
+    assert partial(broker, 900 * KIB), "huge or not"
     assert budget.used_bytes <= 2 * MIB
 
 

@@ -16,6 +16,8 @@ PORTABLE_RUNTIME = (
     "server_connection",
     "server_limits",
     "heavy_requests",
+    "incoming_request",
+    "loop_turn",
     "unread_replies",
 )
 PORTS = tuple(f"minibroker.runtime.{name}" for name in PORTABLE_RUNTIME)

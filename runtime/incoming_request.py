@@ -1,0 +1,80 @@
+"""One request as its handler gets it: what was asked, the way to answer it, and what it costs until then."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minibroker.protocol.codec import IncomingFrame, encode_response
+from minibroker.protocol.messages import FetchRequest, ProduceRequest, Request, Response
+from minibroker.runtime.ports import Buffer
+from minibroker.runtime.server_limits import (
+    DECODED_GROWTH,
+    PARTITION_COST_BYTES,
+    PARTITION_TURN_COST,
+    RECORDS_PER_TURN_COST,
+    REQUEST_COST_BYTES,
+)
+
+if TYPE_CHECKING:
+    from minibroker.runtime.server_connection import ServerConnection
+
+
+class IncomingRequest:
+    """One request and the way to answer it. It ends once, at any later time, from the loop."""
+
+    __slots__ = ("_connection", "_cost", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
+
+    def __init__(
+        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, cost: int
+    ) -> None:
+        self._connection = connection
+        self._cost = cost
+        self._ended = False
+        self.api_key = frame.api_key
+        self.correlation_id = frame.correlation_id
+        self.client_id = frame.client_id
+        self.body = body
+        self.received_at = received_at
+
+    @property
+    def connection(self) -> "ServerConnection":
+        """Identity of the peer's connection: fetch sessions live and die with it."""
+        return self._connection
+
+    def park(self, partitions: int) -> bool:
+        """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""
+        cost = self._connection.room_for_waiting(partitions * PARTITION_COST_BYTES)
+        if cost is None:
+            return False
+        self._cost += cost
+        return True
+
+    def respond(self, body: Response) -> None:
+        """Answer. Sends nothing if the peer has gone."""
+        self.respond_frame(encode_response(self.correlation_id, body))
+
+    def respond_frame(self, pieces: Sequence[Buffer]) -> None:
+        """Answer with a frame that is packed already (Fetch with records)."""
+        self._connection.answer(pieces)
+        self.finish_without_reply()
+
+    def finish_without_reply(self) -> None:
+        """Produce with acks=0 has no answer, and nobody waits for one whose peer has gone."""
+        assert not self._ended, "a request ends once"
+        self._ended = True
+        self._connection.settled(self._cost)
+
+    def close_connection(self, reason: str) -> None:
+        """The only way to tell an acks=0 producer that something went wrong."""
+        self._connection.close_because(reason)
+
+
+def costs_of(body: Request, size_bytes: int) -> tuple[int, int]:
+    """(memory it takes while it waits for its answer, part of a turn of the loop that it takes). A Fetch says by itself
+    how much memory it needs in order to wait (`park`)."""
+    if isinstance(body, ProduceRequest):
+        count = sum([len(topic.partition_data) for topic in body.topic_data])
+        turn_cost = PARTITION_TURN_COST * count + size_bytes // RECORDS_PER_TURN_COST
+        return REQUEST_COST_BYTES + PARTITION_COST_BYTES * count, turn_cost
+    if isinstance(body, FetchRequest):
+        return REQUEST_COST_BYTES, size_bytes
+    return REQUEST_COST_BYTES + DECODED_GROWTH * size_bytes, size_bytes

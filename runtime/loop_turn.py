@@ -1,0 +1,30 @@
+"""How much clients may ask for within one turn of the event loop, so that a thousand of them cannot hold up anybody.
+
+Owns: the allowance of the present turn. Refuses to know who asks: whoever finds nothing left comes again in the next
+turn, behind those that wait already.
+"""
+
+import asyncio
+
+from minibroker.runtime.server_limits import TURN_COST
+
+
+class LoopTurn:
+    """Of one server."""
+
+    __slots__ = ("_is_new", "left")
+
+    def __init__(self) -> None:
+        self.left = TURN_COST
+        self._is_new = True
+
+    def spend(self, cost: int) -> None:
+        """Something was handled. The last one of a turn may cost more than is left."""
+        if self._is_new:
+            self._is_new = False
+            asyncio.get_running_loop().call_soon(self._renew)
+        self.left -= cost
+
+    def _renew(self) -> None:
+        self.left = TURN_COST
+        self._is_new = True
