@@ -43,6 +43,8 @@ TOPIC_PREFIXES_MAX = 1_000
 """Packed topic names kept: they are the same in every Fetch response."""
 
 _LENGTH = struct.Struct(">I")
+_LENGTH_PLACE = bytes(4)
+_BIN_HEADER = struct.Struct(">BI")
 _EMPTY_ARRAY = b"\x90"
 _EMPTY_BIN = b"\xc4\x00"
 _encode = msgspec.msgpack.Encoder().encode
@@ -184,12 +186,11 @@ def encode_fetch_response(
     correlation_id: int, head: FetchResponse, topics: Sequence[tuple[str, Sequence[FetchedRecords]]]
 ) -> list[Buffer]:
     """A whole frame: `head` without its `responses`, then the topics with their records, uncopied."""
-    pieces = _Pieces()
-    pieces.add(b"\x92" + _encode(correlation_id) + _open(_encode(head), _EMPTY_ARRAY))
-    pieces.add(_array_header(len(topics)))
+    pieces = _Pieces(
+        b"\x92" + _encode(correlation_id) + _open(_encode(head), _EMPTY_ARRAY) + _array_header(len(topics))
+    )
     for topic, partitions in topics:
-        pieces.add(_fetch_topic_prefix(topic))
-        pieces.add(_array_header(len(partitions)))
+        pieces.add(_fetch_topic_prefix(topic) + _array_header(len(partitions)))
         for fetched in partitions:
             pieces.add_records(_encode(fetched.response), fetched.parts, fetched.size_bytes)
     return pieces.frame()
@@ -201,12 +202,11 @@ def _fetch_topic_prefix(topic: str) -> bytes:
 
 
 def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
-    pieces = _Pieces()
     without_data = ProduceRequest(transactional_id=body.transactional_id, acks=body.acks, timeout_ms=body.timeout_ms)
-    pieces.add(header + _open(_encode(without_data), _EMPTY_ARRAY) + _array_header(len(body.topic_data)))
+    pieces = _Pieces(header + _open(_encode(without_data), _EMPTY_ARRAY) + _array_header(len(body.topic_data)))
     for topic in body.topic_data:
-        pieces.add(b"\x82\xa4name" + _encode(topic.name) + b"\xaepartition_data")
-        pieces.add(_array_header(len(topic.partition_data)))
+        name = b"\x82\xa4name" + _encode(topic.name) + b"\xaepartition_data"
+        pieces.add(name + _array_header(len(topic.partition_data)))
         for data in topic.partition_data:
             prefix = b"\x82\xa5index" + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
             pieces.add_records(prefix, [data.records], len(data.records))
@@ -216,32 +216,33 @@ def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
 class _Pieces:
     """Collects small bytes together and keeps record batches as they are."""
 
-    def __init__(self) -> None:
-        self._small = bytearray(4)  # the frame length goes here at the end
+    __slots__ = ("_pieces", "_small")
+
+    def __init__(self, start: bytes) -> None:
+        self._small = bytearray(_LENGTH_PLACE + start)  # the frame length goes to the front at the end
         self._pieces: list[Buffer] = [self._small]
-        self._total = 0
 
     def add(self, data: bytes) -> None:
         self._small += data
-        self._total += len(data)
 
     def add_records(self, packed: bytes, parts: Sequence[Buffer], size_bytes: int) -> None:
         if not size_bytes:
-            self.add(packed)
+            self._small += packed
             return
-        self.add(_open(packed, _EMPTY_BIN) + b"\xc6" + _LENGTH.pack(size_bytes))
-        self._pieces.extend(parts)
-        self._total += size_bytes
+        self._small += _open(packed, _EMPTY_BIN)
+        self._small += _BIN_HEADER.pack(0xC6, size_bytes)
+        self._pieces += parts
         self._small = bytearray()
         self._pieces.append(self._small)
 
     def frame(self) -> list[Buffer]:
-        first = self._pieces[0]
-        assert isinstance(first, bytearray)
-        _LENGTH.pack_into(first, 0, self._total)
+        pieces = self._pieces
         if not self._small:
-            self._pieces.pop()
-        return self._pieces
+            pieces.pop()
+        first = pieces[0]
+        assert isinstance(first, bytearray)
+        _LENGTH.pack_into(first, 0, sum(map(len, pieces)) - len(_LENGTH_PLACE))
+        return pieces
 
 
 def _open(packed: bytes, empty_tail: bytes) -> bytes:
@@ -253,4 +254,4 @@ def _open(packed: bytes, empty_tail: bytes) -> bytes:
 def _array_header(length: int) -> bytes:
     if length < 16:
         return bytes((0x90 | length,))
-    return struct.pack(">BI", 0xDD, length)
+    return _BIN_HEADER.pack(0xDD, length)
