@@ -1,0 +1,150 @@
+"""Peers that mean harm, against a real broker: others are served, memory stays bounded, each is one line in the log."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.consumer import Consumer
+from minibroker.client.producer import Producer
+from minibroker.local_cluster import LocalCluster
+from minibroker.protocol.ids import TopicPartition
+from tests.system.hostile_peers import KINDS
+
+pytestmark = pytest.mark.system
+
+TOPIC = "t"
+ATTACK_SECONDS = 2.0
+PAUSE_SECONDS = 0.02
+MEMORY_MAX_BYTES = 64 * 1024 * 1024
+DELAY_MAX_SECONDS = 4.0
+"""From sending a record to reading it back, with acks=all. Mostly it is below 0.1 s; machines are noisy."""
+VALUE_BYTES = 20_000
+"""Above what fits in every connection's own buffer: the shared memory is needed, too."""
+WARM_UP_RECORDS = 3_000
+"""60 MB: more than a broker keeps in memory of what was appended last."""
+PEER = re.compile(r"127\.0\.0\.1:\d+")
+
+
+class Target(msgspec.Struct):
+    """The broker under attack and what it was before."""
+
+    cluster: LocalCluster
+    partition: int
+    """One that it leads."""
+    pid: int
+    port: int
+    memory_before: int
+
+    def memory_peak(self) -> int:
+        return memory_of(self.pid, "VmHWM")
+
+    @property
+    def log_path(self) -> Path:
+        return self.cluster.process_log(1)
+
+
+def memory_of(pid: int, field: str) -> int:
+    """Bytes in memory: now (VmRSS), or at most since the last reset (VmHWM)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"{field}:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def forget_peak(pid: int) -> None:
+    """VmHWM counts from here."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+async def prepare(cluster: LocalCluster) -> Target:
+    await cluster.up()
+    async with AdminClient(cluster.bootstrap_servers) as admin:
+        await admin.create_topic(TOPIC, partitions=3)
+    view = await cluster.look()
+    partition = next(tp.partition for tp, state in sorted(view.partitions.items()) if state.leader_id == 1)
+    async with Producer(cluster.bootstrap_servers) as producer:
+        for _ in range(WARM_UP_RECORDS):
+            await producer.send(TOPIC, os.urandom(VALUE_BYTES), partition=partition)
+    process = cluster.record.brokers[1].process
+    assert process is not None
+    before = memory_of(process.pid, "VmRSS")
+    forget_peak(process.pid)
+    return Target(cluster, partition, process.pid, cluster.record.brokers[1].port, before)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    cluster = LocalCluster(tmp_path_factory.mktemp("hostile"))
+    try:
+        yield asyncio.run(prepare(cluster))
+    finally:
+        asyncio.run(cluster.down())
+
+
+async def live_well(target: Target, seconds: float) -> list[float]:
+    """Produce and consume one record after the other; seconds that each took to come back."""
+    delays: list[float] = []
+    consumer = Consumer(bootstrap_servers=target.cluster.bootstrap_servers, auto_offset_reset="latest")
+    async with Producer(target.cluster.bootstrap_servers) as producer, consumer:
+        first = await producer.send_and_wait(TOPIC, b"first", partition=target.partition)
+        assert first.offset is not None
+        consumer.assign([TopicPartition(TOPIC, target.partition)])
+        consumer.seek(TopicPartition(TOPIC, target.partition), first.offset + 1)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            began = time.monotonic()
+            value = os.urandom(VALUE_BYTES)
+            await producer.send_and_wait(TOPIC, value, partition=target.partition)
+            record = await consumer.getone(timeout_ms=20_000)
+            assert record.value == value
+            delays.append(time.monotonic() - began)
+            await asyncio.sleep(PAUSE_SECONDS)
+    return delays
+
+
+def attack(target: Target, kind: str) -> "subprocess.Popen[bytes]":
+    arguments = [str(target.port), kind, str(ATTACK_SECONDS), TOPIC]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.system.hostile_peers", *arguments],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_hostile_peers_disturb_nobody(target: Target, kind: str) -> None:
+    written_before = target.log_path.stat().st_size
+    attacker = attack(target, kind)
+    try:
+        delays = await live_well(target, ATTACK_SECONDS + 0.5)
+        told = attacker.communicate(timeout=20)[0].decode().strip()
+    finally:
+        attacker.kill()
+        attacker.wait()
+    assert int(told.split()[0]) > 0, "nobody attacked"
+    grown = target.memory_peak() - target.memory_before
+    assert grown <= MEMORY_MAX_BYTES, f"{kind} ({told}): {grown / 2**20:.0f} MiB more than before"
+    assert max(delays) <= DELAY_MAX_SECONDS, f"{kind} ({told}): {sorted(delays)[-5:]}"
+    lines = target.log_path.read_bytes()[written_before:].decode().splitlines()
+    accused = Counter(peer for line in lines for peer in PEER.findall(line))
+    assert not accused or max(accused.values()) == 1, f"more than one line for {accused.most_common(1)}"
+    assert not [line for line in lines if "ERROR" in line or "CRITICAL" in line or "Traceback" in line]
+
+
+async def test_the_broker_outlives_all_of_it(target: Target) -> None:
+    """The very process, still leading what it led, and none of its followers was shaken off."""
+    assert target.cluster.process_state(1) == "running"
+    view = await target.cluster.wait_healthy(30)
+    state = view.partitions[TopicPartition(TOPIC, target.partition)]
+    assert (state.leader_id, state.leader_epoch) == (1, 0)
+    assert max(await live_well(target, 1.0)) < DELAY_MAX_SECONDS
