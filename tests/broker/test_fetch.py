@@ -1,0 +1,294 @@
+"""Fetches that wait, and sessions: who is answered when, what is left behind (what is read: test_read_requests)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from minibroker.broker.broker import Broker
+from minibroker.broker.fetch import READ_PER_TURN_BYTES
+from minibroker.broker.fetch_sessions import SESSIONS_PER_BROKER_MAX
+from minibroker.broker.parked_fetches import FEW_PARTITIONS, MAX_WAIT_MS
+from minibroker.broker.partition import Partition
+from minibroker.client.admin import AdminClient
+from minibroker.client.producer import Producer
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import FetchPartition, FetchRequest, FetchTopic
+from minibroker.simulation.cluster import PORT, SimulatedCluster
+from tests.runtime.wire_scene import Peer, light
+
+Case = Callable[["Bench"], Coroutine[Any, Any, None]]
+TOPIC = "t"
+WAIT = 2_000
+
+
+class Bench:
+    """Two brokers, and the one partition of topic `t` that broker 1 leads; nobody writes it unless the case does."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(seed=11, brokers=2, settings={"replica.lag.time.max.ms": "1000"})
+        self.index = 0
+        self.now = self.cluster.world.loop.time
+
+    async def open(self) -> None:
+        self.cluster.start_all()
+        await self.cluster.until_ready()
+        async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
+            await admin.create_topic(TOPIC, partitions=2, configs={"min.insync.replicas": "1"})
+        leaders = {index: self.cluster.leader(TOPIC, index) for index in (0, 1)}
+        self.index = next(index for index, leader in leaders.items() if leader == 1)
+
+    @property
+    def broker(self) -> Broker:
+        return self.cluster.brokers[1]
+
+    @property
+    def partition(self) -> Partition:
+        return self.broker.manager.partitions[TopicPartition(TOPIC, self.index)]
+
+    async def produce(self, count: int, size: int = 100) -> None:
+        runtime = self.cluster.client_runtime()
+        async with Producer(self.cluster.bootstrap_servers, runtime=runtime, linger_ms=0) as producer:
+            for _ in range(count):
+                await producer.send_and_wait(TOPIC, b"x" * size, partition=self.index)
+
+    async def peer(self, machine: str = "peer") -> Peer:
+        network = self.cluster.world.runtime(machine).network
+        _, protocol = await network.connect(Peer, "broker-1", PORT, 5_000)
+        assert isinstance(protocol, Peer)
+        return protocol
+
+    async def answer(self, peer: Peer, correlation_id: int, seconds: float = 60) -> dict[str, Any]:
+        await self.cluster.until(lambda: _answer(peer, correlation_id) is not None, seconds, f"answer {correlation_id}")
+        found = _answer(peer, correlation_id)
+        assert found is not None
+        return found
+
+    async def nothing_waits(self) -> None:
+        """Of clients: followers' fetches always do."""
+        server = self.broker.server
+        await self.cluster.until(lambda: server.parked_cost_bytes == 0, what="nothing being parked")
+        assert not self.partition.waiting_fetches
+
+
+def _answer(peer: Peer, correlation_id: int) -> dict[str, Any] | None:
+    return next((body for number, body in peer.answers if number == correlation_id), None)
+
+
+def on_a_broker(case: Case) -> Callable[[], None]:
+    def test() -> None:
+        bench = Bench()
+
+        async def play() -> None:
+            await bench.open()
+            await case(bench)
+
+        bench.cluster.world.run(play())
+
+    test.__name__, test.__doc__, test.__module__ = case.__name__, case.__doc__, case.__module__
+    return test
+
+
+def fetch(bench: Bench, offset: int = 0, partitions: int = 1, topic: str = TOPIC, **fields: Any) -> FetchRequest:
+    """Of the one partition, listed once or more often."""
+    entry = FetchPartition(partition=bench.index, fetch_offset=offset, partition_max_bytes=2**30)
+    listed = [entry] * partitions
+    values: dict[str, Any] = {"max_wait_ms": WAIT, "topics": [FetchTopic(topic=topic, partitions=listed)], **fields}
+    return FetchRequest(**values)
+
+
+def one(body: dict[str, Any]) -> dict[str, Any]:
+    """The answer's first partition."""
+    found: dict[str, Any] = body["responses"][0]["partitions"][0]
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- consumers
+@on_a_broker
+async def test_nobody_waits_longer_than_the_broker_allows(bench: Bench) -> None:
+    peer = await bench.peer()
+    began = bench.now()
+    peer.ask(fetch(bench, max_wait_ms=2**31 - 1), 1)
+    peer.ask(fetch(bench, max_wait_ms=-5), 2)
+    await bench.answer(peer, 2, 0.2)
+    await bench.answer(peer, 1)
+    assert bench.now() - began == pytest.approx(MAX_WAIT_MS / 1000, abs=0.1)
+
+
+@on_a_broker
+async def test_min_bytes_are_waited_for_by_fetches_of_few_partitions(bench: Bench) -> None:
+    """A fetch of very many would be looked at as a whole with each append."""
+    few, many = await bench.peer(), await bench.peer()
+    few.ask(fetch(bench, min_bytes=1_000, max_wait_ms=20_000), 1)
+    many.ask(fetch(bench, min_bytes=1_000_000, max_wait_ms=20_000, partitions=FEW_PARTITIONS + 1), 2)
+    await asyncio.sleep(0.1)
+    await bench.produce(1)
+    await bench.answer(many, 2, 0.5)
+    assert not few.answers
+    await bench.produce(8)
+    await bench.answer(few, 1, 0.5)
+    await bench.nothing_waits()
+
+
+@on_a_broker
+async def test_what_a_lost_connection_waited_for_is_forgotten(bench: Bench) -> None:
+    peers = [await bench.peer() for _ in range(3)]
+    for peer in peers:
+        peer.ask(fetch(bench, max_wait_ms=30_000), 1)
+        peer.ask(fetch(bench, max_wait_ms=30_000), 2)
+    await asyncio.sleep(0.2)
+    assert len(bench.partition.waiting_fetches) == 6
+    assert bench.broker.server.parked_cost_bytes > 0
+    for peer in peers:
+        peer.transport.abort()
+    await bench.nothing_waits()
+    assert bench.broker.manager.fetches.parked_count() == 1
+
+
+@on_a_broker
+async def test_where_too_much_waits_the_answer_comes_at_once_and_the_next_request_later(bench: Bench) -> None:
+    crowd = [await bench.peer() for _ in range(8)]
+    for number, peer in enumerate(crowd):
+        peer.ask(fetch(bench, max_wait_ms=20_000, partitions=4_000), number)
+    await asyncio.sleep(5)
+    answered = [peer for peer in crowd if peer.answers]
+    assert 0 < len(answered) < len(crowd)
+    assert bench.broker.server.parked_cost_bytes <= bench.broker.server.limits.waiting_max_bytes
+    answered[0].send(light(77))
+    await asyncio.sleep(5)
+    assert _answer(answered[0], 77) is None, "it is not heard while it should wait"
+    modest = await bench.peer()
+    modest.ask(fetch(bench, max_wait_ms=1_000), 1)
+    await asyncio.sleep(0.9)
+    assert not modest.answers, "a small one waits as it wishes"
+    await bench.answer(modest, 1, 0.3)
+    await bench.answer(answered[0], 77, 20)
+
+
+@on_a_broker
+async def test_consumers_that_catch_up_together_share_a_turn_of_the_loop(bench: Bench) -> None:
+    await bench.produce(12, size=1_000_000)
+    peers = [await bench.peer() for _ in range(12)]
+    bench.cluster.world.network.latency.extra_mean = 0.0
+    everything = fetch(bench, max_bytes=2**30)
+    for peer in peers:
+        peer.ask(everything, 1)
+    for peer in peers:
+        await bench.answer(peer, 1)
+    sizes = sorted(len(one(peer.answers[0][1])["records"]) for peer in peers)
+    assert sizes[0] >= 1_000_000, "one batch at least, or nobody would get on"
+    assert sizes[-1] <= READ_PER_TURN_BYTES
+
+
+# ----------------------------------------------------------------------------------------------------------- sessions
+def standing(bench: Bench, epoch: int, session_id: int = 0, **fields: Any) -> FetchRequest:
+    """A request of a session of broker 2, in its present incarnation unless it lies."""
+    broker_epoch = bench.broker.image.broker_epoch(2)
+    values = {
+        "replica_id": 2,
+        "replica_epoch": broker_epoch,
+        "session_id": session_id,
+        "session_epoch": epoch,
+        **fields,
+    }
+    return fetch(bench, **values)
+
+
+@on_a_broker
+async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
+    bench.cluster.kill(2)
+    peer = await bench.peer()
+    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
+    opened = await bench.answer(peer, 1, 0.5)
+    assert opened["error_code"] == 0
+    assert opened["session_id"] > 0
+    peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=20_000), 2)
+    await asyncio.sleep(0.5)
+    assert len(peer.answers) == 1, "nothing is new"
+    await bench.produce(1)
+    news = await bench.answer(peer, 2, 0.5)
+    assert len(one(news)["records"]) > 100
+
+
+@on_a_broker
+async def test_a_request_of_another_session_or_epoch_is_refused(bench: Bench) -> None:
+    peer = await bench.peer()
+    peer.ask(standing(bench, 3, 999), 1)
+    assert (await bench.answer(peer, 1, 0.5))["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    peer.ask(standing(bench, 0, max_wait_ms=0), 2)
+    opened = await bench.answer(peer, 2, 0.5)
+    peer.ask(standing(bench, 5, opened["session_id"]), 3)
+    assert (await bench.answer(peer, 3, 0.5))["error_code"] == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+@on_a_broker
+async def test_a_new_request_of_a_session_ends_the_one_that_waits(bench: Bench) -> None:
+    """So the follower always hears of both: none is left without an answer."""
+    peer = await bench.peer()
+    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
+    opened = await bench.answer(peer, 1, 0.5)
+    peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=30_000), 2)
+    await asyncio.sleep(0.5)
+    assert len(peer.answers) == 1
+    peer.ask(standing(bench, 2, opened["session_id"], topics=[], max_wait_ms=1_000), 3)
+    await bench.answer(peer, 2, 0.2)
+    await bench.answer(peer, 3, 1.5)
+
+
+@on_a_broker
+async def test_opening_a_session_anew_answers_what_waited_in_the_old_one(bench: Bench) -> None:
+    """A follower counts what it has in flight: an answer that never comes would stop it for good."""
+    peer = await bench.peer()
+    peer.ask(standing(bench, 0, max_wait_ms=0), 1)
+    opened = await bench.answer(peer, 1, 0.5)
+    peer.ask(standing(bench, 1, opened["session_id"], topics=[], max_wait_ms=30_000), 2)
+    await asyncio.sleep(0.5)
+    peer.ask(standing(bench, 0, max_wait_ms=0), 3)
+    ended = await bench.answer(peer, 2, 0.2)
+    assert (ended["error_code"], ended["responses"]) == (0, [])
+    await bench.answer(peer, 3, 0.2)
+
+
+@on_a_broker
+async def test_a_session_goes_with_its_connection(bench: Bench) -> None:
+    before = len(bench.partition.sessions)
+    peer = await bench.peer()
+    peer.ask(standing(bench, 0, max_wait_ms=30_000), 1)
+    await asyncio.sleep(0.5)
+    assert len(bench.partition.sessions) == before + 1
+    peer.transport.abort()
+    await bench.cluster.until(lambda: len(bench.partition.sessions) == before, 1)
+    await bench.nothing_waits()
+
+
+@on_a_broker
+async def test_a_broker_has_few_sessions(bench: Bench) -> None:
+    """Connections that nobody has missed yet do not keep old ones for ever."""
+    bench.cluster.kill(2)
+    await asyncio.sleep(0.1)
+    peers = [await bench.peer() for _ in range(SESSIONS_PER_BROKER_MAX + 2)]
+    for peer in peers:
+        peer.ask(standing(bench, 0, max_wait_ms=30_000), 1)
+        await asyncio.sleep(0.1)
+    assert len(bench.partition.sessions) == SESSIONS_PER_BROKER_MAX
+    assert peers[0].answers, "what waited in it was answered"
+    opened = peers[0].answers[0][1]["session_id"]
+    peers[0].ask(standing(bench, 1, opened, topics=[]), 2)
+    assert (await bench.answer(peers[0], 2, 0.5))["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@on_a_broker
+async def test_who_only_says_to_be_a_broker_has_none_of_its_rights(bench: Bench) -> None:
+    followers = list(bench.partition.sessions)
+    liar, honest = await bench.peer("liar"), await bench.peer("honest")
+    liar.ask(standing(bench, 0, replica_epoch=1, max_wait_ms=0), 1)
+    honest.ask(standing(bench, 0, max_wait_ms=0), 1)
+    await bench.answer(liar, 1, 0.5)
+    await bench.answer(honest, 1, 0.5)
+    rights = {
+        c.peer: c.is_broker for c in bench.broker.server.connections.values() if c.peer in (liar.name, honest.name)
+    }
+    assert rights == {liar.name: False, honest.name: True}
+    assert followers[0] in bench.partition.sessions, "it takes no session of the true one"
