@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ApiKey,
-    ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FetchPartition,
@@ -23,9 +22,7 @@ from minibroker.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
-from minibroker.runtime.network import RealNetwork
-from minibroker.runtime.rpc import connect
-from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
+from minibroker.runtime.server import IncomingRequest, ServerLimits
 from minibroker.runtime.server_limits import REQUEST_TURN_COST, REQUESTS_IN_FLIGHT_MAX, SWEEP_INTERVAL_MS, TURN_COST
 from minibroker.simulation.world import SimulatedWorld
 from tests.runtime.wire_scene import Peer, Scene, framed, light, packed, simulated, sized, until
@@ -439,29 +436,3 @@ def test_no_bytes_disturb_the_server(peers: list[list[bytes]], seed: int) -> Non
         await server.stop()
 
     world.run(play())
-
-
-# -------------------------------------------------------------------------------------------------------- real sockets
-async def test_requests_and_replies_cross_a_real_connection() -> None:
-    """Replies larger than any kernel buffer, the last one first."""
-    kept: list[IncomingRequest] = []
-    all_came = asyncio.Event()
-
-    def keep(request: IncomingRequest) -> None:
-        kept.append(request)
-        if len(kept) == 300:
-            all_came.set()
-
-    server = RpcServer(RealNetwork(), keep)
-    port = await server.start("127.0.0.1", 0)
-    connection = await connect(RealNetwork(), "127.0.0.1", port, client_id="c", timeout_ms=5_000)
-    many = ApiVersionsResponse(api_keys=[ApiVersion(api_key=n) for n in range(200)], error_message="m" * 32_000)
-    async with asyncio.timeout(20):
-        asked = [asyncio.ensure_future(connection.request(ApiVersionsRequest(), 20_000)) for _ in range(300)]
-        await all_came.wait()
-        for request in reversed(kept):
-            request.respond(many)
-        assert all([await reply == many for reply in asked])
-        await connection.close()
-        await server.stop()
-    assert server.parked_cost_bytes == 0
