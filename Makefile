@@ -34,8 +34,8 @@ docs-all: setup ## run every command of README.md and docs/, the slow ones and D
 invariants: setup ## which of the invariants I1 to I38 have a test
 	@$(PYTHON_IN_VENV) -m tests.invariant_coverage
 
-fuzz: setup ## the property and fuzz tests of protocol/ with 20 times the examples (FOLDER=tests/broker for others)
-	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol) $(ARGS)
+fuzz: setup ## the property and fuzz tests of the wire with 20 times the examples (FOLDER=tests/broker for others)
+	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol tests/runtime) $(ARGS)
 
 lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
 	@.ci/lock

@@ -7,7 +7,7 @@ import struct
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.protocol.errors import ErrorCode
@@ -414,7 +414,6 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(PIECES, min_size=1, max_size=3), st.integers(0, 2**16))
 def test_no_bytes_disturb_the_server(peers: list[list[bytes]], seed: int) -> None:
     """Nothing escapes, whoever behaves is answered, and at the end nobody holds anything."""
