@@ -97,8 +97,10 @@ class ReplicaFetcher:
         self._ends_wanted: dict[TopicPartition, int] = {}
         self._to_list: dict[TopicPartition, None] = {}
         self._forgotten: dict[TopicPartition, None] = {}
-        self._positions: dict[TopicPartition, tuple[int, int]] = {}
-        """(leader epoch, fetch offset) as last listed in the session: what a reply answers."""
+        self._positions: dict[TopicPartition, tuple[int, int, int]] = {}
+        """(leader epoch, fetch offset, number of the request) as last listed in the session. A reply answers what was
+        listed in its own request or before: if a later one listed the partition again, it speaks of an old position."""
+        self._requests = 0
         self._session_id = 0
         self._session_epoch = 0
         self._in_flight = 0
@@ -311,8 +313,10 @@ class ReplicaFetcher:
         if not self._positions and not changed:
             return
         listed: dict[str, list[FetchPartition]] = {}
+        self._requests += 1
+        number = self._requests
         for topic_partition, item in changed.items():
-            self._positions[topic_partition] = (item.current_leader_epoch, item.fetch_offset)
+            self._positions[topic_partition] = (item.current_leader_epoch, item.fetch_offset, number)
             listed.setdefault(topic_partition.topic, []).append(item)
         forgotten: dict[str, list[int]] = {}
         for topic_partition in self._forgotten:
@@ -334,7 +338,7 @@ class ReplicaFetcher:
             self._last_reply_at = asyncio.get_running_loop().time()
         self._in_flight += 1
         self._session_epoch += 1
-        connection.send(body, lambda reply: self._on_fetched(connection, reply))
+        connection.send(body, lambda reply: self._on_fetched(connection, number, reply))
 
     def _take_positions(self) -> dict[TopicPartition, FetchPartition]:
         wanted, self._to_list = self._to_list, {}
@@ -361,7 +365,7 @@ class ReplicaFetcher:
         for topic_partition in changed:
             self._to_list[topic_partition] = None
 
-    def _on_fetched(self, connection: RpcConnection, reply: Response | RpcError) -> None:
+    def _on_fetched(self, connection: RpcConnection, number: int, reply: Response | RpcError) -> None:
         if connection is not self._connection:
             return
         self._in_flight -= 1
@@ -375,7 +379,7 @@ class ReplicaFetcher:
             self._session_id = reply.session_id
             for topic in reply.responses:
                 for answer in topic.partitions:
-                    self._on_partition(TopicPartition(topic.topic, answer.partition_index), answer)
+                    self._on_partition(number, TopicPartition(topic.topic, answer.partition_index), answer)
         if not self._scheduled:
             self._send_all()
 
@@ -388,9 +392,9 @@ class ReplicaFetcher:
             return
         self._ask_anew()
 
-    def _on_partition(self, topic_partition: TopicPartition, answer: FetchPartitionResponse) -> None:
+    def _on_partition(self, number: int, topic_partition: TopicPartition, answer: FetchPartitionResponse) -> None:
         partition, position = self.partitions.get(topic_partition), self._positions.get(topic_partition)
-        if partition is None or position is None:
+        if partition is None or position is None or position[2] > number:
             return
         code = error_code(answer.error_code)
         diverging = answer.diverging_epoch is not None

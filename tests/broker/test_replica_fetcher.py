@@ -1,13 +1,18 @@
 """What a follower reports in its fetches."""
 
+import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
+from minibroker.broker.replication.events import FetchAnswered
 from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig, Role
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopicResponse
 
 PARTITION = TopicPartition("a", 0)
 
@@ -47,3 +52,40 @@ def test_a_new_connection_reports_no_end_that_must_not_count_yet(
     fetcher.partitions[PARTITION] = _follower(flushes, synced_end)
     fetcher._ask_anew()
     assert (PARTITION in fetcher._take_positions()) is is_listed
+
+
+class Wire:
+    """A connection that keeps what is sent, and answers when the test says so."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[FetchResponse], None]] = []
+
+    def send(self, body: FetchRequest, on_reply: Callable[[FetchResponse], None]) -> None:
+        self.answers.append(on_reply)
+
+
+def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
+    """A fetch of epoch 0 is refused as fenced while one of epoch 1 is on its way: the new epoch is not fenced."""
+    heard: list[FetchAnswered] = []
+    follower = _follower(flushes=False, synced_end=0)
+    follower.handle_fetched = lambda event, _: heard.append(event)
+    fetcher, wire = _fetcher(), Wire()
+    fetcher._connection = cast(Any, wire)
+    fetcher.partitions[PARTITION] = follower
+
+    async def story() -> None:
+        fetcher._ask_anew()
+        fetcher._send_fetch(cast(Any, wire))
+        follower.state.leader_epoch = 1
+        fetcher._ask_anew()
+        fetcher._send_fetch(cast(Any, wire))
+        refused = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.FENCED_LEADER_EPOCH)
+        wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[refused])]))
+        assert not heard
+        granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
+        wire.answers[1](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
+
+    asyncio.run(story())
+    assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in heard] == [(1, ErrorCode.NONE, 3)]
