@@ -32,6 +32,8 @@ log = logging.getLogger("minibroker.alter_partition")
 PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
 CONNECT_TIMEOUT_MS = 2_000
+SILENCE_LOG_INTERVAL_MS = 10_000
+"""A controller that does not answer is asked twenty times a second; a line now and then is enough."""
 
 
 class AlterPartitionSender:
@@ -58,6 +60,7 @@ class AlterPartitionSender:
         self._wakeup = asyncio.Event()
         self._connection: RpcConnection | None = None
         self._connected_to: tuple[int, str, int] | None = None
+        self._silence_told_ms: int | None = None
 
     def propose(self, partition: "Partition", proposal: ProposeIsr) -> None:
         """Send it soon; a retry waits `after_ms` first."""
@@ -94,14 +97,21 @@ class AlterPartitionSender:
         try:
             response = await self._ask(_request(self._broker_id, self._broker_epoch(), proposals))
         except (NetworkError, RpcError) as error:
-            log.info("AlterPartition got no answer: %s", error)
+            self._tell_of_silence(error)
             self._lost(proposals)
             return
         if response.error_code:
             log.info("AlterPartition refused: %s %s", error_code(response.error_code).name, response.error_message)
             self._lost(proposals)
             return
+        self._silence_told_ms = None
         self._settle(proposals, response)
+
+    def _tell_of_silence(self, error: Exception) -> None:
+        now_ms = self._now_ms()
+        if self._silence_told_ms is None or now_ms - self._silence_told_ms >= SILENCE_LOG_INTERVAL_MS:
+            self._silence_told_ms = now_ms
+            log.info("AlterPartition got no answer: %s", error)
 
     async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         address = self._controller_address()
