@@ -12,6 +12,7 @@ import msgspec
 
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import Process
 from tests.simulation.truth import Truth
 
 KILLS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
@@ -23,6 +24,7 @@ KINDS = (*KILLS, *STALLS, *CUTS, *ZOOKEEPER, *DISKS, "clock")
 BENIGN = frozenset({"reset", "slow_link", "client_cut", "zk_lost_reply", "zk_reset", "clock"})
 """Faults that keep every broker in office; only these may come while the promise hangs on a single copy."""
 RESTART_WEIGHT = 3
+STOP_SECONDS = 40
 SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 
@@ -95,6 +97,7 @@ class Injector:
         self._broken_disks: set[int] = set()
         self._impaired: dict[int, int] = {}
         """Brokers that are paused, cut off or short of a disk, and by how many faults."""
+        self._stopping: list[Process] = []
         self._weakened: set[int] = set()
         """Brokers that lost bytes and have not caught up since: nobody else may fall meanwhile."""
 
@@ -124,7 +127,10 @@ class Injector:
             machine.storage.cost.append = 0.0
             if machine.process is not None and machine.process.alive and machine.process.paused:
                 world.resume(machine.name)
-        await asyncio.sleep(3)  # a broker that is stopping, or that hears of its failed disk, comes to its end
+        await asyncio.sleep(3)  # who hears of a failed disk comes to his end
+        await self._cluster.until(
+            lambda: not any(p.alive for p in self._stopping), STOP_SECONDS, "the end of a SIGTERM"
+        )
         self._forgive_crashes()
         for broker_id in sorted(self._broken_disks & set(self._cluster.alive())):
             self._note("restart after a disk error", broker_id)
@@ -187,7 +193,8 @@ class Injector:
 
     def _start(self, broker_id: int) -> None:
         self._note("start", broker_id)
-        self._broken_disks.discard(broker_id)
+        if not self._world.machine(_name(broker_id)).storage.faults:
+            self._broken_disks.discard(broker_id)
         self._cluster.start(broker_id)
 
     # ------------------------------------------------------------------------------------------------------- deaths
@@ -219,6 +226,7 @@ class Injector:
         victim = self._broker()
         if victim in self._cluster.alive():
             self._note("term", victim)
+            self._stopping.append(self._world.process(_name(victim)))
             self._cluster.stop(victim)
             self._impair(victim, lambda: None, low=12, high=13)  # it stands for no election meanwhile
 
