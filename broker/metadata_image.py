@@ -5,9 +5,9 @@ is; and the answers that follow from nothing else (Metadata, DescribeCluster, wh
 ZooKeeper, sockets and this broker's own replicas: what is known here may be behind, and never decides a write.
 
 Theory: UpdateMetadata of one controller arrives in order, controllers are ordered by their epoch, and a request made
-for an earlier incarnation of this broker is refused by the broker epoch (replication rules, section 7). A request
-that was resent after its connection broke may still be handled twice and late, so a partition additionally never goes back: not
-below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
+for an earlier incarnation of this broker is refused by the broker epoch (replication rules, section 7). A request that
+was resent after its connection broke may still be handled twice and late, so a partition additionally never goes back:
+not below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
 """
 
 import re
