@@ -58,7 +58,7 @@ class HeavyRequests:
     """All large requests of one server."""
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
-        """`has_room`: whether there is memory for one more answer, and for one more request that waits for its own."""
+        """`has_room`: whether there is memory for one more large answer."""
         self._has_room = has_room
         self._waiting: list[tuple[int, int, Asker]] = []
         self._waiting_bytes = 0

@@ -13,6 +13,7 @@ from minibroker.runtime.server_limits import (
     RECORDS_PER_TURN_COST,
     REQUEST_COST_BYTES,
 )
+from minibroker.runtime.waiting_requests import Charge
 
 if TYPE_CHECKING:
     from minibroker.runtime.server_connection import ServerConnection
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 class IncomingRequest:
     """One request and the way to answer it. It ends once, at any later time, from the loop."""
 
-    __slots__ = ("_connection", "_cost", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
+    __slots__ = ("_charge", "_connection", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
 
     def __init__(
-        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, cost: int
+        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, charge: Charge
     ) -> None:
         self._connection = connection
-        self._cost = cost
+        self._charge = charge
         self._ended = False
         self.api_key = frame.api_key
         self.correlation_id = frame.correlation_id
@@ -42,11 +43,7 @@ class IncomingRequest:
 
     def park(self, partitions: int) -> bool:
         """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""
-        cost = self._connection.room_for_waiting(partitions * PARTITION_COST_BYTES)
-        if cost is None:
-            return False
-        self._cost += cost
-        return True
+        return self._connection.may_wait(self._charge, partitions * PARTITION_COST_BYTES)
 
     def respond(self, body: Response) -> None:
         """Answer. Sends nothing if the peer has gone."""
@@ -61,7 +58,7 @@ class IncomingRequest:
         """Produce with acks=0 has no answer, and nobody waits for one whose peer has gone."""
         assert not self._ended, "a request ends once"
         self._ended = True
-        self._connection.settled(self._cost)
+        self._connection.settled(self._charge)
 
     def close_connection(self, reason: str) -> None:
         """The only way to tell an acks=0 producer that something went wrong."""

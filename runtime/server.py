@@ -26,6 +26,7 @@ from minibroker.runtime.server_limits import (
     ServerLimits,
 )
 from minibroker.runtime.unread_replies import UnreadReplies
+from minibroker.runtime.waiting_requests import WaitingRequests
 
 __all__ = ["IncomingRequest", "RpcServer", "ServerConnection", "ServerLimits"]
 
@@ -49,14 +50,12 @@ class RpcServer:
         self.budget = MemoryBudget(self.limits.receive_budget_bytes, self.limits.broker_reserve_bytes)
         self.budget.on_release = self._reconsider_soon
         self.unread_replies = UnreadReplies(self.limits.unread_replies_max_bytes, self._reconsider_soon)
-        self.heavy = HeavyRequests(lambda: not self._waiting_is_full and self.unread_replies.has_room())
+        self.waiting = WaitingRequests(self.limits.waiting_max_bytes, self._reconsider_soon)
+        self.heavy = HeavyRequests(self.unread_replies.has_room)
         self.turn = LoopTurn()
         self.connections: dict[int, ServerConnection] = {}
-        self.parked_cost_bytes = 0
-        """Estimated memory of requests that wait for their answer."""
         self.is_short_of_buffers = False
         """Somebody's frame had no room a moment ago: nobody keeps a buffer that is empty."""
-        self._waiting_is_full = False
         self._paused: dict[ServerConnection, None] = {}
         self._network = network
         self._listeners: list[Listener] = []
@@ -96,6 +95,11 @@ class RpcServer:
         if self._shortage_timer is not None:
             self._shortage_timer.cancel()
 
+    @property
+    def parked_cost_bytes(self) -> int:
+        """Estimated memory of clients' requests that wait for their answer."""
+        return self.waiting.small_bytes + self.waiting.other_bytes
+
     def reply_room(self) -> int:
         """How large one more reply to a client should be at most; 0 while slow readers hold all there is."""
         return self.unread_replies.room()
@@ -131,24 +135,9 @@ class RpcServer:
         else:
             self._paused.pop(connection, None)
 
-    def charge(self, cost: int, even_if_full: bool) -> bool:
-        """Take memory for a request that waits. Of what clients may take, a quarter is kept for small requests."""
-        if not even_if_full and self.parked_cost_bytes + cost > self.limits.waiting_max_bytes * 3 // 4:
-            return False
-        self.parked_cost_bytes += cost
-        self._waiting_is_full = self.parked_cost_bytes > self.limits.waiting_max_bytes
-        return True
-
-    def discharge(self, cost: int) -> None:
-        self.parked_cost_bytes -= cost
-        assert self.parked_cost_bytes >= 0
-        if self._waiting_is_full and self.parked_cost_bytes <= self.limits.waiting_max_bytes:
-            self._waiting_is_full = False
-            self._reconsider_soon()
-
     def is_short_for(self, connection: ServerConnection, in_flight: int) -> bool:
         """Whether memory is too short for one more of this connection: not for the first, if its replies are read."""
-        if self._waiting_is_full and in_flight:
+        if self.waiting.is_full and in_flight:
             return True
         return self.unread_replies.is_full and connection in self.unread_replies
 

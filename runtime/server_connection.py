@@ -27,12 +27,14 @@ from minibroker.runtime.incoming_request import IncomingRequest, costs_of
 from minibroker.runtime.ports import Buffer, Transport
 from minibroker.runtime.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
+    LARGE_WAIT_BYTES,
     REQUEST_TURN_COST,
     REQUESTS_IN_FLIGHT_MAX,
     SMALL_WAIT_BYTES,
     SWEEP_INTERVAL_MS,
     UNREAD_ALLOWED_BYTES,
 )
+from minibroker.runtime.waiting_requests import Charge
 
 if TYPE_CHECKING:
     from minibroker.runtime.server import RpcServer
@@ -80,7 +82,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """The peer is another broker: it may use the reserved memory, and has no part in clients' limits."""
         self.is_broker = True
         self._receiver.privileged = True
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=BROKER_UNREAD_ALLOWED_BYTES)
 
     def mute(self, seconds: float) -> None:
@@ -99,17 +101,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self.is_broker:
             self._server.unread_replies.add(self)
 
-    def room_for_waiting(self, cost: int) -> int | None:
-        """What it is charged; None: too much waits already. One small request may always wait."""
+    def may_wait(self, charge: Charge, cost: int) -> bool:
+        """Whether a request may wait though it takes so much memory. One small request always may."""
         if self.is_broker:
-            return 0
-        is_small = cost <= SMALL_WAIT_BYTES and self._in_flight <= 1
-        return cost if self._server.charge(cost, even_if_full=is_small) else None
+            return True
+        if cost <= SMALL_WAIT_BYTES and self._in_flight <= 1:
+            self._server.waiting.take_small(charge, cost)
+            return True
+        return self._server.waiting.ask(charge, cost)
 
-    def settled(self, cost: int) -> None:
+    def settled(self, charge: Charge) -> None:
         """One request less waits for an answer."""
         self._in_flight -= 1
-        self._server.discharge(cost)
+        self._server.waiting.give_back(charge)
         self.resume_soon()
 
     def close_because(self, reason: str) -> None:
@@ -287,13 +291,27 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return
         self._has_turn = False
-        cost = 0
+        charge = Charge()
         if not self.is_broker:
             cost, turn_cost = costs_of(body, len(data))
             self._server.turn.spend(turn_cost)
+            if not self._take(charge, cost, may_refuse=frame.api_key != ApiKey.PRODUCE):
+                refusal = "too many large requests wait for their answer; try again"
+                self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.REQUEST_TIMED_OUT, refusal)))
+                return
         self._in_flight += 1
-        self._server.charge(cost, even_if_full=True)
-        self._server.handler(IncomingRequest(self, frame, body, self._last_active, cost))
+        self._server.handler(IncomingRequest(self, frame, body, self._last_active, charge))
+
+    def _take(self, charge: Charge, cost: int, may_refuse: bool) -> bool:
+        """Memory that a request takes if its handler lets it wait. Only what takes much is refused."""
+        waiting = self._server.waiting
+        if cost > LARGE_WAIT_BYTES and may_refuse:
+            return waiting.ask(charge, min(cost, waiting.limit_bytes // 2))
+        if self._in_flight or cost > LARGE_WAIT_BYTES:
+            waiting.take(charge, cost)
+        else:
+            waiting.take_small(charge, cost)
+        return True
 
     def _refuse(self, error: ProtocolError) -> None:
         """The framing is lost: answer where possible, close, say it once."""
@@ -318,7 +336,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _adjust_reading(self) -> None:
         """Read exactly while nothing has to wait and there is room for what comes."""
         transport = self._transport
-        if self.is_closed or transport is None:
+        if self.is_closed or transport is None or transport.is_closing():
             return
         waits = self._must_wait()
         if self._server.is_short_of_buffers:
@@ -334,7 +352,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.note_paused(self, pause)
             if pause:
                 transport.pause_reading()
-            elif not transport.is_closing():
+            else:
                 transport.resume_reading()
 
     def _has_room(self) -> bool:

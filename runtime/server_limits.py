@@ -34,7 +34,9 @@ PARTITION_COST_BYTES = 250
 DECODED_GROWTH = 20
 """Measured: the worst typed request takes so many times the memory of its bytes (lists of two-letter texts)."""
 SMALL_WAIT_BYTES = 8 * KIB
-"""So much may wait for each connection whatever else waits: a fetch of a dozen partitions."""
+"""So much may wait for each connection whatever else waits: a fetch of thirty partitions."""
+LARGE_WAIT_BYTES = 64 * KIB
+"""A request that would take more while it waits is refused where too much waits already."""
 
 UNREAD_ALLOWED_BYTES = 32 * KIB
 """Unread reply bytes above which a connection's next requests wait; a broker's may have BROKER_UNREAD_ALLOWED_BYTES."""
@@ -49,7 +51,7 @@ IDLE_VICTIM_MS = 5_000
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one server allows. All clients together cost it at most 64 MiB: receive buffers 24, one request that is
-    decoded 16, unread replies 6, waiting requests 4, and the rest for a thousand connections and odds and ends."""
+    decoded 16, unread replies 6, waiting requests 4 and 10 for one small one of each connection."""
 
     frame_max_bytes: int = 16 * MIB
     """socket.request.max.bytes: Kafka allows 100 MiB; a quarter of a broker's memory is enough here."""
@@ -58,7 +60,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     broker_reserve_bytes: int = 24 * MIB
     """Part of the budget only broker-to-broker connections may use: replication outlives a flood."""
     waiting_max_bytes: int = 4 * MIB
-    """Estimated memory of decoded requests that wait for their answer, over all connections but brokers'."""
+    """Estimated memory of decoded requests that wait for their answer, over all connections but brokers', and but for
+    one small request of each."""
     unread_replies_max_bytes: int = 6 * MIB
     """Replies that were sent and not read yet, over all connections but brokers'."""
     connections_max: int = 1_000

@@ -8,6 +8,7 @@ import msgpack
 import msgspec
 import pytest
 
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse
 from minibroker.runtime.server import IncomingRequest, ServerLimits
 from minibroker.runtime.server_limits import (
@@ -297,6 +298,52 @@ async def test_while_too_much_waits_a_connection_has_one_request_at_a_time(scene
 
 
 @simulated
+async def test_a_thousand_idle_consumers_are_no_overload(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(waiting_max_bytes=64 * KIB), answers_at_once=False)
+    for index in range(100):
+        request = await ask_fetch(scene, await scene.peer(f"consumer-{index}"))
+        assert request.park(partitions=10)
+    assert server.parked_cost_bytes > 2 * 64 * KIB
+    producer = await scene.peer("producer")
+    producer.send(*(light(n) for n in range(5)))
+    await until(lambda: len(scene.requests) == 105, 0.1)
+
+
+@simulated
+async def test_questions_are_answered_while_too_much_waits(scene: Scene) -> None:
+    """Whoever wants to know the cluster must not wait for those who wait for records."""
+    server = await scene.serve(ServerLimits(waiting_max_bytes=64 * KIB), answers_at_once=False)
+    for index in range(3):
+        crowd = await scene.peer(f"crowd-{index}")
+        crowd.send(packed(ApiKey.FETCH, {}) * 40)
+    await asyncio.sleep(0.2)
+    assert server.waiting.is_full
+    newcomer = await scene.peer("newcomer")
+    newcomer.send(packed(ApiKey.METADATA, {}, 9))
+    await until(lambda: scene.requests[-1].api_key == ApiKey.METADATA, 0.1)
+
+
+@simulated
+async def test_a_large_request_is_refused_where_too_much_waits(scene: Scene) -> None:
+    """It can be tried again; a Produce is never refused here, for its sender may expect no answer."""
+    server = await scene.serve(answers_at_once=False)
+    peers = [await scene.peer(f"peer-{n}") for n in range(3)]
+    for number, peer in enumerate(peers):
+        peer.send(sized(150 * KIB, number, ApiKey.DELETE_TOPICS))
+    await until(lambda: all(peer.answers or server.parked_cost_bytes for peer in peers) and len(peers[2].answers) == 1)
+    assert [body["error_code"] for _, body in peers[2].answers] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(scene.requests) == 1
+    peers[2].send(sized(150 * KIB, 7, ApiKey.PRODUCE))
+    await until(lambda: len(scene.requests) == 2)
+    scene.requests[0].respond(ApiVersionsResponse())
+    peers[1].send(sized(150 * KIB, 8, ApiKey.DELETE_TOPICS))
+    await until(lambda: len(scene.requests) == 3)
+    for request in scene.requests[1:]:
+        request.respond(ApiVersionsResponse())
+    assert server.parked_cost_bytes == 0
+
+
+@simulated
 async def test_a_muted_connection_is_not_heard_for_so_long(scene: Scene) -> None:
     """What should have waited was answered at once: the next request must not come sooner for it."""
     await scene.serve(answers_at_once=False)
@@ -452,5 +499,6 @@ def test_light_is_what_every_connection_has_room_for() -> None:
 def test_clients_together_stay_below_64_mib() -> None:
     limits = ServerLimits()
     receive = limits.receive_budget_bytes - limits.broker_reserve_bytes
-    small_ones = limits.connections_max * SMALL_WAIT_BYTES
-    assert receive + limits.waiting_max_bytes + small_ones + limits.unread_replies_max_bytes <= 64 * MIB
+    small_ones = limits.connections_max * (SMALL_WAIT_BYTES + REQUEST_COST_BYTES)
+    waiting = limits.waiting_max_bytes + small_ones
+    assert receive + limits.frame_max_bytes + waiting + limits.unread_replies_max_bytes <= 64 * MIB

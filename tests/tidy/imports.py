@@ -19,6 +19,7 @@ PORTABLE_RUNTIME = (
     "incoming_request",
     "loop_turn",
     "unread_replies",
+    "waiting_requests",
 )
 PORTS = tuple(f"minibroker.runtime.{name}" for name in PORTABLE_RUNTIME)
 
