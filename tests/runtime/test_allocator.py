@@ -1,0 +1,47 @@
+"""The allocator's settings, in a process of their own: they hold for all of it."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+if sys.argv[1] == "set":
+    from minibroker.runtime.allocator import return_freed_memory
+
+    return_freed_memory()
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
+
+
+def burst() -> None:
+    for size in (2, 16, 8, 16):
+        bytearray(b"x") * (size * 1024 * 1024)
+    kept = [bytearray(b"x") * (3 * 1024 * 1024) for _ in range(8)]
+    pins = [bytearray(b"x") * 100_000 for _ in range(8)]
+    del kept
+    PINS.extend(pins)
+
+
+PINS = []
+before = resident_kib()
+burst()
+print(resident_kib() - before)
+"""
+
+
+def grown_kib(argument: str) -> int:
+    run = subprocess.run([sys.executable, "-c", PROGRAM, argument], capture_output=True, check=True, timeout=60)
+    return int(run.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
+def test_memory_of_a_burst_goes_back_to_the_system() -> None:
+    assert grown_kib("set") < 6 * 1024
+    assert grown_kib("leave") > 12 * 1024, "if this is no longer so, the settings are no longer needed"
