@@ -61,8 +61,7 @@ def on_synced(state: ReplicaState, event: Synced, effects: list[Effect]) -> None
             report_end(state, effects)
         return
     answer_synced_waiters(state, effects)
-    if state.config.vote_with_synced_end:
-        advance_high_watermark(state, event.now_ms, effects)
+    advance_high_watermark(state, event.now_ms, effects)
     if state.shrink_waits_for_sync is not None and state.synced_end_offset >= state.shrink_waits_for_sync:
         state.shrink_waits_for_sync = None
         _maybe_shrink(state, event.now_ms, synced=True, effects=effects)
@@ -81,13 +80,15 @@ def _maybe_shrink(state: ReplicaState, now_ms: int, synced: bool, effects: list[
     if len(kept) == len(state.in_sync_replicas):
         return False
     below_minimum = len(kept) < state.effective_min_insync_replicas
-    if below_minimum and not synced and state.synced_end_offset < state.log_end_offset:
+    if below_minimum and state.synced_end_offset < (state.high_watermark if synced else state.log_end_offset):
         # Hardening rule 4: soon this copy may be the only complete one; make it survive power loss first.
         if state.shrink_waits_for_sync is None:
             state.shrink_waits_for_sync = state.log_end_offset
             effects.append(SyncLog())
         return True
     _propose(state, IsrKind.SHRINK, kept, effects)
+    if state.vote < state.log_end_offset:
+        effects.append(SyncLog())  # appended meanwhile; has no vote before
     return True
 
 

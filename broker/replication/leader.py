@@ -93,7 +93,7 @@ def on_batch_appended(state: ReplicaState, event: BatchAppended, now_effects: li
         if remote.log_end_offset == event.base_offset:
             remote.last_caught_up_ms = event.now_ms  # it was at the end until this very moment
     state.log_end_offset = event.end_offset
-    if state.config.vote_with_synced_end:
+    if state.vote < state.log_end_offset:
         now_effects.append(SyncLog())
     advance_high_watermark(state, event.now_ms, now_effects)  # the ISR may be this broker alone
     _answer_when_safe(state, event.token, event.acks, event.base_offset, event.end_offset, now_effects)

@@ -168,9 +168,20 @@ class ReplicaState(Struct, kw_only=True):
         return self.in_sync_replicas + extra
 
     @property
+    def is_shrinking_below_minimum(self) -> bool:
+        """A shrink is in flight after which this copy is one of too few: the controller may have applied it already."""
+        pending = self.pending_isr
+        return (
+            pending is not None
+            and pending.kind is IsrKind.SHRINK
+            and len(pending.in_sync_replicas) < self.effective_min_insync_replicas
+        )
+
+    @property
     def vote(self) -> int:
-        """Up to where this broker's own copy counts for the high watermark (hardening rule 2)."""
-        return self.synced_end_offset if self.config.vote_with_synced_end else self.log_end_offset
+        """Up to where this broker's own copy counts for the high watermark (hardening rules 2 and 4)."""
+        only_synced = self.config.vote_with_synced_end or self.is_shrinking_below_minimum
+        return self.synced_end_offset if only_synced else self.log_end_offset
 
     @property
     def last_fetched_epoch(self) -> int | None:

@@ -262,7 +262,7 @@ class CrashWalk(Walk):
             if not self._may_lose(actor):
                 return
             keep = self.random.randint(state.synced_end_offset, state.log_end_offset)
-            if broker_id in stage.isr and not state.config.vote_with_synced_end:
+            if not state.config.vote_with_synced_end:
                 self.weakened = broker_id
         if self.random.random() < 0.5:
             life = self.lives[broker_id]
@@ -275,9 +275,9 @@ class CrashWalk(Walk):
         stage.held = {name: held for name, held in stage.held.items() if held[0] != broker_id}
 
     def _hangs_by_a_thread(self) -> bool:
-        """Somebody counts for bytes that he has lost: until that is noticed nobody else may fall."""
+        """Somebody counts, or may yet, for bytes that he has lost: until that is noticed nobody else may fall."""
         lost = self.weakened
-        if lost is not None and not (lost in self.stage.isr and self.recorded.get(lost) != self.lives[lost]):
+        if lost is not None and self.known[lost] == self.lives[lost]:
             self.weakened = None
         return self.weakened is not None
 
@@ -285,7 +285,12 @@ class CrashWalk(Walk):
         stage, broker_id = self.stage, actor.broker_id
         if actor.state.config.vote_with_synced_end or broker_id not in stage.isr:
             return True
-        if any(b != broker_id and self.recorded.get(b) == self.lives[b] for b in stage.isr):
+        others = {b for b in stage.isr if b != broker_id and self.recorded.get(b) == self.lives[b]}
+        if stage.config.min_insync_replicas == 1:  # any proposal under way may leave it alone, and nothing was synced
+            proposals = [*actor.proposals, *(proposal for asker, _, proposal in self.orphans if asker == broker_id)]
+            for proposal in proposals:
+                others &= {b for b, _ in proposal.new_isr_with_epochs}
+        if others:
             return True
         is_safe_alone = stage.isr == (broker_id,) and self._true_leader() is actor and not actor.wants_sync
         return is_safe_alone and stage.config.min_insync_replicas > 1
