@@ -41,7 +41,7 @@ class Truth:
         self._states: dict[TopicPartition, TrueState] = {}
         self._leaders: dict[tuple[TopicPartition, str, int], int] = {}
         self._marks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
-        self._lost: dict[int, dict[TopicPartition, str | None]] = {}
+        self._lost: dict[int, set[str]] = {}
         self._wrap()
 
     def _wrap(self) -> None:
@@ -174,17 +174,16 @@ class Truth:
         return registered if registered == self._incarnation(broker_id) else None
 
     def lost_bytes(self, broker_id: int) -> None:
-        """Remember under which incarnation the ISRs list it: until that changes it counts for what it lost."""
-        name = str(broker_id)
-        self._lost[broker_id] = {
-            each.partition: each.incarnations.get(name) for each in self._states.values() if broker_id in each.members
-        }
+        """Remember under which incarnation it held them."""
+        incarnation = self._incarnation(broker_id)
+        if incarnation is not None:
+            self._lost.setdefault(broker_id, set()).add(incarnation)
 
     def counts_for_what_it_lost(self, broker_id: int) -> bool:
-        for partition, incarnation in self._lost.get(broker_id, {}).items():
-            state = self._states.get(partition)
-            is_listed = state is not None and broker_id in state.members
-            if state is not None and is_listed and state.incarnations.get(str(broker_id)) == incarnation:
-                return True
-        self._lost.pop(broker_id, None)
-        return False
+        """While an ISR lists the incarnation that held them, or its registration stands, so that an ISR still may."""
+        lost = self._lost.get(broker_id, set())
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        if node is not None and BrokerRegistration.decode(node.data).incarnation_id in lost:
+            return True
+        listed = [each for each in self._states.values() if broker_id in each.members]
+        return any(each.incarnations.get(str(broker_id)) in lost for each in listed)
