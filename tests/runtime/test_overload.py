@@ -5,12 +5,11 @@ import itertools
 import struct
 
 import msgpack
-import msgspec
 import pytest
 
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse
-from minibroker.runtime.server import IncomingRequest, ServerLimits
+from minibroker.runtime.server import ServerLimits
 from minibroker.runtime.server_limits import (
     DECODED_GROWTH,
     HEAVY_BYTES_PER_SECOND,
@@ -22,14 +21,23 @@ from minibroker.runtime.server_limits import (
     STUCK_FRAME_MS,
     STUCK_READER_MS,
 )
-from tests.runtime.wire_scene import Peer, Scene, framed, light, packed, simulated, sized, until
+from tests.runtime.wire_scene import (
+    PROBE,
+    Peer,
+    Scene,
+    ask_fetch,
+    framed,
+    is_served,
+    light,
+    packed,
+    simulated,
+    sized,
+    until,
+)
 
 KIB, MIB = 1024, 1024 * 1024
 NARROW = ServerLimits(receive_budget_bytes=3 * MIB, broker_reserve_bytes=MIB)
 """Two MiB for clients, one for brokers."""
-
-
-VERSIONS = msgspec.to_builtins(ApiVersionsResponse())
 
 
 def large_part(size: int, of: int = 8 * MIB) -> bytes:
@@ -39,27 +47,6 @@ def large_part(size: int, of: int = 8 * MIB) -> bytes:
 
 def answer_of(size: int) -> bytes:
     return framed(b"\x92\x01" + bytes(msgpack.packb({"filler": b"y" * size})))
-
-
-PROBE = 4711
-"""Correlation id of requests that only see whether somebody is served."""
-
-
-async def is_served(peer: Peer) -> float:
-    """Virtual seconds until it was answered."""
-    loop = asyncio.get_running_loop()
-    began, before = loop.time(), peer.answers.count((PROBE, VERSIONS))
-    peer.send(light(PROBE))
-    await until(lambda: peer.answers.count((PROBE, VERSIONS)) > before)
-    return loop.time() - began
-
-
-async def ask_fetch(scene: Scene, peer: Peer) -> IncomingRequest:
-    """A fetch that the handler keeps."""
-    before = len(scene.requests)
-    peer.send(packed(ApiKey.FETCH, {}))
-    await until(lambda: len(scene.requests) > before)
-    return scene.requests[-1]
 
 
 # ----------------------------------------------------------------------------------------------------- receive buffers
@@ -432,61 +419,6 @@ async def test_replies_to_brokers_are_not_counted(scene: Scene) -> None:
     await asyncio.sleep(1)
     assert server.reply_room() == MIB
     assert not broker.closed
-
-
-# -------------------------------------------------------------------------------------------------------- connections
-@simulated
-async def test_who_never_asked_makes_place_for_a_new_connection(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    server = await scene.serve(ServerLimits(connections_max=5))
-    active = [await scene.peer(f"active-{n}") for n in range(2)]
-    for peer in active:
-        await is_served(peer)
-    silent = [await scene.peer(f"silent-{n}") for n in range(3)]
-    late = await scene.peer("late")
-    assert await is_served(late) < 0.1
-    await until(lambda: silent[0].closed)
-    assert not any(peer.closed for peer in (*active, *silent[1:]))
-    assert len(server.connections) == 5
-    assert [record.getMessage() for record in caplog.records] == [
-        f"5 connections are open: no place, at first for {late.name}"
-    ]
-
-
-@simulated
-async def test_a_flood_of_connections_is_told_in_few_lines(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    server = await scene.serve(ServerLimits(connections_max=10))
-    honest = await scene.peer("honest")
-    await is_served(honest)
-    for _ in range(200):
-        await scene.peer("flood")
-    assert await is_served(honest) < 0.1
-    assert len(server.connections) == 10
-    await asyncio.sleep(5)
-    assert len(caplog.records) == 2
-    assert "connections had no place" in caplog.records[1].getMessage()
-
-
-@simulated
-async def test_a_new_connection_is_refused_where_all_are_busy(scene: Scene) -> None:
-    server = await scene.serve(ServerLimits(connections_max=3), answers_at_once=False)
-    busy = [await scene.peer(f"busy-{n}") for n in range(3)]
-    for peer in busy:
-        await ask_fetch(scene, peer)
-    late = await scene.peer("late")
-    await until(lambda: late.closed)
-    assert not any(peer.closed for peer in busy)
-    for request in scene.requests:
-        request.respond(ApiVersionsResponse())
-    await asyncio.sleep(6)
-    await is_asked(scene, busy[2])
-    another = await scene.peer("another")
-    await is_asked(scene, another)
-    assert busy[0].closed != busy[1].closed, "one of those that were idle for longest"
-    assert len(server.connections) == 3
-
-
-async def is_asked(scene: Scene, peer: Peer) -> None:
-    (await ask_fetch(scene, peer)).respond(ApiVersionsResponse())
 
 
 # ------------------------------------------------------------------------------------------------------------- figures

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgpack
+import msgspec
 
 from minibroker.protocol.codec import encode_request
 from minibroker.protocol.messages import ApiKey, ApiVersionsResponse, Request
@@ -157,3 +158,25 @@ def light(correlation_id: int = 1) -> bytes:
 def sized(size: int, correlation_id: int = 1, api_key: int = ApiKey.API_VERSIONS) -> bytes:
     """A request of about so many bytes, filled with a field that nobody knows."""
     return packed(api_key, {"filler": b"x" * size}, correlation_id)
+
+
+VERSIONS = msgspec.to_builtins(ApiVersionsResponse())
+PROBE = 4711
+"""Correlation id of requests that only see whether somebody is served."""
+
+
+async def is_served(peer: Peer) -> float:
+    """Virtual seconds until it was answered."""
+    loop = asyncio.get_running_loop()
+    began, before = loop.time(), peer.answers.count((PROBE, VERSIONS))
+    peer.send(light(PROBE))
+    await until(lambda: peer.answers.count((PROBE, VERSIONS)) > before)
+    return loop.time() - began
+
+
+async def ask_fetch(scene: Scene, peer: Peer) -> IncomingRequest:
+    """A fetch that the handler keeps."""
+    before = len(scene.requests)
+    peer.send(packed(ApiKey.FETCH, {}))
+    await until(lambda: len(scene.requests) > before)
+    return scene.requests[-1]

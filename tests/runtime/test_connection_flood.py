@@ -1,0 +1,65 @@
+"""Too many connections: who never asked makes place, who is busy stays, and few lines tell of a flood."""
+
+import asyncio
+
+import pytest
+
+from minibroker.protocol.messages import ApiVersionsResponse
+from minibroker.runtime.server import ServerLimits
+from tests.runtime.wire_scene import Peer, Scene, ask_fetch, is_served, simulated, until
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@simulated
+async def test_who_never_asked_makes_place_for_a_new_connection(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    server = await scene.serve(ServerLimits(connections_max=5))
+    active = [await scene.peer(f"active-{n}") for n in range(2)]
+    for peer in active:
+        await is_served(peer)
+    silent = [await scene.peer(f"silent-{n}") for n in range(3)]
+    late = await scene.peer("late")
+    assert await is_served(late) < 0.1
+    await until(lambda: silent[0].closed)
+    assert not any(peer.closed for peer in (*active, *silent[1:]))
+    assert len(server.connections) == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        f"5 connections are open: no place, at first for {late.name}"
+    ]
+
+
+@simulated
+async def test_a_flood_of_connections_is_told_in_few_lines(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    server = await scene.serve(ServerLimits(connections_max=10))
+    honest = await scene.peer("honest")
+    await is_served(honest)
+    for _ in range(200):
+        await scene.peer("flood")
+    assert await is_served(honest) < 0.1
+    assert len(server.connections) == 10
+    await asyncio.sleep(5)
+    assert len(caplog.records) == 2
+    assert "connections had no place" in caplog.records[1].getMessage()
+
+
+@simulated
+async def test_a_new_connection_is_refused_where_all_are_busy(scene: Scene) -> None:
+    server = await scene.serve(ServerLimits(connections_max=3), answers_at_once=False)
+    busy = [await scene.peer(f"busy-{n}") for n in range(3)]
+    for peer in busy:
+        await ask_fetch(scene, peer)
+    late = await scene.peer("late")
+    await until(lambda: late.closed)
+    assert not any(peer.closed for peer in busy)
+    for request in scene.requests:
+        request.respond(ApiVersionsResponse())
+    await asyncio.sleep(6)
+    await is_asked(scene, busy[2])
+    another = await scene.peer("another")
+    await is_asked(scene, another)
+    assert busy[0].closed != busy[1].closed, "one of those that were idle for longest"
+    assert len(server.connections) == 3
+
+
+async def is_asked(scene: Scene, peer: Peer) -> None:
+    (await ask_fetch(scene, peer)).respond(ApiVersionsResponse())
