@@ -131,13 +131,15 @@ async def test_hostile_peers_disturb_nobody(target: Target, kind: str) -> None:
     finally:
         attacker.kill()
         attacker.wait()
-    assert int(told.split()[0]) > 0, "nobody attacked"
+    connections = int(told.split()[0])
+    assert connections > 0, "nobody attacked"
     grown = target.memory_peak() - target.memory_before
     assert grown <= MEMORY_MAX_BYTES, f"{kind} ({told}): {grown / 2**20:.0f} MiB more than before"
     assert max(delays) <= DELAY_MAX_SECONDS, f"{kind} ({told}): {sorted(delays)[-5:]}"
     lines = target.log_path.read_bytes()[written_before:].decode().splitlines()
     accused = Counter(peer for line in lines for peer in PEER.findall(line))
-    assert not accused or max(accused.values()) == 1, f"more than one line for {accused.most_common(1)}"
+    # Peers come again and again, and the kernel gives the port of one that has gone to the next: count connections.
+    assert sum(accused.values()) <= connections, f"{sum(accused.values())} lines for {connections} connections"
     assert not [line for line in lines if "ERROR" in line or "CRITICAL" in line or "Traceback" in line]
 
 
