@@ -1,14 +1,14 @@
 """The unmodified cluster under random faults: nothing acknowledged is lost, nothing read changes, everything heals.
 
 `SEEDS=first-last` runs others than the few that are run always. A failure prints its seed, what was found and what was
-done to the cluster; `python -m tests.simulation.faults_run SEED SEED -v` replays it.
+done to the cluster; `python -m minibroker.simulation.swarm.run SEED SEED -v` replays it.
 """
 
 import os
 
 import pytest
 
-from tests.simulation.faults_run import live
+from minibroker.simulation.swarm.run import run_seed
 
 ALWAYS = (1, 6, 102, 111, 208)
 FOUND_BUGS = {
@@ -36,18 +36,18 @@ def seeds() -> list[int]:
 )
 @pytest.mark.parametrize("seed", seeds())
 def test_cluster_keeps_its_promises_under_faults(seed: int) -> None:
-    outcome = live(seed)
+    outcome = run_seed(seed)
     if outcome.findings:
         pytest.fail(outcome.report, pytrace=False)
 
 
 def test_one_seed_is_one_run() -> None:
-    assert live(111).trace_hash == live(111).trace_hash
+    assert run_seed(111).trace_hash == run_seed(111).trace_hash
 
 
 def test_faults_break_something() -> None:
     """A swarm that never causes an election or a changed ISR tests nothing."""
-    outcome = live(102)
+    outcome = run_seed(102)
     assert outcome.elections
     assert outcome.isr_changes
     assert outcome.history.acked

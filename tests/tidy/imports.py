@@ -37,7 +37,14 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
     "client": (("minibroker.protocol", *PORTS), f"{WHY_SIBLINGS}; {WHY_PORTS}"),
     "audit": (("minibroker.protocol",), WHY_AUDIT),
     "simulation": (
-        ("minibroker.protocol", "minibroker.broker", "minibroker.controller", "minibroker.client", *PORTS),
+        (
+            "minibroker.protocol",
+            "minibroker.broker",
+            "minibroker.controller",
+            "minibroker.client",
+            "minibroker.audit",
+            *PORTS,
+        ),
         "simulation imports everything but the real adapters and the front door",
     ),
     "minibroker": (
@@ -46,17 +53,29 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.client",
             "minibroker.audit",
             "minibroker.runtime",
-            "minibroker.simulation.checkers",
+            "minibroker.simulation",
+            "minibroker.scenarios",
         ),
         WHY_PROCESSES,
     ),
-    "scenarios": (("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation"), WHY_PROCESSES),
+    "scenarios": (
+        (
+            "minibroker",
+            "minibroker.client",
+            "minibroker.protocol",
+            "minibroker.simulation",
+            "minibroker.audit",
+            "minibroker.broker.replication.state",
+            *PORTS,
+        ),
+        "a story plays on simulated brokers, or on real processes; it reads a replica's state and changes none",
+    ),
     "chaos": (
-        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checkers"),
+        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checks"),
         WHY_PROCESSES,
     ),
     "bench": (
-        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checkers"),
+        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checks"),
         WHY_PROCESSES,
     ),
 }

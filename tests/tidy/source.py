@@ -10,8 +10,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("audit", "broker", "client", "controller", "protocol", "runtime", "simulation")  # linked into minibroker/
-LATER_FOLDERS = ("bench", "chaos", "scenarios")
+PACKAGES = (
+    "audit",
+    "broker",
+    "client",
+    "controller",
+    "protocol",
+    "runtime",
+    "scenarios",
+    "simulation",
+)  # linked into minibroker/
+LATER_FOLDERS = ("bench", "chaos")
 CODE_FOLDERS = ("minibroker", *PACKAGES, *LATER_FOLDERS, "tests")
 
 

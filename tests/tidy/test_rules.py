@@ -39,7 +39,7 @@ def file(path: str, text: str) -> SourceFile:
         ("protocol/codec.py", "import numpy", "msgspec"),
         ("simulation/disk.py", "from minibroker.runtime.disk import RealDisk", "real adapters"),
         ("minibroker/topic.py", "from minibroker.broker.config import BrokerConfig", "processes"),
-        ("minibroker/topic.py", "from minibroker.simulation import loop", "processes"),
+        ("bench/load.py", "from minibroker.simulation import loop", "processes"),
         ("chaos/run.py", "from minibroker.broker import config", "processes"),
         ("broker/partition.py", "def f():\n    import minibroker.client", "never import each other"),
         ("tests/client/test_x.py", "import client.producer", "minibroker.client.producer"),

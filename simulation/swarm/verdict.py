@@ -9,10 +9,11 @@ from minibroker.broker.partition import Partition
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
-from tests.simulation.swarm import Options
-from tests.simulation.truth import Truth
-from tests.simulation.workload import History, Workload
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.workload import Workload
 
 FULL_ISR_SECONDS = 40
 ANSWER_MS = 15_000

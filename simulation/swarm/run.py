@@ -1,20 +1,21 @@
 """A whole cluster under faults drawn from a seed; then it must converge and have kept every promise.
 
-As a program: `python -m tests.simulation.faults_run FIRST LAST [-v]` runs these seeds and prints a line for each.
+As a program: `python -m minibroker.simulation.swarm.run FIRST LAST [-v]` runs these seeds and prints a line for each.
 """
 
 import asyncio
 import logging
 import sys
-import time
 import traceback
 from collections import Counter
 
+from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
-from tests.simulation.swarm import Injector, Options, draw_options
-from tests.simulation.truth import Truth
-from tests.simulation.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
-from tests.simulation.workload import History, Workload
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.injector import Injector
+from minibroker.simulation.swarm.options import Options, draw_options
+from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
+from minibroker.simulation.swarm.workload import Workload
 
 SAMPLE_SECONDS = 0.05
 SECONDS_MAX = 400
@@ -53,7 +54,7 @@ class Outcome:
     def report(self) -> str:
         """For a failed test: short, and enough to replay."""
         shown = [
-            f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m tests.simulation.faults_run "
+            f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m minibroker.simulation.swarm.run "
             f"{self.seed} {self.seed} -v`",
             *(each[:600] for each in self.findings[:FINDINGS_SHOWN]),
             f"options {self.options}",
@@ -106,7 +107,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
                 outcome.findings.append(f"the test itself failed: {task.exception()!r}")
 
 
-def live(seed: int) -> Outcome:
+def run_seed(seed: int) -> Outcome:
     """One run. What went wrong is in `findings`."""
     cluster = SimulatedCluster(seed)
     options = draw_options(cluster.world.random("options"))
@@ -141,10 +142,8 @@ def main() -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     failed = []
     for seed in range(first, last + 1):
-        started = time.perf_counter()
-        outcome = live(seed)
-        seconds = time.perf_counter() - started
-        print(f"{seed} {seconds:.1f}s {outcome.summary}", "FAILED" if outcome.findings else "ok", flush=True)
+        outcome = run_seed(seed)
+        print(f"{seed} {outcome.summary}", "FAILED" if outcome.findings else "ok", flush=True)
         if outcome.findings:
             failed.append(seed)
             print(outcome.report, flush=True)

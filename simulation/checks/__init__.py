@@ -1,0 +1,1 @@
+"""Judges that stand outside the cluster: what must always hold, and what must hold at the end."""

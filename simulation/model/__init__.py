@@ -1,0 +1,1 @@
+"""The pure cores alone, every order of events up to a bound."""

@@ -1,0 +1,1 @@
+"""Runs drawn from a seed: options, workload, faults, convergence."""
