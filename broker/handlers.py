@@ -7,9 +7,8 @@ Produce, Fetch and the follower's questions are answered in the call itself (or 
 need ZooKeeper or the controller run as tasks, a bounded number at a time.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from minibroker.broker.describe_configs import answer_describe_configs
@@ -17,6 +16,7 @@ from minibroker.broker.dynamic_config import DynamicConfig
 from minibroker.broker.metadata_image import MetadataChange, MetadataImage
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.offset_requests import answer_list_offsets, answer_offset_for_leader_epoch
+from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.producer_ids import ProducerIds
 from minibroker.broker.registration import Registration
@@ -68,7 +68,7 @@ class RequestHandlers:
         self._controller = controller
         self._counters = counters
         self._monotonic_ns = monotonic_ns
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
         self._table: dict[int, Callable[[IncomingRequest, Any], None]] = {
             ApiKey.PRODUCE: produce.handle,
             ApiKey.FETCH: manager.fetches.handle,
@@ -114,30 +114,16 @@ class RequestHandlers:
                 message = f"{TASKS_MAX} administrative requests are under way; try again"
                 request.respond(m.Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message))
                 return
-            self._own(self._answer(request, answer(body)), ApiKey(request.api_key).name.lower())
+            self._tasks.own(self._answer(request, answer(body)), ApiKey(request.api_key).name.lower())
 
         return handle
 
     async def _answer(self, request: IncomingRequest, answer: Awaitable[m.Response]) -> None:
         request.respond(await answer)
 
-    def _own(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            raise error  # our own bug: the loop's handler ends the process
-
     async def stop(self) -> None:
         """End what is under way."""
-        tasks = sorted(self._tasks, key=lambda task: task.get_name())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     # --------------------------------------------------------------------------------------------------- handlers
     def _leader_and_isr(self, request: IncomingRequest, body: m.LeaderAndIsrRequest) -> m.Response:

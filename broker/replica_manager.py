@@ -9,7 +9,7 @@ Source: replication rules, section 7; hardening rules 7, 8, 13.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,6 +20,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.metadata_image import MetadataImage
 from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.partition import Partition
 from minibroker.broker.registration import Registration
 from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
@@ -80,7 +81,7 @@ class ReplicaManager:
         self.on_log_directory_changed: Callable[[], None] = lambda: None
         self._network = network
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnedTasks()
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._followed: dict[TopicPartition, ReplicaFetcher] = {}
         self._back_offs: dict[TopicPartition, int] = {}
@@ -363,7 +364,7 @@ class ReplicaManager:
                     socket_timeout_ms=config.replica_socket_timeout_ms,
                 ),
             )
-            self._own(fetcher.run(), f"fetcher-{leader_id}")
+            self._tasks.own(fetcher.run(), f"fetcher-{leader_id}")
         return fetcher
 
     def _unfollow(self, topic_partition: TopicPartition) -> None:
@@ -403,7 +404,7 @@ class ReplicaManager:
             self._syncing[topic_partition] = True
             return
         self._syncing[topic_partition] = False
-        self._own(self._sync(partition), f"sync-{topic_partition}")
+        self._tasks.own(self._sync(partition), f"sync-{topic_partition}")
 
     async def _sync(self, partition: Partition) -> None:
         topic_partition = partition.topic_partition
@@ -459,22 +460,9 @@ class ReplicaManager:
             partition.log_healed()
         self.on_log_directory_changed()
 
-    def _own(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            raise task.exception()  # type: ignore[misc]  # our own bug: the loop's handler ends the process
-
     async def stop(self) -> None:
         """Let go of all leaders."""
-        tasks = sorted(self._tasks, key=lambda task: task.get_name())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
