@@ -120,7 +120,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Send what was written, then close, with one log line that names the peer."""
         if self.is_closed or self._transport is None:
             return
-        self.complain("closing connection from %s: %s", self.peer, reason)
+        self.complain("closing connection %d from %s: %s", self.id, self.peer, reason)
         self._end()
         self._transport.close()
 
@@ -128,7 +128,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def abort_because(self, reason: str, level: int = logging.WARNING) -> None:
         """Close at once, with one log line that names the peer."""
         if not self.is_closed:
-            self.complain("closing connection from %s: %s", self.peer, reason, level=level)
+            self.complain("closing connection %d from %s: %s", self.id, self.peer, reason, level=level)
         self.abort()
 
     def abort(self) -> None:
@@ -137,7 +137,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def complain(self, message: str, *values: object, level: int = logging.WARNING) -> None:
-        """One line for each bad peer: what it does after that is not worth a second one."""
+        """One line for each bad connection, by number since ports come back: what it does later is not worth one."""
         if not self._complained:
             self._complained = level >= logging.WARNING
             log.log(level, message, *values)
@@ -278,7 +278,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.has_asked = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
             refusal = f"api key {frame.api_key} version {frame.api_version} is not supported; ask ApiVersions"
-            self.complain("request from %s refused: %s", self.peer, refusal)
+            self.complain("request of connection %d from %s refused: %s", self.id, self.peer, refusal)
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.UNSUPPORTED_VERSION, refusal)))
             return
         try:
@@ -286,7 +286,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         except MalformedMessage as error:
             if frame.api_key == ApiKey.PRODUCE:
                 raise  # its sender may expect no reply (acks=0): only closing surely tells it
-            self.complain("request from %s refused: %s: %s", self.peer, ApiKey(frame.api_key).name, error)
+            self.complain(
+                "request of connection %d from %s refused: %s: %s",
+                self.id,
+                self.peer,
+                ApiKey(frame.api_key).name,
+                error,
+            )
             refusal = f"malformed request: {error}"
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return
