@@ -8,6 +8,7 @@ import msgspec
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
+from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.cluster import SimulatedCluster
 
 FINDINGS_MAX = 20
@@ -33,7 +34,7 @@ class Truth:
     """Watches one run."""
 
     def __init__(self, cluster: SimulatedCluster, topics: dict[str, tuple[int, int, int]]) -> None:
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
         self.elections = 0
         self.isr_changes = 0
         self._cluster = cluster
@@ -57,9 +58,12 @@ class Truth:
 
         tree.transact = watched  # type: ignore[method-assign]
 
-    def find(self, text: str) -> None:
+    def find(self, invariant: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(f"{self._cluster.world.loop.elapsed:.3f} {text}")
+            at_seconds = self._cluster.world.loop.elapsed
+            self.findings.append(
+                Finding(invariant=invariant, text=text, at_seconds=at_seconds, partition=partition, facts=facts)
+            )
 
     def states(self) -> list[TrueState]:
         """Of the topics under promise."""
@@ -79,9 +83,9 @@ class Truth:
         before = self._states.get(partition)
         if before is not None and before.czxid != node.czxid:
             before = None
-        name = f"{partition}: {before} -> {state}"
+        facts = (f"ZooKeeper held {before}", f"and then {state}")
         if state.controller_epoch > int(tree.nodes[CONTROLLER_EPOCH].data):
-            self.find(f"I30 controller epoch from nowhere {name}")
+            self.find("I30", "controller epoch from nowhere", partition, *facts)
         now = self._cluster.world.loop.elapsed
         same_isr = before is not None and set(before.members) == set(state.isr)
         self._states[partition] = TrueState(
@@ -99,11 +103,11 @@ class Truth:
         if before is None:
             return
         if state.leader_epoch < before.leader_epoch or state.controller_epoch < before.controller_epoch:
-            self.find(f"I27 an epoch fell {name}")
+            self.find("I27", "an epoch fell", partition, *facts)
         if state.leader != before.leader and state.leader_epoch != before.leader_epoch + 1:
-            self.find(f"I27 another leader without a new epoch {name}")
+            self.find("I27", "another leader without a new epoch", partition, *facts)
         if state.leader != before.leader and state.leader not in (-1, *before.members):
-            self.find(f"I28 the new leader was not in sync {name}")
+            self.find("I28", "the new leader was not in sync", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
         self.isr_changes += not same_isr
 
@@ -122,11 +126,12 @@ class Truth:
         assert epoch is not None
         key = (true.partition, topic_id, epoch)
         if self._leaders.setdefault(key, broker_id) != broker_id:
-            self.find(f"I18 {key} is led by {self._leaders[key]} and {broker_id}")
+            self.find("I18", f"epoch {epoch} is led by {self._leaders[key]} and {broker_id}", true.partition)
         incarnation = self._cluster.world.machine(f"broker-{broker_id}").incarnations
         mark_key = (true.partition, topic_id, epoch, broker_id, incarnation)
         if state.high_watermark < self._marks.get(mark_key, 0):
-            self.find(f"I11 the mark of {mark_key} fell: {self._marks[mark_key]} -> {state.high_watermark}")
+            fell = f"the mark of broker {broker_id} fell in epoch {epoch}"
+            self.find("I11", f"{fell}: {self._marks[mark_key]} -> {state.high_watermark}", true.partition)
         self._marks[mark_key] = state.high_watermark
         if (
             state.leader_epoch != true.leader_epoch
@@ -140,8 +145,11 @@ class Truth:
                 continue
             if other.state.log_end_offset < state.high_watermark and other.state.role is not Role.OFFLINE:
                 self.find(
-                    f"I4 {true.partition}: {member} of ISR {true.members} ends at {other.state.log_end_offset}, "
-                    f"the mark of leader {broker_id} is {state.high_watermark}"
+                    "I4",
+                    "a member of the ISR ends below the mark of its leader",
+                    true.partition,
+                    f"broker {member} of ISR {true.members} ends at {other.state.log_end_offset}",
+                    f"the mark of leader {broker_id} is {state.high_watermark}",
                 )
 
     def _incarnation(self, broker_id: int) -> str | None:

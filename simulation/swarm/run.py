@@ -6,9 +6,9 @@ As a program: `python -m minibroker.simulation.swarm.run FIRST LAST [-v]` runs t
 import asyncio
 import logging
 import sys
-import traceback
 from collections import Counter
 
+from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
@@ -16,6 +16,7 @@ from minibroker.simulation.swarm.injector import Injector
 from minibroker.simulation.swarm.options import Options, draw_options
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
 from minibroker.simulation.swarm.workload import Workload
+from minibroker.simulation.world import ProcessCrashed
 
 SAMPLE_SECONDS = 0.05
 SECONDS_MAX = 400
@@ -38,12 +39,12 @@ class LogCounter(logging.Handler):
 class Outcome:
     """One seed's run."""
 
-    def __init__(self, seed: int, options: Options) -> None:
+    def __init__(self, seed: int, options: Options, history: History) -> None:
         self.seed = seed
         self.options = options
-        self.history = History()
+        self.history = history
         self.events: list[str] = []
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
         self.elections = 0
         self.isr_changes = 0
         self.trace_hash = ""
@@ -56,7 +57,7 @@ class Outcome:
         shown = [
             f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m minibroker.simulation.swarm.run "
             f"{self.seed} {self.seed} -v`",
-            *(each[:600] for each in self.findings[:FINDINGS_SHOWN]),
+            *map(str, self.findings[:FINDINGS_SHOWN]),
             f"options {self.options}",
             *self.events[-EVENTS_SHOWN:],
         ]
@@ -104,7 +105,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
         outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
-                outcome.findings.append(f"the test itself failed: {task.exception()!r}")
+                outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
 
 
 def run_seed(seed: int) -> Outcome:
@@ -112,7 +113,7 @@ def run_seed(seed: int) -> Outcome:
     cluster = SimulatedCluster(seed)
     options = draw_options(cluster.world.random("options"))
     cluster = SimulatedCluster(seed, settings=options.settings)
-    outcome = Outcome(seed, options)
+    outcome = Outcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     counter = LogCounter()
     logger = logging.getLogger("minibroker")
     logger.addHandler(counter)
@@ -121,17 +122,19 @@ def run_seed(seed: int) -> Outcome:
     try:
         cluster.world.run(_drive(cluster, outcome), seconds_max=SECONDS_MAX)
     except Exception as error:  # whatever it is, it is a finding of this seed
-        where = "".join(traceback.format_exception(error))[-1500:] if "-v" in sys.argv else ""
-        outcome.findings.append(f"{type(error).__name__}: {str(error)[:400]} {where}")
+        if not isinstance(error, ProcessCrashed):
+            outcome.findings.append(crash_finding(error, None))
     finally:
         logger.removeHandler(counter)
         logger.setLevel(level)
         logger.propagate = propagates
+    outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
     outcome.lines = counter.counts
     if sum(counter.counts.values()) > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
-        outcome.findings.append(f"I36 too many log lines: {counter.counts.most_common(3)}")
+        text = f"too many log lines: {counter.counts.most_common(3)}"
+        outcome.findings.append(Finding(invariant="I36", text=text))
     return outcome
 
 

@@ -28,7 +28,7 @@ async def converge(cluster: SimulatedCluster, options: Options, truth: Truth, hi
         await cluster.until(lambda: not _out_of_sync(cluster, options), FULL_ISR_SECONDS, "a full ISR")
     except AssertionError as error:
         missing = ", ".join(_out_of_sync(cluster, options)[:3])
-        history.findings.append(f"I36 {error}: {missing}; true: {truth.states()[:2]}")
+        history.find("I36", f"{error}: {missing}", None, f"true: {truth.states()[:2]}")
 
 
 def _out_of_sync(cluster: SimulatedCluster, options: Options) -> list[str]:
@@ -53,7 +53,7 @@ async def take_records(cluster: SimulatedCluster, workload: Workload, history: H
                 assert found.offset is not None
                 history.acked[partition, found.offset] = value
             except MinibrokerError as error:
-                history.findings.append(f"I37 {partition} takes no record: {str(error)[:300]}")
+                history.find("I37", f"takes no record: {str(error)[:300]}", partition)
 
 
 async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
@@ -63,7 +63,7 @@ async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
     await asyncio.sleep(IDLE_SECONDS)
     rate = (loop.callbacks_run - before) / IDLE_SECONDS
     if rate > CALLBACKS_PER_IDLE_SECOND_MAX:
-        history.findings.append(f"I36 an idle cluster runs {rate:.0f} callbacks a second")
+        history.find("I36", f"an idle cluster runs {rate:.0f} callbacks a second")
 
 
 def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
@@ -77,17 +77,17 @@ def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: His
         states = {b: r.state for b, r in replicas.items()}
         ends = {b: (s.log_end_offset, s.high_watermark) for b, s in states.items()}
         if len(set(ends.values())) != 1 or any(end != mark for end, mark in ends.values()):
-            history.findings.append(f"I20 {partition} (end, mark) by broker: {ends}")
+            history.find("I20", f"(end, mark) by broker: {ends}", partition)
             continue
         start = max(s.log_start_offset for s in states.values())
         contents = {b: _bytes(r, start) for b, r in replicas.items()}
         if len(set(contents.values())) != 1:
             sizes = {b: len(content) for b, content in contents.items()}
-            history.findings.append(f"I20 {partition} bytes differ from {start} on: {sizes}")
+            history.find("I20", f"bytes differ from {start} on: {sizes}", partition)
         for offset in range(start, next(iter(ends.values()))[0]):
             if len({s.epoch_history.epoch_at(offset) for s in states.values()}) != 1:
                 histories = {b: s.epoch_history.entries for b, s in states.items()}
-                history.findings.append(f"I20 {partition} epochs at {offset} differ: {histories}")
+                history.find("I20", f"epochs at {offset} differ: {histories}", partition)
                 break
 
 
@@ -120,25 +120,24 @@ async def compare_history(cluster: SimulatedCluster, workload: Workload, history
     starts, held = await _read_all(workload, history)
     for (partition, offset), value in sorted(history.acked.items()):
         if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
-            history.findings.append(
-                f"I21 {partition} {offset} lost {value!r:.40}, holds {held.get((partition, offset))!r:.40}"
-            )
+            facts = (f"{value!r:.60} was acknowledged", f"{held.get((partition, offset))!r:.60} is held")
+            history.find("I21", f"offset {offset} lost its record", partition, *facts)
     for (partition, offset), value in sorted(history.read.items()):
         if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
-            history.findings.append(
-                f"I22 {partition} {offset} changed {value!r:.40} to {held.get((partition, offset))!r:.40}"
-            )
+            facts = (f"{value!r:.60} was read", f"{held.get((partition, offset))!r:.60} is held")
+            history.find("I22", f"offset {offset} changed", partition, *facts)
     values = set(held.values())
     for value, partition in history.acked_somewhere.items():
         if value not in values and not starts.get(partition, 0):
-            history.findings.append(f"I21 {partition} lost {value!r:.40}")
+            history.find("I21", f"lost {value!r:.60}", partition)
     seen: dict[bytes, tuple[TopicPartition, int]] = {}
     for key, value in sorted(held.items()):
         if value.startswith(b"all-") and value in seen:
-            history.findings.append(f"I25 {value!r:.40} stands at {seen[value]} and {key}")
+            history.find("I25", f"{value!r:.60} stands at {seen[value][1]} and {key[1]}", key[0])
         seen[value] = key
         if value in history.surely_failed:
-            history.findings.append(f"I26 {value!r:.40} at {key}, but its failure said that nothing was written")
+            facts = (f"{value!r:.60} is at {key[1]}", "its failure said that nothing was written")
+            history.find("I26", "a failed record is in the log", key[0], *facts)
 
 
 async def _read_all(
@@ -157,6 +156,6 @@ async def _read_all(
                             held[partition, record.offset] = record.value or b""
                             positions[partition] = record.offset + 1
         except TimeoutError:
-            history.findings.append(f"I23 not all could be read: {positions} of {ends}")
+            history.find("I23", f"not all could be read: {positions} of {ends}")
         starts = await consumer.beginning_offsets(workload.partitions)
     return starts, held

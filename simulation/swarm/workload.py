@@ -104,7 +104,8 @@ class Workload:
             return
         key = (partition, found.offset)
         if history.acked.setdefault(key, value) != value:
-            history.findings.append(f"I21 two records acknowledged at {key}: {history.acked[key]!r}, {value!r}")
+            facts = (f"{key[1]} was acknowledged for {history.acked[key]!r:.60}", f"and for {value!r:.60}")
+            history.find("I21", "two records acknowledged at one offset", partition, *facts)
 
     # ---------------------------------------------------------------------------------------------------- consumers
     async def _consume(self) -> None:
@@ -115,7 +116,7 @@ class Workload:
                 try:
                     found = await consumer.getmany(timeout_ms=500)
                 except LogTruncated as error:
-                    self._history.findings.append(f"I22 {error}")
+                    self._history.find("I22", str(error))
                     return
                 except MinibrokerError as error:
                     self._history.note_error("consumer", error)
@@ -133,10 +134,11 @@ class Workload:
         expected = positions.get(partition)
         skips = expected is not None and offset > expected and "log.retention.bytes" not in self._options.settings
         if expected is not None and (offset < expected or skips):
-            history.findings.append(f"I22 {partition}: read offset {offset} where {expected} was next")
+            history.find("I22", f"read offset {offset} where {expected} was next", partition)
         positions[partition] = offset + 1
         if history.read.setdefault((partition, offset), value) != value:
-            history.findings.append(f"I22 {partition} {offset}: {history.read[partition, offset]!r}, then {value!r}")
+            facts = (f"a reader saw {history.read[partition, offset]!r:.60}", f"a later one {value!r:.60}")
+            history.find("I22", f"offset {offset} changed", partition, *facts)
 
     async def _poll_ends(self) -> None:
         """I23: ListOffsets(latest) never falls."""
@@ -151,7 +153,7 @@ class Workload:
                     continue
                 for partition, end in found.items():
                     if end < ends.get(partition, 0):
-                        self._history.findings.append(f"I23 {partition}: the end fell from {ends[partition]} to {end}")
+                        self._history.find("I23", f"the end fell from {ends[partition]} to {end}", partition)
                     ends[partition] = end
 
     # ------------------------------------------------------------------------------------------------------- topics
