@@ -51,6 +51,10 @@ class Livelock(AssertionError):
     """Callbacks follow each other without end while time stands still."""
 
 
+class Unhandled(AssertionError):
+    """A callback or a task raised and nobody took it; the first such exception is the cause."""
+
+
 class RealWaiting(AssertionError):
     """Simulated code asked for real time, a thread, or a socket."""
 
@@ -158,6 +162,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.callbacks_run = 0
         self.unhandled: list[str] = []
         """What nobody handled: exceptions of callbacks and of tasks that were never awaited."""
+        self._first_unhandled: BaseException | None = None
         self.set_exception_handler(self._record_unhandled)
 
     # ------------------------------------------------------------------------------------------------- running
@@ -176,7 +181,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def raise_unhandled(self) -> None:
         if self.unhandled:
-            raise AssertionError("unhandled in the virtual loop:\n" + "\n".join(self.unhandled))
+            raise Unhandled("unhandled in the virtual loop:\n" + "\n".join(self.unhandled)) from self._first_unhandled
 
     def _cancel_what_is_left(self) -> None:
         left = [task for task in self.tasks() if task.process is None]
@@ -332,6 +337,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         error = context.get("exception")
         if not isinstance(error, ProcessDead):
             self.unhandled.append(f"{context['message']}: {error!r} {describe_origin(error)}")
+            self._first_unhandled = self._first_unhandled or error
 
 
 def describe_origin(error: BaseException | None) -> str:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from msgspec import Struct
 
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.loop import Unhandled
 
 PACKAGE = PurePath(__file__).parents[2]
 """The folder that the packages are imported from, by links or, where there are none, the project's own."""
@@ -42,6 +43,8 @@ def crash_finding(error: BaseException, at_seconds: float | None, who: str = "th
     cause = error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
+    if isinstance(cause, Unhandled) and cause.__cause__ is not None:
+        cause = cause.__cause__  # the callback's own, not the loop's report of it
     return Finding(
         invariant="crash",
         text=f"{who} ended with {type(cause).__name__}: {cause}",
