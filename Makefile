@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all invariants fuzz lock clean
+.PHONY: help setup demo test check format docs-all invariants fuzz mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ invariants: setup ## which of the invariants I1 to I38 have a test
 
 fuzz: setup ## the property and fuzz tests of the wire with 20 times the examples (FOLDER=tests/broker for others)
 	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol tests/runtime) $(ARGS)
+
+mutants: setup ## plant Kafka's bugs one by one and see each convicted (SEARCH=1 searches random seeds anew, under an hour)
+	@$(PYTHON_IN_VENV) -m tests.mutants $(if $(SEARCH),search,replay) $(ARGS)
 
 lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
 	@.ci/lock

@@ -1,0 +1,231 @@
+"""A directed run: a script breaks a simulated cluster in one exact order, and every judge of the swarm looks on.
+
+Owns: what a script may lean on (`Directed`), and the end of every script: faults stop, the cluster must converge, and
+replicas, acknowledgements and reads are compared, as after a random run. Refuses to let a script convict: where a
+script itself fails (a wait in it ends), that is reported as `script` and proves nothing against a mutant.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from minibroker.broker.partition import Partition
+from minibroker.client.admin import AdminClient
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import CONTROLLER, ControllerNode
+from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.options import Options, draw_options
+from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
+from minibroker.simulation.swarm.workload import Workload
+from minibroker.simulation.world import ProcessCrashed
+from tests.mutants.one_run import SCRIPT_FAILED
+
+TOPIC = "a"
+FIRST = TopicPartition(TOPIC, 0)
+SAMPLE_SECONDS = 0.01
+SECONDS_MAX = 400
+
+Acks: TypeAlias = Literal["all", 1, 0]
+
+SETTINGS = {
+    "auto.leader.rebalance.enable": "false",
+    "replica.lag.time.max.ms": "1500",
+    "controlled.shutdown.retry.backoff.ms": "500",
+}
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script plays on."""
+
+    brokers: int = 3
+    topics: dict[str, tuple[int, int, int]] = msgspec.field(default_factory=lambda: {TOPIC: (1, 3, 1)})
+    """name: (partitions, replication factor, min.insync.replicas)"""
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    seed: int = 1
+
+
+class Directed:
+    """A running cluster, and the hand of the script."""
+
+    def __init__(self, cluster: SimulatedCluster, options: Options, history: History, truth: Truth) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.options = options
+        self.history = history
+        self.truth = truth
+        self.workload = Workload(cluster, options, history, cluster.world.random("workload"))
+        self._producers: dict[Acks, Producer] = {}
+        self._open = contextlib.AsyncExitStack()
+
+    # ------------------------------------------------------------------------------------------------------ records
+    async def produce(self, value: str, acks: Acks = "all", partition: TopicPartition = FIRST) -> int | None:
+        """One record, to its acknowledgement (its offset) or its failure (None); the history notes which."""
+        producer = self._producers.get(acks)
+        if producer is None:
+            producer = self._producers[acks] = Producer(
+                bootstrap_servers=self.cluster.bootstrap_servers,
+                acks=acks,
+                delivery_timeout_ms=20_000,
+                request_timeout_ms=3_000,
+                runtime=self.cluster.client_runtime(),
+            )
+            await self._open.enter_async_context(producer)
+        data = f"{acks}-{value}".encode()
+        try:
+            found = await producer.send_and_wait(partition.topic, data, partition=partition.partition)
+        except MinibrokerError as error:
+            self.history.note_error(f"producer acks={acks}", error)
+            if not error.maybe_written:
+                self.history.surely_failed.add(data)
+            return None
+        if acks != "all" or found.offset is None:
+            return found.offset
+        if self.history.acked.setdefault((partition, found.offset), data) != data:
+            self.history.find("I21", "two records are acknowledged at one offset", partition, value)
+        return found.offset
+
+    def produce_soon(
+        self, value: str, acks: Acks = "all", partition: TopicPartition = FIRST
+    ) -> asyncio.Task[int | None]:
+        return asyncio.create_task(self.produce(value, acks, partition))
+
+    async def close(self) -> None:
+        await self._open.aclose()
+
+    # ------------------------------------------------------------------------------------------------------ looking
+    def replica(self, broker_id: int, partition: TopicPartition = FIRST) -> Partition:
+        found = self.cluster.replica(broker_id, partition.topic, partition.partition)
+        assert found is not None, f"broker {broker_id} has no replica of {partition}"
+        return found
+
+    @property
+    def leader(self) -> int:
+        found = self.cluster.leader(TOPIC)
+        assert found is not None, "no leader"
+        return found
+
+    @property
+    def controller(self) -> int:
+        node = self.world.zookeeper.tree.nodes.get(CONTROLLER)
+        assert node is not None, "no controller"
+        return ControllerNode.decode(node.data).brokerid
+
+    def followers(self) -> list[int]:
+        return [b for b in self.cluster.broker_ids if b != self.leader]
+
+    async def until(self, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+        await self.cluster.until(condition, seconds, what)
+
+    async def until_isr(self, *members: int) -> None:
+        await self.until(lambda: self.cluster.in_sync_replicas(TOPIC) == tuple(sorted(members)), f"ISR {members}")
+
+    async def until_leader(self, broker_id: int) -> None:
+        await self.until(lambda: self.cluster.leader(TOPIC) == broker_id, f"leader {broker_id}")
+
+    # ------------------------------------------------------------------------------------------------------- the end
+    async def mend(self) -> None:
+        """Faults stop: everything works, everybody runs."""
+        world = self.world
+        world.network.heal_all()
+        world.network.slow_links.clear()
+        world.zookeeper.start()
+        world.zookeeper.heal()
+        world.zookeeper.options.extra_delay = 0.0
+        for broker_id in self.cluster.broker_ids:
+            machine = world.machine(f"broker-{broker_id}")
+            machine.storage.heal()
+            machine.storage.cost.append = 0.0
+            if machine.process is not None and machine.process.alive and machine.process.paused:
+                world.resume(machine.name)
+            if broker_id not in self.cluster.alive():
+                self.cluster.start(broker_id)
+
+
+Script: TypeAlias = Callable[[Directed], Awaitable[None]]
+STAGES: dict[Script, Stage] = {}
+
+
+def on_stage(stage: Stage) -> Callable[[Script], Script]:
+    """Marks a script with what it plays on."""
+
+    def mark(script: Script) -> Script:
+        STAGES[script] = stage
+        return script
+
+    return mark
+
+
+def run_schedule(script: Script) -> tuple[list[Finding], float]:
+    """(findings, virtual seconds)."""
+    stage = STAGES[script]
+    cluster = SimulatedCluster(stage.seed, brokers=stage.brokers, settings={**SETTINGS, **stage.settings})
+    drawn = draw_options(cluster.world.random("options"))
+    options = msgspec.structs.replace(drawn, topics=stage.topics, settings=stage.settings)
+    findings: list[Finding] = []
+    try:
+        cluster.world.run(_direct(script, cluster, options, findings), seconds_max=SECONDS_MAX)
+    except Exception as error:
+        if not isinstance(error, ProcessCrashed):
+            findings.append(crash_finding(error, None))
+    findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
+    return findings, cluster.world.loop.elapsed
+
+
+async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
+    history, truth = History(lambda: cluster.world.loop.elapsed), Truth(cluster, options.topics)
+    cluster.start_all()
+    await cluster.until_ready()
+    directed = Directed(cluster, options, history, truth)
+    await _create_topics(directed)
+    sampling = asyncio.create_task(_sample(truth))
+    try:
+        try:
+            await script(directed)
+        except Exception as error:
+            text = f"the script failed: {type(error).__name__}: {error}"
+            findings.append(Finding(invariant=SCRIPT_FAILED, text=text, at_seconds=cluster.world.loop.elapsed))
+        await directed.mend()
+        await converge(cluster, options, truth, history)
+        await take_records(cluster, directed.workload, history)
+        await stay_idle(cluster, history)
+        compare_replicas(cluster, directed.workload, history)
+        await compare_history(cluster, directed.workload, history)
+        await directed.close()
+    finally:
+        sampling.cancel()
+        findings += truth.findings + history.findings
+        if sampling.done() and not sampling.cancelled() and (failure := sampling.exception()) is not None:
+            findings.append(crash_finding(failure, None))
+
+
+async def _create_topics(directed: Directed) -> None:
+    options, cluster = directed.options, directed.cluster
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+        for name, (partitions, replication_factor, min_isr) in sorted(options.topics.items()):
+            configs = {"min.insync.replicas": str(min_isr)}
+            await admin.create_topic(
+                name, partitions=partitions, replication_factor=replication_factor, configs=configs
+            )
+
+    def is_whole() -> bool:
+        return all(
+            len(cluster.in_sync_replicas(name, number)) == factor
+            for name, (partitions, factor, _) in options.topics.items()
+            for number in range(partitions)
+        )
+
+    await cluster.until(is_whole, what="topics with full ISRs")
+
+
+async def _sample(truth: Truth) -> None:
+    while True:
+        await asyncio.sleep(SAMPLE_SECONDS)
+        truth.sample()

@@ -1,0 +1,45 @@
+"""What a mutant is. Imports nothing of the project: whoever applies one must not have loaded what it patches."""
+
+import msgspec
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """One replacement in a module's source. `before` occurs exactly once there."""
+
+    module: str
+    """Without the package's name: `broker.replication.isr`."""
+    before: str
+    after: str
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A directed run: `theme:function` is `tests/mutants/schedules/theme.py`, function."""
+
+    name: str
+
+
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """One planted bug."""
+
+    name: str
+    title: str
+    origin: str
+    """JIRA, KIP, or where the hazard was derived."""
+    rule: str
+    """What the right code does, in one sentence."""
+    breaks: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    schedule: Schedule | None = None
+
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset(edit.module for edit in self.edits)
+
+
+class CannotApply(msgspec.Struct, frozen=True, kw_only=True):
+    """A bug of the list that this design has no place for."""
+
+    name: str
+    title: str
+    origin: str
+    reason: str

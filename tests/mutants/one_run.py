@@ -1,0 +1,95 @@
+"""The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
+
+`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17` or `schedule:theme:function`. With
+`--stop` it ends after the first run that convicts the mutant.
+"""
+
+import importlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.mutants.catalogue import find_mutant
+from tests.mutants.patching import apply
+
+if TYPE_CHECKING:
+    from minibroker.simulation.checks.finding import Finding
+    from tests.mutants.judged import Script
+
+UNPATCHED = "-"
+SCRIPT_FAILED = "script"
+"""Says that a directed run did not get where it wanted: no proof of anything, but no clean run either."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A finding, as it travels."""
+
+    invariant: str
+    text: str
+    origin: str | None
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run came to."""
+
+    run: str
+    findings: list[Found]
+    seconds: float
+    """Real ones."""
+    virtual_seconds: float
+
+    def convictions(self, modules: frozenset[str]) -> list[Found]:
+        """Findings that count against a mutant of these modules: a module that trips over its own mutant has not been
+        caught by a checker outside of it."""
+        counted = [each for each in self.findings if each.invariant != SCRIPT_FAILED]
+        return [each for each in counted if each.origin is None or each.origin not in modules]
+
+
+def perform(run: str) -> RunResult:
+    """One run, to its end."""
+    kind, _, name = run.partition(":")
+    started = time.monotonic()
+    findings, virtual_seconds = _run_seed(int(name)) if kind == "seed" else _run_schedule(name)
+    return RunResult(
+        run=run,
+        findings=[Found(each.invariant, str(each), each.origin) for each in findings],
+        seconds=time.monotonic() - started,
+        virtual_seconds=virtual_seconds,
+    )
+
+
+def _run_seed(seed: int) -> "tuple[list[Finding], float]":
+    from minibroker.simulation.swarm.run import run_seed
+
+    outcome = run_seed(seed)
+    return outcome.findings, outcome.virtual_seconds
+
+
+def _run_schedule(name: str) -> "tuple[list[Finding], float]":
+    theme, _, function = name.partition(":")
+    module = importlib.import_module(f"tests.mutants.schedules.{theme}")
+    from tests.mutants.judged import run_schedule
+
+    script: Script = getattr(module, function)
+    return run_schedule(script)
+
+
+def main() -> None:
+    name, *rest = sys.argv[1:]
+    mutant = None if name == UNPATCHED else find_mutant(name)
+    stops = "--stop" in rest
+    if mutant is not None:
+        apply(mutant)
+    for run in rest:
+        if run == "--stop":
+            continue
+        result = perform(run)
+        print(msgspec.json.encode(result).decode(), flush=True)
+        if stops and result.convictions(mutant.modules if mutant is not None else frozenset()):
+            return
+
+
+if __name__ == "__main__":
+    main()

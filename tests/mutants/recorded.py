@@ -1,0 +1,40 @@
+"""What convicts which mutant: the file `caught.json`, written by a search (random seeds) and by `replay --record`
+(schedules), read by a replay and by the table in docs/SIMULATION.md.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+FILE = Path(__file__).with_name("caught.json")
+
+
+class Caught(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One way to convict one mutant."""
+
+    run: str
+    """`seed:17` or `schedule:theme:function`."""
+    invariant: str
+    finding: str
+    seconds: float
+    """Real time of that run, on one core."""
+    tries: int = 1
+    """For a seed: how many seeds the search had run when it was found, this one included."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One mutant's."""
+
+    seed: Caught | None = None
+    schedule: Caught | None = None
+
+
+def load_records() -> dict[str, Record]:
+    """By the mutant's name."""
+    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, Record]) if FILE.exists() else {}
+
+
+def save_records(records: dict[str, Record]) -> None:
+    """Sorted, a line each field: a search makes a diff that can be read."""
+    ordered = {name: records[name] for name in sorted(records)}
+    FILE.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")

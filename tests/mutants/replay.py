@@ -1,0 +1,187 @@
+"""Replays what is recorded, and searches anew.
+
+Owns: which runs prove a mutant caught, and the verdict. A mutant is caught when its run, mutated, is convicted by a
+checker outside the mutated modules, and the same run without the mutant is clean.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.one_run import Found, RunResult
+from tests.mutants.recorded import Caught, Record, load_records, save_records
+from tests.mutants.workers import ChildFailed, Workers
+
+SEEDS_PER_MUTANT_MAX = 200
+PASSES = ((1, 10), (11, 50), (51, SEEDS_PER_MUTANT_MAX))
+"""Seeds (first, last) that every uncaught mutant gets before any gets more: what is easily caught costs little."""
+SEARCH_SECONDS_MAX = 55 * 60.0
+FINDING_CHARS = 160
+
+Progress = Callable[[str], None]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One mutant, one run."""
+
+    name: str
+    title: str
+    run: str
+    convicted_by: list[Found]
+    unpatched_findings: list[Found]
+    seconds: float
+    virtual_seconds: float
+    failure: str | None = None
+
+    @property
+    def is_caught(self) -> bool:
+        return bool(self.convicted_by) and not self.unpatched_findings and self.failure is None
+
+    def caught(self, tries: int = 1) -> Caught:
+        """For the record."""
+        first = self.convicted_by[0]
+        return Caught(
+            run=self.run,
+            invariant=first.invariant,
+            finding=first.text[:FINDING_CHARS],
+            seconds=round(self.seconds, 1),
+            tries=tries,
+        )
+
+
+class Replay:
+    """One session of children; unpatched runs are shared between mutants."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._workers = Workers()
+        self._progress = progress
+        self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
+        self._done = 0
+
+    async def replay(self, mutants: Sequence[Mutant], record: bool) -> list[Verdict]:
+        """Every recorded run of these mutants, and every schedule."""
+        records = load_records()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._judge(mutant, run))
+                for mutant in mutants
+                for run in _runs_to_replay(mutant, records.get(mutant.name, Record()))
+            ]
+        verdicts = [task.result() for task in tasks]
+        if record:
+            for verdict in verdicts:
+                _keep(records, verdict)
+            save_records(records)
+        return verdicts
+
+    async def search(self, mutants: Sequence[Mutant]) -> list[Verdict]:
+        """Random seeds for every mutant, in passes, until they are caught or the time is over; kept as found."""
+        deadline = time.monotonic() + SEARCH_SECONDS_MAX
+        found: dict[str, Verdict] = {}
+        records = {name: msgspec.structs.replace(each, seed=None) for name, each in load_records().items()}
+        for first, last in PASSES:
+
+            async def one(mutant: Mutant, first: int = first, last: int = last) -> None:
+                verdict = await self._search_one(mutant, first, last, deadline)
+                if verdict is not None:
+                    found[mutant.name] = verdict
+                    _keep(records, verdict, tries=int(verdict.run.removeprefix("seed:")))
+                    save_records(records)
+
+            async with asyncio.TaskGroup() as group:
+                for mutant in mutants:
+                    if mutant.name not in found and time.monotonic() < deadline:
+                        group.create_task(one(mutant))
+        return [found[mutant.name] for mutant in mutants if mutant.name in found]
+
+    async def _search_one(self, mutant: Mutant, first: int, last: int, deadline: float) -> Verdict | None:
+        runs = [f"seed:{seed}" for seed in range(first, last + 1)]
+        while runs:
+            convicting: RunResult | None = None
+            try:
+                async with contextlib.aclosing(self._workers.results(mutant.name, runs, stops=True)) as results:
+                    async for result in results:
+                        runs.remove(result.run)
+                        self._progress(f"{mutant.name} {result.run}")
+                        if result.convictions(mutant.modules):
+                            convicting = result
+                        if time.monotonic() > deadline:
+                            runs.clear()
+                            break
+            except ChildFailed as error:
+                return _failed(mutant, runs[0], str(error))
+            if convicting is None:
+                continue
+            verdict = await self._verdict(mutant, convicting)
+            if verdict.is_caught:
+                return verdict
+        return None
+
+    async def _judge(self, mutant: Mutant, run: str) -> Verdict:
+        try:
+            async with contextlib.aclosing(self._workers.results(mutant.name, [run])) as results:
+                async for result in results:
+                    return await self._verdict(mutant, result)
+        except ChildFailed as error:
+            return _failed(mutant, run, str(error))
+        return _failed(mutant, run, "no result")
+
+    async def _verdict(self, mutant: Mutant, result: RunResult) -> Verdict:
+        unpatched = await self._unpatched_result(result.run)
+        self._done += 1
+        self._progress(f"{self._done} judged, {mutant.name} {result.run}")
+        return Verdict(
+            name=mutant.name,
+            title=mutant.title,
+            run=result.run,
+            convicted_by=result.convictions(mutant.modules),
+            unpatched_findings=unpatched.findings,
+            seconds=result.seconds,
+            virtual_seconds=result.virtual_seconds,
+        )
+
+    async def _unpatched_result(self, run: str) -> RunResult:
+        if run not in self._unpatched:
+            self._unpatched[run] = asyncio.ensure_future(self._run_unpatched(run))
+        return await asyncio.shield(self._unpatched[run])
+
+    async def _run_unpatched(self, run: str) -> RunResult:
+        async with contextlib.aclosing(self._workers.results(None, [run])) as results:
+            async for result in results:
+                return result
+        raise ChildFailed(f"unpatched {run}: no result")
+
+
+def _runs_to_replay(mutant: Mutant, record: Record) -> list[str]:
+    runs = [] if record.seed is None else [record.seed.run]
+    if mutant.schedule is not None:
+        runs.append(f"schedule:{mutant.schedule.name}")
+    return runs
+
+
+def _keep(records: dict[str, Record], verdict: Verdict, tries: int = 1) -> None:
+    if not verdict.is_caught:
+        return
+    before = records.get(verdict.name, Record())
+    if verdict.run.startswith("seed:"):
+        tries = before.seed.tries if before.seed is not None and before.seed.run == verdict.run else tries
+        records[verdict.name] = msgspec.structs.replace(before, seed=verdict.caught(tries))
+    else:
+        records[verdict.name] = msgspec.structs.replace(before, schedule=verdict.caught())
+
+
+def _failed(mutant: Mutant, run: str, why: str) -> Verdict:
+    return Verdict(
+        name=mutant.name,
+        title=mutant.title,
+        run=run,
+        convicted_by=[],
+        unpatched_findings=[],
+        seconds=0.0,
+        virtual_seconds=0.0,
+        failure=why,
+    )

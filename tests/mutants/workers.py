@@ -1,0 +1,63 @@
+"""Runs children, a few at a time, and reads what they print.
+
+Owns: processes, their number, their deadlines and their end on Ctrl-C.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from tests.mutants.one_run import UNPATCHED, RunResult
+from tests.mutants.patching import ROOT
+
+PROCESSES = min(2, os.cpu_count() or 1)
+SECONDS_PER_RUN_MAX = 180.0
+"""A mutant may make a run spin; the slowest honest one takes a tenth of it."""
+LINE_BYTES_MAX = 1 << 24
+
+
+class ChildFailed(Exception):
+    """It ended without a result: its last words."""
+
+
+class Workers:
+    """At most PROCESSES children at a time."""
+
+    def __init__(self, processes: int = PROCESSES) -> None:
+        self._free = asyncio.Semaphore(processes)
+
+    async def results(
+        self, name: str | None, runs: Sequence[str], stops: bool = False
+    ) -> AsyncGenerator[RunResult, None]:
+        """One child performs these runs with the mutant of that name (None: unpatched)."""
+        async with self._free:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.mutants.one_run", name or UNPATCHED),
+                *(["--stop"] if stops else []),
+                *runs,
+                cwd=ROOT,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=LINE_BYTES_MAX,
+                start_new_session=True,
+            )
+            assert child.stdout is not None and child.stderr is not None
+            complaints = asyncio.ensure_future(child.stderr.read())
+            try:
+                while line := await asyncio.wait_for(child.stdout.readline(), SECONDS_PER_RUN_MAX):
+                    yield msgspec.json.decode(line, type=RunResult)
+                if await child.wait() != 0:
+                    raise ChildFailed(f"{name or 'unpatched'} {runs[0]}: {(await complaints).decode()[-2000:]}")
+            except TimeoutError:
+                raise ChildFailed(f"{name or 'unpatched'}: no run ended in {SECONDS_PER_RUN_MAX:.0f} s") from None
+            finally:
+                if child.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        child.kill()
+                    await child.wait()
+                complaints.cancel()
