@@ -1,0 +1,84 @@
+"""What the files of a broker say: records, epoch file, high watermark; and those files as a directory for the audit.
+
+Owns: reading simulated disks from outside, whether their broker lives or not. Changes nothing on them.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from minibroker.protocol import checkpoints
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import decode_records, iterate_headers
+from minibroker.runtime.ports import FileMissing
+from minibroker.simulation.disk import DirectoryNode, FileNode, Storage
+
+LOG_DIRECTORY = "/data/log"
+
+
+class DiskContent(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica as its files tell it."""
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    high_watermark: int | None = None
+    """As of the last checkpoint."""
+    epoch_file: tuple[tuple[int, int], ...] = ()
+    records: tuple[str, ...] = ()
+
+
+def read_disk(storage: Storage, partition: TopicPartition) -> DiskContent:
+    """The replica on this machine's disk; empty if there is none."""
+    name = f"{LOG_DIRECTORY}/{checkpoints.partition_directory_name(partition)}"
+    try:
+        directory = storage.find_directory(name)
+    except FileMissing:
+        return DiskContent()
+    segments: dict[int, bytes] = {}
+    for file_name, node in directory.entries.items():
+        parsed = checkpoints.parse_segment_file_name(file_name)
+        if parsed is not None and parsed[1] == checkpoints.LOG_SUFFIX and isinstance(node, FileNode):
+            segments[parsed[0]] = bytes(node.content)
+    records: list[str] = []
+    end = max(segments, default=0)
+    for base in sorted(segments):
+        for position, header in iterate_headers(segments[base]):
+            records += [(record.value or b"").decode() for record in decode_records(segments[base], position)]
+            end = header.end_offset
+    epochs = _content(storage, f"{name}/{checkpoints.EPOCH_CHECKPOINT}")
+    marks = _content(storage, f"{LOG_DIRECTORY}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}")
+    starts = _content(storage, f"{LOG_DIRECTORY}/{checkpoints.LOG_START_CHECKPOINT}")
+    start = 0 if starts is None else checkpoints.parse_offset_checkpoint(starts).get(partition, 0)
+    return DiskContent(
+        log_start_offset=max(start, min(segments, default=0)),
+        log_end_offset=end,
+        high_watermark=None if marks is None else checkpoints.parse_offset_checkpoint(marks).get(partition),
+        epoch_file=() if epochs is None else tuple((e, s) for e, s in checkpoints.parse_epoch_checkpoint(epochs)),
+        records=tuple(records),
+    )
+
+
+def _content(storage: Storage, path: str) -> bytes | None:
+    try:
+        return bytes(storage.find_file(path).content)
+    except FileMissing:
+        return None
+
+
+def export(storage: Storage, directory: Path) -> None:
+    """Write a broker's log directory, as it is on the simulated disk, to a real one."""
+    for path, content in _files(storage.find_directory(LOG_DIRECTORY), ""):
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+def _files(node: DirectoryNode, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for name, child in sorted(node.entries.items()):
+        path = posixpath.join(prefix, name)
+        if isinstance(child, DirectoryNode):
+            yield from _files(child, path)
+        else:
+            yield path, bytes(child.content)

@@ -1,0 +1,76 @@
+"""Playing a story to its end, and whether that is the end it is told with.
+
+Owns: one act from an empty cluster to the audit's verdict. Refuses to print.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from minibroker.broker.replication.state import TruncationRule
+from minibroker.scenarios.telling.disks import export
+from minibroker.scenarios.telling.said import listening
+from minibroker.scenarios.telling.simulated import SimulatedStage
+from minibroker.scenarios.telling.stage import Step, StoryFailed
+from minibroker.scenarios.telling.story import Act, Ending
+from minibroker.scenarios.telling.verdict import AuditVerdict, audit_disks, write_facts
+
+
+class Performance(msgspec.Struct, frozen=True, kw_only=True):
+    """One act, played."""
+
+    steps: tuple[Step, ...]
+    ending: Ending | None
+    """None: it did not get there."""
+    verdict: AuditVerdict
+    problem: str | None
+    """Where it went another way than it is told."""
+    trace_hash: str
+
+    @property
+    def reached_its_end(self) -> bool:
+        return self.problem is None
+
+
+def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = lambda _: None) -> Performance:
+    """Play an act on simulated brokers; `listener` gets each step as it is told."""
+    stage = SimulatedStage(act.cast, rule, listener)
+    ending: Ending | None = None
+    problem: str | None = None
+
+    async def play() -> None:
+        nonlocal ending, problem
+        async with stage.opened():
+            try:
+                ending = await act.play(stage)
+            except StoryFailed as failure:
+                problem = str(failure)
+            await stage.checkpointed()
+
+    patch = contextlib.nullcontext() if act.patch is None else act.patch()
+    with listening(stage.note), patch:
+        stage.world.run(play())
+    verdict = _audit(stage)
+    if ending is not None and verdict.findings != tuple(sorted(ending.findings)):
+        expected = ", ".join(ending.findings) or "no finding"
+        problem = f"the audit was to find {expected}, and found {', '.join(verdict.findings) or 'none'}"
+    return Performance(
+        steps=tuple(stage.steps),
+        ending=ending,
+        verdict=verdict,
+        problem=problem,
+        trace_hash=stage.world.trace_hash,
+    )
+
+
+def _audit(stage: SimulatedStage) -> AuditVerdict:
+    with tempfile.TemporaryDirectory(prefix="minibroker-scenario-") as name:
+        directory = Path(name)
+        for broker in stage.cast.replicas:
+            machine = stage.machine(broker)
+            export(stage.world.machine(machine).storage, directory / machine)
+        write_facts(directory, stage.acknowledged, stage.true_state())
+        return audit_disks(directory)

@@ -1,0 +1,65 @@
+"""What brokers say while a story plays, in few words: their own log lines, those that matter to it.
+
+Owns: which lines, and how they are put. The broker that speaks is the simulated process that the line comes from.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from minibroker.simulation.node import PROCESS
+
+Arguments = tuple[Any, ...]
+
+
+def letter(broker_id: int) -> str:
+    """A is broker 1."""
+    return chr(ord("A") + broker_id - 1)
+
+
+def letters(broker_ids: object) -> str:
+    assert isinstance(broker_ids, list)
+    return " ".join(letter(broker_id) for broker_id in broker_ids)
+
+
+LINES: dict[str, Callable[[Arguments], str]] = {
+    "%s: truncated from %d to %d under leader epoch %s: %s": lambda a: f"cuts its log from {a[1]} to {a[2]}: {a[4]}",
+    "%s: starts anew at offset %d, the leader's log start": lambda a: f"starts anew at offset {a[1]}",
+    "%s: ISR %s -> %s (leader epoch %s, partition epoch %d)": lambda a: f"ISR {letters(a[1])} -> {letters(a[2])}",
+    "%s: deleted up to offset %d by retention": lambda a: f"retention deletes up to offset {a[1]}",
+    "broker %d: no answer from ZooKeeper for a session: fenced": lambda a: "no answer from ZooKeeper: leads nothing",
+    "%s: ISR proposal refused: %s": lambda a: f"its ISR proposal is refused: {a[1]}",
+}
+"""By the program's own template, whatever the numbers."""
+
+
+class Listener(logging.Handler):
+    """Hands the lines that matter on."""
+
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._hear = hear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        put, process = LINES.get(str(record.msg)), PROCESS.get()
+        if put is None or process is None or not isinstance(record.args, tuple):
+            return
+        name = process.name.rpartition("-")[2]
+        self._hear(f"{letter(int(name))}: {put(record.args)}")
+
+
+@contextmanager
+def listening(hear: Callable[[str], None]) -> Iterator[None]:
+    """While it plays, brokers' lines go here and nowhere else."""
+    logger, listener = logging.getLogger("minibroker"), Listener(hear)
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+        logger.propagate = propagates

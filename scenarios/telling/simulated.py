@@ -1,0 +1,228 @@
+"""A stage of simulated brokers: the unmodified broker, controller and client code, in virtual time.
+
+Owns: how the verbs are done in a simulated world. Beyond the verbs of every stage it lends its `cluster` to acts that
+need what only a simulation can do.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
+from minibroker.client.admin import AdminClient
+from minibroker.client.batches import Delivery
+from minibroker.client.consumer import Consumer
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
+from minibroker.scenarios.telling.disks import read_disk
+from minibroker.scenarios.telling.rows import Row
+from minibroker.scenarios.telling.said import letter
+from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage, StoryFailed
+from minibroker.scenarios.telling.story import TOPIC, Cast
+from minibroker.simulation.cluster import SimulatedCluster
+
+PARTITION = TopicPartition(TOPIC, 0)
+SEED = 1
+CHECKPOINTED_SECONDS = 6.0
+"""The high watermark goes to its checkpoint every five."""
+
+
+class SimulatedStage(Stage):
+    """See the head of this file. `opened` builds the cluster and the topic."""
+
+    settle_seconds = 0.05
+    poll_seconds = 0.02
+
+    def __init__(self, cast: Cast, rule: TruncationRule, listener: Listener) -> None:
+        super().__init__(cast, rule, listener)
+        settings = {
+            "auto.leader.rebalance.enable": "false",
+            "replica.truncation.rule": rule.value,
+            "min.insync.replicas": str(cast.min_insync_replicas),
+            **cast.settings,
+        }
+        self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings)
+        self.world = self.cluster.world
+        self.acknowledged: list[tuple[int, str]] = []
+        """(offset, value) of what producers were told is safe (acks=all)."""
+        self._producers: dict[Acks, Producer] = {}
+        self._waiting: list[asyncio.Task[None]] = []
+        self._controller_seen: str | None = None
+
+    def number(self, broker: str) -> int:
+        return self.cast.brokers.index(broker) + 1
+
+    def machine(self, broker: str) -> str:
+        return f"broker-{self.number(broker)}"
+
+    # --------------------------------------------------------------------------------------------- before and after
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Brokers run, the first replica leads an empty topic, producers are connected."""
+        cast, cluster = self.cast, self.cluster
+        first = cast.controller or cast.brokers[-1]
+        cluster.start(self.number(first))
+        await cluster.until(lambda: CONTROLLER in self.world.zookeeper.tree.nodes, what="a controller")
+        for broker in cast.brokers:
+            if broker != first:
+                cluster.start(self.number(broker))
+        await cluster.until_ready()
+        await self._create_topic()
+        try:
+            for acks in ("all", 1):
+                await self._open_producer(acks)
+            yield
+        finally:
+            for task in self._waiting:
+                task.cancel()
+            await asyncio.gather(*self._waiting, return_exceptions=True)
+
+    async def _create_topic(self) -> None:
+        cast = self.cast
+        assignment = {0: [self.number(broker) for broker in cast.replicas]}
+        topic = NewTopic(name=TOPIC, assignment=assignment, configs=cast.configs)
+        async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
+            for result in (await admin.create_topics([topic])).values():
+                if isinstance(result, MinibrokerError):
+                    raise result
+        await self.cluster.until(
+            lambda: len(self.cluster.in_sync_replicas(TOPIC)) == len(cast.replicas), what="a full ISR"
+        )
+
+    async def _open_producer(self, acks: Acks) -> None:
+        producer = Producer(
+            self.cluster.bootstrap_servers, acks=acks, linger_ms=0, runtime=self.cluster.client_runtime()
+        )
+        await producer.start()
+        self._producers[acks] = producer
+        await producer.partitions_for(TOPIC)
+
+    async def checkpointed(self) -> None:
+        """The audit judges up to the marks on disk: they are written now and then."""
+        await asyncio.sleep(CHECKPOINTED_SECONDS)
+
+    def true_state(self) -> PartitionState:
+        """Leader, epoch and ISR as ZooKeeper has them."""
+        return PartitionState.decode(self.world.zookeeper.tree.nodes[partition_state_path(PARTITION)].data)
+
+    # ------------------------------------------------------------------------------------------------------ looking
+    def now(self) -> float:
+        return self.world.loop.elapsed
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def look(self) -> list[Row]:
+        return [self._row(broker) for broker in self.cast.replicas]
+
+    def _row(self, broker: str) -> Row:
+        disk = read_disk(self.world.machine(self.machine(broker)).storage, PARTITION)
+        replica = self.cluster.replica(self.number(broker), TOPIC)
+        if replica is None:
+            return Row(
+                broker=broker,
+                role="starting" if self.world.is_alive(self.machine(broker)) else "dead",
+                log_start_offset=disk.log_start_offset,
+                log_end_offset=disk.log_end_offset,
+                high_watermark=disk.high_watermark,
+                epoch_file=disk.epoch_file,
+                records=disk.records,
+            )
+        state = replica.state
+        return Row(
+            broker=broker,
+            role=self._role(broker, state),
+            leader_epoch=state.leader_epoch,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            high_watermark=state.high_watermark,
+            remote_ends={letter(each): remote.log_end_offset for each, remote in sorted(state.remotes.items())},
+            isr="".join(letter(each) for each in sorted(state.in_sync_replicas)),
+            pending_isr=""
+            if state.pending_isr is None
+            else "".join(letter(each) for each in sorted(state.pending_isr.in_sync_replicas)),
+            epoch_file=tuple(state.epoch_history.entries),
+            records=disk.records,
+        )
+
+    def _role(self, broker: str, state: ReplicaState) -> str:
+        role = "no leader" if state.role is Role.NONE else state.role.value
+        if self.world.process(self.machine(broker)).paused:
+            role += ", paused"
+        return role + (", fenced" if state.fenced and state.is_leader else "")
+
+    # ------------------------------------------------------------------------------------------------------ clients
+    async def produce(self, *values: str, acks: Acks = "all") -> Sending:
+        producer, sending = self._producers[acks], Sending(values)
+        deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
+        self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks)))
+        return sending
+
+    async def _hear(self, sending: Sending, deliveries: list[Delivery], acks: Acks) -> None:
+        try:
+            found = [await delivery for delivery in deliveries]
+        except MinibrokerError as error:
+            sending.error = "no answer in time" if error.code is None else error.code.name
+            self.note(f"producer: {sending.name} failed: {sending.error}")
+            return
+        assert found[0].offset is not None
+        sending.offset = found[0].offset
+        if acks == "all":
+            self.acknowledged += [(sending.offset + i, value) for i, value in enumerate(sending.values)]
+        at = f"offset {sending.offset}" if len(found) == 1 else f"offsets {sending.offset} to {found[-1].offset}"
+        self.note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")
+
+    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
+        try:
+            await self.cluster.until(lambda: sending.is_settled, within_seconds)
+        except AssertionError:
+            raise StoryFailed(f"the producer has no answer for {sending.name} after {within_seconds:g} s") from None
+        return sending
+
+    async def read(self) -> list[str]:
+        runtime = self.cluster.client_runtime()
+        async with Consumer(self.cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=runtime) as consumer:
+            consumer.assign([PARTITION])
+            end = (await consumer.end_offsets([PARTITION]))[PARTITION]
+            values: list[str] = []
+            position = (await consumer.beginning_offsets([PARTITION]))[PARTITION]
+            while position < end:
+                for record in (await consumer.getmany(timeout_ms=500)).get(PARTITION, ()):
+                    values.append((record.value or b"").decode())
+                    position = record.offset + 1
+        self.note(f"consumer: reads {' '.join(values) or 'nothing'}")
+        return values
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    def hold(self, source: str, target: str) -> None:
+        self.world.network.cut(self.machine(source), self.machine(target))
+
+    def release(self, source: str, target: str) -> None:
+        self.world.network.heal(self.machine(source), self.machine(target))
+
+    async def kill(self, *brokers: str) -> None:
+        for broker in brokers:
+            self.cluster.kill(self.number(broker))
+
+    async def cut_power(self, *brokers: str) -> None:
+        for broker in brokers:
+            self.world.power_loss(self.machine(broker), tear=False)
+
+    async def start(self, *brokers: str) -> None:
+        for broker in brokers:
+            self.cluster.start(self.number(broker))
+
+    async def pause(self, broker: str) -> None:
+        self.world.pause(self.machine(broker))
+
+    async def resume(self, broker: str) -> None:
+        self.world.resume(self.machine(broker))
+
+    async def stop_zookeeper(self) -> None:
+        self.world.zookeeper.stop()
+
+    async def start_zookeeper(self) -> None:
+        self.world.zookeeper.start()

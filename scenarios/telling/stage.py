@@ -1,0 +1,185 @@
+"""The stage on which a script plays: what it can make happen, and `tell`, which shows what came of it.
+
+Owns: the verbs that simulated and real brokers have in common, waiting for what a script expects, and the steps.
+Refuses to know how a verb is done: that is the stage's, simulated or live.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from minibroker.broker.replication.state import TruncationRule
+from minibroker.scenarios.telling.rows import Row, Shows, changed_cells, problems_of
+from minibroker.scenarios.telling.story import Cast
+
+Acks: TypeAlias = Literal["all", 0, 1]
+
+EXPECTED_WITHIN_SECONDS = 60.0
+"""Of the stage's own time, for one step."""
+
+
+class StoryFailed(Exception):
+    """The story went another way than it is told. One sentence."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One slide."""
+
+    number: int
+    sentence: str
+    notes: tuple[str, ...]
+    """What producers, consumers, brokers and the controller said since the last step."""
+    rows: tuple[Row, ...]
+    changed: tuple[tuple[str, int], ...]
+    """(broker, column) of the cells that are new."""
+    at_seconds: float
+    """Since the beginning of the act, in the stage's own time."""
+
+
+Listener: TypeAlias = Callable[[Step], None]
+
+
+class Sending:
+    """Records on their way, all in one batch; `told` is what the producer has said of them so far."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self.values = tuple(values)
+        self.offset: int | None = None
+        """Of the first, once acknowledged."""
+        self.error: str | None = None
+        """The error's name, once it failed for good."""
+
+    @property
+    def name(self) -> str:
+        return self.values[0] if len(self.values) == 1 else f"{self.values[0]}..{self.values[-1]}"
+
+    @property
+    def is_settled(self) -> bool:
+        return self.offset is not None or self.error is not None
+
+
+class Stage(ABC):
+    """One act being played. Brokers are named by letter."""
+
+    settle_seconds: float
+    """What is under way has arrived by then, unless it is held."""
+    poll_seconds: float
+
+    def __init__(self, cast: Cast, rule: TruncationRule, listener: Listener) -> None:
+        self.cast = cast
+        self.rule = rule
+        self.steps: list[Step] = []
+        self._listener = listener
+        self._notes: list[str] = []
+
+    @property
+    def by_epoch(self) -> bool:
+        """Followers cut their logs by the leader epoch, as they should."""
+        return self.rule is TruncationRule.LEADER_EPOCH
+
+    # ------------------------------------------------------------------------------------------------------ telling
+    async def tell(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
+        """Wait until the rows are as shown, then show all. Raises StoryFailed, with the slide shown all the same."""
+        problems = await self._problems(rows, within_seconds)
+        found = tuple(await self.look())
+        before = self.steps[-1].rows if self.steps else ()
+        notes, self._notes = tuple(self._notes), []
+        step = Step(
+            number=len(self.steps) + 1,
+            sentence=sentence,
+            notes=notes,
+            rows=found,
+            changed=tuple(sorted(changed_cells(before, found))),
+            at_seconds=round(self.now(), 3),
+        )
+        self.steps.append(step)
+        self._listener(step)
+        if problems:
+            raise StoryFailed("; ".join(problems))
+
+    async def until(self, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
+        """Wait until the rows are as shown, and show nothing. Raises StoryFailed."""
+        problems = await self._problems(rows, within_seconds)
+        if problems:
+            raise StoryFailed("; ".join(problems))
+
+    async def _problems(self, rows: dict[str, Shows], within_seconds: float) -> list[str]:
+        await self.wait(self.settle_seconds)
+        deadline = self.now() + within_seconds
+        while True:
+            problems = problems_of(await self.look(), rows)
+            if not problems or self.now() >= deadline:
+                return problems
+            await self.wait(self.poll_seconds)
+
+    def note(self, text: str) -> None:
+        """A line under the next sentence."""
+        self._notes.append(text)
+
+    def check(self, what: str, holds: bool) -> None:
+        """Something that the table does not show. Raises StoryFailed."""
+        if not holds:
+            raise StoryFailed(f"it did not hold that {what}")
+
+    # ------------------------------------------------------------------------------------------------------- verbs
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since the act began."""
+
+    @abstractmethod
+    async def wait(self, seconds: float) -> None:
+        """Let so much time pass."""
+
+    @abstractmethod
+    async def look(self) -> list[Row]:
+        """A row for each replica."""
+
+    @abstractmethod
+    async def produce(self, *values: str, acks: Acks = "all") -> Sending:
+        """Hand one batch to the producer; the outcome becomes a note, and `settled` waits for it."""
+
+    @abstractmethod
+    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
+        """Wait until the producer was answered for good. Raises StoryFailed."""
+
+    @abstractmethod
+    async def read(self) -> list[str]:
+        """What a consumer sees from the beginning to the high watermark."""
+
+    @abstractmethod
+    def hold(self, source: str, target: str) -> None:
+        """Nothing gets from one broker to another any more, and nothing is lost: requests and replies wait."""
+
+    @abstractmethod
+    def release(self, source: str, target: str) -> None:
+        """What waited arrives."""
+
+    @abstractmethod
+    async def kill(self, *brokers: str) -> None:
+        """SIGKILL, all at once: what was written stays."""
+
+    @abstractmethod
+    async def cut_power(self, *brokers: str) -> None:
+        """All at once: only what was synced stays."""
+
+    @abstractmethod
+    async def start(self, *brokers: str) -> None:
+        """Start them again over their disks."""
+
+    @abstractmethod
+    async def pause(self, broker: str) -> None:
+        """SIGSTOP."""
+
+    @abstractmethod
+    async def resume(self, broker: str) -> None:
+        """SIGCONT."""
+
+    @abstractmethod
+    async def stop_zookeeper(self) -> None:
+        """It answers nobody."""
+
+    @abstractmethod
+    async def start_zookeeper(self) -> None:
+        """It answers again, with all it knew."""

@@ -1,0 +1,49 @@
+"""The audit's verdict over the disks at the end of an act.
+
+Owns: the list of acknowledged records and the last known ISR in the audit's own formats, and running the audit over log
+directories. It is `minibroker audit`, unchanged: what a story proves is proved by a judge that knows nothing of it.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from minibroker.audit.findings import Severity
+from minibroker.audit.run import LOCAL, run_audit
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.znodes import PartitionState
+from minibroker.scenarios.telling.story import TOPIC
+
+CLUSTER_STATE = "cluster-state.json"
+ACKNOWLEDGED = "acknowledged.tsv"
+
+
+class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audit said."""
+
+    outcome: str
+    findings: tuple[str, ...]
+    """Kinds of the errors, each once."""
+    sentences: tuple[str, ...]
+    """The errors in the audit's words."""
+
+
+def write_facts(directory: Path, acknowledged: Sequence[tuple[int, str]], state: PartitionState) -> None:
+    """What the audit is told beside the logs: what producers were promised, and who was in sync at the end."""
+    lines = [f"{TOPIC}\t0\t{offset}\t{crc32c(value.encode()):08x}\n" for offset, value in sorted(acknowledged)]
+    (directory / ACKNOWLEDGED).write_text("".join(lines))
+    last = {"leader_epoch": state.leader_epoch, "isr": state.isr, "leader": None if state.leader < 0 else state.leader}
+    (directory / CLUSTER_STATE).write_text(json.dumps({"partitions": {f"{TOPIC}-0": last}}))
+
+
+def audit_disks(directory: Path) -> AuditVerdict:
+    """Judge what was exported to this directory."""
+    report = run_audit([str(directory)], engine=LOCAL, acked=str(directory / ACKNOWLEDGED))
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    return AuditVerdict(
+        outcome=report.outcome.value,
+        findings=tuple(sorted({finding.kind.value for finding in errors})),
+        sentences=tuple(finding.message.replace(f"{directory}/", "") for finding in errors),
+    )
