@@ -13,6 +13,7 @@ from minibroker.broker.config import load_config
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
+from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.world import PROVISIONED_DIRECTORY, SimulatedWorld
 
 PORT = 9092
@@ -22,8 +23,14 @@ POLL_SECONDS = 0.05
 class SimulatedCluster:
     """Brokers `broker-1`.. in a world; `client` is a node of its own."""
 
-    def __init__(self, seed: int = 0, brokers: int = 3, settings: dict[str, str] | None = None) -> None:
-        self.world = SimulatedWorld(seed)
+    def __init__(
+        self,
+        seed: int = 0,
+        brokers: int = 3,
+        settings: dict[str, str] | None = None,
+        loop: VirtualLoop | None = None,
+    ) -> None:
+        self.world = SimulatedWorld(seed, loop)
         self.broker_ids = tuple(range(1, brokers + 1))
         self.brokers: dict[int, Broker] = {}
         self._settings = settings or {}

@@ -46,9 +46,10 @@ class Machine:
 class SimulatedWorld:
     """Build it, start nodes, then `run` a coroutine that drives it. One world is one run."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, loop: VirtualLoop | None = None) -> None:
+        """`loop`: one that runs already; then its owner calls `end` instead of `run`."""
         self.seed = seed
-        self.loop = VirtualLoop()
+        self.loop = loop or VirtualLoop()
         self.trace = Trace(lambda: self.loop.elapsed)
         self.network = Fabric(self.loop, self.random("network"), self.trace)
         self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace)
@@ -69,11 +70,15 @@ class SimulatedWorld:
         try:
             return self.loop.run(main, seconds_max)
         finally:
-            for name in self.machines:
-                self.kill(name)
-            if self.crashes:
-                name, error = self.crashes[0]
-                raise ProcessCrashed(f"{name} crashed: {error!r}") from error
+            self.end()
+
+    def end(self) -> None:
+        """Kill everything. Raises ProcessCrashed if a program ended with an exception that nobody took out."""
+        for name in self.machines:
+            self.kill(name)
+        if self.crashes:
+            name, error = self.crashes[0]
+            raise ProcessCrashed(f"{name} crashed: {error!r}") from error
 
     # ----------------------------------------------------------------------------------------------- processes
     def machine(self, name: str) -> Machine:
