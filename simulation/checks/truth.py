@@ -3,6 +3,8 @@
 Every write to a partition's state is judged when it happens; what the brokers believe is compared with it by sampling.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from minibroker.broker.replication.state import Role
@@ -37,6 +39,8 @@ class Truth:
         self.findings: list[Finding] = []
         self.elections = 0
         self.isr_changes = 0
+        self.listeners: list[Callable[[TopicPartition], None]] = []
+        """Called in the moment in which a partition's state was written."""
         self._cluster = cluster
         self._topics = topics
         self._states: dict[TopicPartition, TrueState] = {}
@@ -110,6 +114,8 @@ class Truth:
             self.find("I28", "the new leader was not in sync", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
         self.isr_changes += not same_isr
+        for listener in list(self.listeners):
+            listener(partition)
 
     # --------------------------------------------------------------------------------------------------- sampling
     def sample(self) -> None:

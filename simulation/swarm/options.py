@@ -1,18 +1,43 @@
 """What one run is made of, drawn from its seed: topics, settings, the kinds of fault and their intensities.
 
-Owns: the draw. Refuses to do anything with it.
+Owns: the draw. Refuses to do anything with it. Whatever changes here, or in what the faults draw, changes what every
+seed means.
 """
 
 import random
 
 import msgspec
 
-KILLS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
+DEATHS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
-CUTS = ("isolate", "cut_pair", "cut_one_way", "reset", "slow_link", "client_cut")
+LINKS = ("isolate", "cut_pair", "cut_one_way", "reset", "slow_link", "slow_broker", "client_cut")
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_error")
-KINDS = (*KILLS, *STALLS, *CUTS, *ZOOKEEPER, *DISKS, "clock")
+FAULTS = (*DEATHS, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
+PLOTS = (
+    "tail",
+    "tails",
+    "chase",
+    "bounce_then_kill",
+    "late_control",
+    "lost_control",
+    "late_replies",
+    "isr_answer_lost",
+    "zk_answer_lost",
+    "paused_controller",
+    "controller_and_leader",
+    "quiet_elections",
+    "slow_follower",
+    "shrink_and_fall",
+    "shutdown_under_load",
+    "topic_again",
+    "replies_lost_in_flight",
+    "kill_in_turn",
+    "power_twice",
+    "rejoin_without_tail",
+    "paused_leader",
+)
+"""Orders of several faults that real bugs needed, and that single faults hit too seldom."""
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -22,49 +47,83 @@ class Options(msgspec.Struct, kw_only=True):
     """name: (partitions, replication factor, min.insync.replicas)"""
     settings: dict[str, str]
     faults: tuple[str, ...]
+    plots: tuple[str, ...]
+    plot_share: float
+    """How many of the steps are plots."""
     pause_mean: float
+    """Seconds between two steps, on average."""
+    fault_seconds_max: float
+    """How long a fault may last that is not over at once."""
     value_bytes: int
     send_pause_max: float
-    acks_one: bool
+    delivery_timeout_ms: int
+    third_producer: str
+    """`all`: idempotent; `any`: acks=all without idempotence; `one`: acks=1."""
     acks_none: bool
     churn: bool
     config_changes: bool
-    seconds: float = 30.0
+    seconds: float
 
     @property
     def flushes(self) -> bool:
         return "log.flush.interval.messages" in self.settings
 
+    @property
+    def session_seconds(self) -> float:
+        return int(self.settings["zookeeper.session.timeout.ms"]) / 1000
 
-def draw_options(rng: random.Random) -> Options:
+    @property
+    def lag_seconds(self) -> float:
+        return int(self.settings["replica.lag.time.max.ms"]) / 1000
+
+
+def draw_options(rng: random.Random, brokers: int = 3) -> Options:
     """A subset of the faults with intensities of its own finds more than all of them at once."""
-    topics = {"a": (rng.choice((1, 2, 3, 6)), 3, rng.choice((1, 2, 2)))}
-    if rng.random() < 0.4:
-        topics["b"] = (rng.choice((1, 3)), 2, rng.choice((1, 2)))
+    topics = {"a": (rng.choice((1, 2, 3, 4)), min(3, brokers), rng.choice((1, 2, 2)))}
+    if rng.random() < 0.25:
+        topics["b"] = (rng.choice((1, 2)), 2, rng.choice((1, 2)))
+    settings = _draw_settings(rng)
+    return Options(
+        topics=topics,
+        settings=settings,
+        faults=tuple(sorted(rng.sample(FAULTS, rng.randint(2, 7)))),
+        plots=tuple(sorted(rng.sample(PLOTS, rng.randint(2, 6)))),
+        plot_share=rng.choice((0.2, 0.4, 0.7)),
+        pause_mean=rng.choice((0.2, 0.5, 1.0)),
+        fault_seconds_max=rng.choice((1.0, 2.0, 4.0)),
+        value_bytes=rng.choice((10, 100, 400)),
+        send_pause_max=rng.choice((0.05, 0.1, 0.15)),
+        delivery_timeout_ms=rng.choice((1_500, 4_000, 8_000)),
+        third_producer=rng.choice(("all", "any", "one", "one")),
+        acks_none=rng.random() < 0.15,
+        churn=rng.random() < 0.15,
+        config_changes=rng.random() < 0.15,
+        seconds=rng.choice((5.0, 6.0, 7.0, 8.0, 9.0, 12.0)) if rng.random() < 0.97 else 30.0,
+    )
+
+
+def _draw_settings(rng: random.Random) -> dict[str, str]:
+    """Time runs faster than in a real cluster, so that a short run sees sessions end and followers lag."""
     settings = {
-        "replica.lag.time.max.ms": rng.choice(("1500", "3000", "5000")),
-        "replica.fetch.wait.max.ms": rng.choice(("100", "500")),
+        "zookeeper.session.timeout.ms": rng.choice(("1000", "1500", "3000")),
+        "replica.lag.time.max.ms": rng.choice(("600", "1000", "2000", "4000")),
+        "replica.fetch.wait.max.ms": rng.choice(("100", "300", "500")),
+        "replica.fetch.backoff.ms": rng.choice(("100", "500")),
+        "replica.socket.timeout.ms": rng.choice(("1000", "3000")),
+        "replica.high.watermark.checkpoint.interval.ms": rng.choice(("500", "5000")),
+        "request.timeout.ms": rng.choice(("1000", "3000")),
         "auto.leader.rebalance.enable": rng.choice(("true", "false")),
-        "leader.imbalance.check.interval.seconds": "5",
-        "log.flush.offset.checkpoint.interval.ms": rng.choice(("2000", "60000")),
-        "controlled.shutdown.retry.backoff.ms": "500",
+        "leader.imbalance.check.interval.seconds": "2",
+        "log.flush.offset.checkpoint.interval.ms": rng.choice(("1000", "60000")),
+        "controlled.shutdown.retry.backoff.ms": "300",
     }
     if rng.random() < 0.35:
         settings["log.flush.interval.messages"] = "1"
     if rng.random() < 0.4:
         settings |= {"log.segment.bytes": "4096", "log.index.interval.bytes": "256"}
         if rng.random() < 0.6:
-            settings |= {"log.retention.bytes": "16384", "log.retention.check.interval.ms": "1000"}
-    faults = rng.sample(KINDS, rng.randint(2, 9))
-    return Options(
-        topics=topics,
-        settings=settings,
-        faults=tuple(sorted(faults)),
-        pause_mean=rng.choice((0.7, 1.5, 3.0)),
-        value_bytes=rng.choice((10, 100, 400)),
-        send_pause_max=rng.choice((0.05, 0.1, 0.3)),
-        acks_one=rng.random() < 0.4,
-        acks_none=rng.random() < 0.2,
-        churn=rng.random() < 0.25,
-        config_changes=rng.random() < 0.2,
-    )
+            settings |= {
+                "log.retention.bytes": rng.choice(("4096", "16384")),
+                "log.retention.check.interval.ms": rng.choice(("300", "1000")),
+            }
+    return settings

@@ -6,80 +6,34 @@ As a program: `python -m minibroker.simulation.swarm.run FIRST LAST [-v]` runs t
 import asyncio
 import logging
 import sys
-from collections import Counter
 
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
-from minibroker.simulation.swarm.options import Options, draw_options
+from minibroker.simulation.swarm.options import draw_options
+from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
 from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world import ProcessCrashed
 
 SAMPLE_SECONDS = 0.05
 SECONDS_MAX = 400
-FINDINGS_SHOWN = 6
-EVENTS_SHOWN = 40
+HURRY_SECONDS_MAX = 20
 LINES_PER_SECOND_MAX = 100
-
-
-class LogCounter(logging.Handler):
-    """Counts the program's own log lines by their template: a line a retry fills a disk in a long outage."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.counts[f"{record.levelname} {record.name}: {record.msg}"] += 1
-
-
-class Outcome:
-    """One seed's run."""
-
-    def __init__(self, seed: int, options: Options, history: History) -> None:
-        self.seed = seed
-        self.options = options
-        self.history = history
-        self.events: list[str] = []
-        self.findings: list[Finding] = []
-        self.elections = 0
-        self.isr_changes = 0
-        self.trace_hash = ""
-        self.lines: Counter[str] = Counter()
-        self.virtual_seconds = 0.0
-
-    @property
-    def report(self) -> str:
-        """For a failed test: short, and enough to replay."""
-        shown = [
-            f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m minibroker.simulation.swarm.run "
-            f"{self.seed} {self.seed} -v`",
-            *map(str, self.findings[:FINDINGS_SHOWN]),
-            f"options {self.options}",
-            *self.events[-EVENTS_SHOWN:],
-        ]
-        return "\n".join(shown)
-
-    @property
-    def summary(self) -> str:
-        history = self.history
-        return (
-            f"acked {len(history.acked)} unknown {history.unknown} failed {len(history.surely_failed)} read "
-            f"{len(history.read)} elections {self.elections} isr changes {self.isr_changes}"
-        )
 
 
 async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
     world, options, history = cluster.world, outcome.options, outcome.history
     truth = Truth(cluster, options.topics)
-    injector = Injector(cluster, options, truth, world.random("faults"))
-    outcome.events = injector.history
+    workload = Workload(cluster, options, history, world.random("workload"))
+    hand = Hand(cluster, options, truth, workload, world.random("faults"))
+    injector = Injector(hand, lambda: truth.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN)
+    outcome.events, outcome.acknowledged = hand.history, workload.acknowledged
     cluster.start_all()
     await cluster.until_ready()
-    workload = Workload(cluster, options, history, world.random("workload"))
     await workload.create_topics()
 
     async def sample() -> None:
@@ -92,6 +46,8 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
         await injector.run()
         await injector.mend()
         await converge(cluster, options, truth, history)
+        workload.in_a_hurry = True
+        await hand.wait(lambda: workload.is_enough, HURRY_SECONDS_MAX)
         workload.stop.set()
         await working
         await take_records(cluster, workload, history)
@@ -103,6 +59,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
         working.cancel()
         outcome.findings += truth.findings + history.findings
         outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
+        outcome.injected = hand.counts
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
@@ -114,7 +71,7 @@ def run_seed(seed: int) -> Outcome:
     options = draw_options(cluster.world.random("options"))
     cluster = SimulatedCluster(seed, settings=options.settings)
     outcome = Outcome(seed, options, History(lambda: cluster.world.loop.elapsed))
-    counter = LogCounter()
+    counter = outcome.counter
     logger = logging.getLogger("minibroker")
     logger.addHandler(counter)
     level, propagates = logger.level, logger.propagate
@@ -131,7 +88,6 @@ def run_seed(seed: int) -> Outcome:
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
-    outcome.lines = counter.counts
     if sum(counter.counts.values()) > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
         text = f"too many log lines: {counter.counts.most_common(3)}"
         outcome.findings.append(Finding(invariant="I36", text=text))

@@ -18,7 +18,7 @@ from minibroker.simulation.swarm.workload import Workload
 FULL_ISR_SECONDS = 40
 ANSWER_MS = 15_000
 READ_SECONDS = 60
-IDLE_SECONDS = 5
+IDLE_SECONDS = 2
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 
 

@@ -5,7 +5,8 @@ Owns: the history of what was sent, acknowledged and read. Each value is unique,
 
 import asyncio
 import random
-from typing import Literal, TypeAlias
+from collections import Counter
+from typing import Literal, NamedTuple, TypeAlias
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer import Consumer
@@ -18,18 +19,46 @@ from minibroker.simulation.swarm.options import Options
 
 Acks: TypeAlias = Literal["all", 1, 0]
 
+ACKNOWLEDGED_MIN = 200
+PRODUCERS_MIN = 3
+"""A run with less than this shows nothing."""
+RARE_WEIGHT = 0.25
+"""Of the load that a topic's first partition gets: what happens to a partition without writes is a story of its own."""
+RELAXED_PAUSE_MAX = 0.4
+"""Seconds between two records of a producer once enough were acknowledged: the rest of the run is for the faults."""
+HURRIED_PAUSE_MAX = 0.03
+
+
+class ProducerKind(NamedTuple):
+    """How one producer of the workload writes."""
+
+    name: str
+    acks: Acks
+    idempotent: bool
+
 
 class Workload:
     """Start it as a task; set `stop` to end it."""
 
     def __init__(self, cluster: SimulatedCluster, options: Options, history: History, rng: random.Random) -> None:
         self.stop = asyncio.Event()
+        self.acknowledged: Counter[str] = Counter()
+        """Records for which a producer was told that they are written, by producer."""
+        self.in_a_hurry = False
+        """The run is at its end and has too few acknowledged records."""
+        self.quiet_until: dict[TopicPartition, float] = {}
+        """Partitions to which the producers send nothing before this time: an order of faults needs it."""
         self._cluster = cluster
         self._options = options
         self._history = history
         self._random = rng
         self._doors = cluster.client_runtime()
         self.partitions = [TopicPartition(t, p) for t, (n, _, _) in sorted(options.topics.items()) for p in range(n)]
+        self._weights = [1.0 if partition.partition == 0 else RARE_WEIGHT for partition in self.partitions]
+        self._replicas = min(3, len(cluster.broker_ids))
+        self._burst_number = 0
+        self._bursts: set[asyncio.Task[None]] = set()
+        self._burst_producers: dict[Acks, Producer] = {}
 
     async def create_topics(self) -> None:
         async with self._admin() as admin:
@@ -39,15 +68,29 @@ class Workload:
                     name, partitions=partitions, replication_factor=replication_factor, configs=configs
                 )
 
+    @property
+    def is_enough(self) -> bool:
+        """Enough was acknowledged for the run to count, by enough producers."""
+        return self.acknowledged.total() >= ACKNOWLEDGED_MIN and len(self.acknowledged) >= PRODUCERS_MIN
+
+    def producers(self) -> list[ProducerKind]:
+        kinds = {
+            "all": ProducerKind("all-3", "all", True),
+            "any": ProducerKind("any", "all", False),
+            "one": ProducerKind("one", 1, False),
+        }
+        found = [ProducerKind("all-1", "all", True), ProducerKind("all-2", "all", True)]
+        found.append(kinds[self._options.third_producer])
+        if self._options.acks_none:
+            found.append(ProducerKind("none", 0, False))
+        return found
+
     async def run(self) -> None:
         options = self._options
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._produce("all-1", "all"))
-            group.create_task(self._produce("all-2", "all"))
-            if options.acks_one:
-                group.create_task(self._produce("one", 1))
-            if options.acks_none:
-                group.create_task(self._produce("none", 0))
+            for kind in self.producers():
+                group.create_task(self._produce(kind))
+            group.create_task(self._burst_until_stopped())
             group.create_task(self._consume())
             group.create_task(self._consume())
             group.create_task(self._poll_ends())
@@ -65,28 +108,59 @@ class Workload:
         )
 
     # ---------------------------------------------------------------------------------------------------- producers
-    async def _produce(self, name: str, acks: Acks) -> None:
-        sends: set[asyncio.Task[None]] = set()
-        async with Producer(
+    def _producer(self, acks: Acks, idempotent: bool) -> Producer:
+        delivery_ms = self._options.delivery_timeout_ms
+        return Producer(
             bootstrap_servers=self._cluster.bootstrap_servers,
             acks=acks,
+            enable_idempotence=idempotent,
             linger_ms=self._random.choice((0, 1, 20)),
-            delivery_timeout_ms=20_000,
-            request_timeout_ms=3_000,
+            delivery_timeout_ms=delivery_ms,
+            request_timeout_ms=min(delivery_ms, 1_000),
             runtime=self._doors,
-        ) as producer:
+        )
+
+    async def _produce(self, kind: ProducerKind) -> None:
+        sends: set[asyncio.Task[None]] = set()
+        async with self._producer(kind.acks, kind.idempotent) as producer:
             number = 0
             while not self.stop.is_set():
-                number += 1
-                value = f"{name}-{number}-".encode().ljust(self._options.value_bytes, b".")
-                task = asyncio.create_task(self._send(producer, self._random.choice(self.partitions), value, acks))
-                sends.add(task)
-                task.add_done_callback(sends.discard)
-                await asyncio.sleep(self._random.uniform(0.0, self._options.send_pause_max))
+                partition = self._random.choices(self.partitions, self._weights)[0]
+                if self.quiet_until.get(partition, 0.0) <= self._cluster.world.loop.elapsed:
+                    number += 1
+                    task = asyncio.create_task(self._send(producer, partition, f"{kind.name}-{number}-", kind))
+                    sends.add(task)
+                    task.add_done_callback(sends.discard)
+                await asyncio.sleep(self._random.uniform(0.0, self._send_pause()))
             await asyncio.gather(*sorted(sends, key=hash))
 
-    async def _send(self, producer: Producer, partition: TopicPartition, value: bytes, acks: Acks) -> None:
-        history = self._history
+    def _send_pause(self) -> float:
+        if self.in_a_hurry:
+            return HURRIED_PAUSE_MAX
+        return RELAXED_PAUSE_MAX if self.is_enough else self._options.send_pause_max
+
+    def burst(self, partition: TopicPartition, count: int, acks: Acks = 1) -> None:
+        """Send these now, beside the steady load; nobody waits for them."""
+        producer = self._burst_producers.get(acks)
+        kind = ProducerKind("burst", acks, acks == "all")
+        for _ in range(count if producer is not None else 0):
+            assert producer is not None
+            self._burst_number += 1
+            prefix = f"{'all-' if kind.idempotent else ''}burst-{self._burst_number}-"
+            task = asyncio.create_task(self._send(producer, partition, prefix, kind))
+            self._bursts.add(task)
+            task.add_done_callback(self._bursts.discard)
+
+    async def _burst_until_stopped(self) -> None:
+        async with self._producer(1, False) as weak, self._producer("all", True) as strong:
+            self._burst_producers = {1: weak, "all": strong}
+            await self.stop.wait()
+            self._burst_producers = {}
+            await asyncio.gather(*sorted(self._bursts, key=hash))
+
+    async def _send(self, producer: Producer, partition: TopicPartition, prefix: str, kind: ProducerKind) -> None:
+        history, acks = self._history, kind.acks
+        value = prefix.encode().ljust(self._options.value_bytes, b".")
         try:
             found = await producer.send_and_wait(partition.topic, value, partition=partition.partition)
         except MinibrokerError as error:
@@ -96,6 +170,8 @@ class Workload:
             else:
                 history.surely_failed.add(value)
             return
+        if acks != 0:
+            self.acknowledged[kind.name] += 1
         if acks != "all":
             history.weakly_acked += 1
             return
@@ -169,16 +245,29 @@ class Workload:
             while not self.stop.is_set():
                 try:
                     if exists:
-                        await admin.delete_topic("churn", timeout_ms=5_000)
+                        await admin.delete_topic("churn", timeout_ms=3_000)
                     else:
-                        await admin.create_topic("churn", partitions=3, replication_factor=3, timeout_ms=5_000)
+                        await admin.create_topic(
+                            "churn", partitions=2, replication_factor=self._replicas, timeout_ms=3_000
+                        )
                     exists = not exists
                     for number in range(5 if exists else 0):
-                        await producer.send_and_wait("churn", b"%d" % number, partition=number % 3)
+                        await producer.send_and_wait("churn", b"%d" % number, partition=number % 2)
                 except MinibrokerError as error:
                     self._history.note_error("churn", error)
                     exists = self._random.random() < 0.5
                 await asyncio.sleep(self._random.uniform(0.0, 2.0))
+
+    async def make_again(self, topic: str) -> None:
+        """Deleted if it is there, and made anew, with a record in each life; nothing is promised of those."""
+        async with self._admin() as admin, self._producer(1, False) as producer:
+            for _ in range(2):
+                try:
+                    await admin.create_topic(topic, partitions=1, replication_factor=self._replicas, timeout_ms=2_000)
+                    await producer.send_and_wait(topic, b"here")
+                    await admin.delete_topic(topic, timeout_ms=2_000)
+                except MinibrokerError as error:
+                    self._history.note_error("again", error)
 
     async def _change_configs(self) -> None:
         async with self._admin() as admin:

@@ -1,0 +1,236 @@
+"""The hand that breaks: what every fault needs, and the judgement whether it stays within the promise.
+
+Owns: which brokers are impaired or weakened, the list of what was done, and the promise itself: of each acknowledged
+record one in-sync replica keeps its (synced) copy. Refuses to choose what is broken next (`injector`).
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from minibroker.broker.partition import Partition
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import CONTROLLER, ControllerNode
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.disk import Storage
+from minibroker.simulation.node import Process
+from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.workload import Workload
+
+LOOK_SECONDS = 0.01
+SETTLED_SECONDS = 2.0
+"""A sole in-sync replica has had its fsync by then."""
+FAULT_SECONDS_MIN = 0.1
+
+
+class Hand:
+    """Shared by all faults of a run."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, options: Options, truth: Truth, workload: Workload, rng: random.Random
+    ) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.network = cluster.world.network
+        self.zookeeper = cluster.world.zookeeper
+        self.options = options
+        self.truth = truth
+        self.workload = workload
+        self.random = rng
+        self.history: list[str] = []
+        self.counts: Counter[str] = Counter()
+        """How often each kind of fault was really done."""
+        self.listeners: list[Callable[[str], None]] = []
+        """Called with each line of the history."""
+        self.broken_disks: set[int] = set()
+        self.stopping: list[Process] = []
+        self._impaired: dict[int, int] = {}
+        """Brokers that are paused, cut off or short of a disk, and by how many faults."""
+        self._weakened: set[int] = set()
+        """Brokers that lost bytes and have not caught up since: nobody else may fall meanwhile."""
+
+    def note(self, what: str, *facts: object) -> None:
+        self.counts[what] += 1
+        line = f"{self.world.loop.elapsed:8.3f} {what} {' '.join(map(str, facts))}".rstrip()
+        self.history.append(line)
+        for listener in self.listeners:
+            listener(line)
+
+    # -------------------------------------------------------------------------------------------------- the promise
+    def hangs_by_a_thread(self) -> bool:
+        """Somebody lost bytes that he counts for: until he is out of the ISR or has caught up, others must live."""
+        self._weakened = {b for b in self._weakened if self.truth.counts_for_what_it_lost(b)}
+        return bool(self._weakened)
+
+    def may_lose(self, victims: set[int], synced_too: bool = False) -> bool:
+        """Whether each partition keeps a good copy if these brokers lose what is not synced (or all of it)."""
+        if self.hangs_by_a_thread():
+            return False
+        if self.options.flushes and not synced_too:
+            return True
+        sound = {b for b in self.cluster.alive() if not self._impaired.get(b)} - victims
+        for state in self.truth.states():
+            members = set(state.members)
+            if not members & victims or self.truth.has_sound_member(state, sound):
+                continue
+            alone_for = self.world.loop.elapsed - state.since
+            alone = len(members) == 1 and state.min_isr > 1 and alone_for > SETTLED_SECONDS and not synced_too
+            if not (alone and self.truth.leads(state.members[0], state)):
+                return False
+        return True
+
+    def weaken(self, victim: int) -> None:
+        """This broker is about to lose bytes."""
+        self.truth.lost_bytes(victim)
+        self._weakened.add(victim)
+
+    # ------------------------------------------------------------------------------------------------------- choice
+    def broker(self) -> int:
+        return self.random.choice(self.cluster.broker_ids)
+
+    def others(self, broker_id: int) -> list[int]:
+        return [b for b in self.cluster.broker_ids if b != broker_id]
+
+    def storage(self, broker_id: int) -> Storage:
+        return self.world.machine(name_of(broker_id)).storage
+
+    def is_alive(self, broker_id: int) -> bool:
+        return self.world.is_alive(name_of(broker_id))
+
+    def controller(self) -> int | None:
+        node = self.zookeeper.tree.nodes.get(CONTROLLER)
+        return None if node is None else ControllerNode.decode(node.data).brokerid
+
+    def partition(self) -> TopicPartition:
+        """One under promise; mostly a busy one."""
+        states = self.truth.states()
+        busy = [state.partition for state in states if state.partition.partition == 0]
+        quiet = [state.partition for state in states if state.partition.partition != 0]
+        return self.random.choice(quiet if quiet and self.random.random() < 0.4 else busy)
+
+    def state(self, partition: TopicPartition) -> TrueState | None:
+        """What ZooKeeper holds of it."""
+        return next((state for state in self.truth.states() if state.partition == partition), None)
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """Alive, and by ZooKeeper's word."""
+        state = self.state(partition)
+        return state.leader if state is not None and self.is_alive(max(state.leader, 0)) else None
+
+    def replica(self, broker_id: int, partition: TopicPartition) -> Partition | None:
+        return self.cluster.replica(broker_id, partition.topic, partition.partition)
+
+    def log_end(self, broker_id: int, partition: TopicPartition) -> int:
+        replica = self.replica(broker_id, partition)
+        return 0 if replica is None else replica.state.log_end_offset
+
+    # --------------------------------------------------------------------------------------------------------- time
+    def seconds(self, high: float | None = None) -> float:
+        """How long a fault lasts."""
+        return self.random.uniform(FAULT_SECONDS_MIN, high or self.options.fault_seconds_max)
+
+    async def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether it came true in time."""
+        end = self.world.loop.time() + seconds
+        while not condition():
+            if self.world.loop.time() >= end:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+        return True
+
+    def later(self, undo: Callable[[], object], seconds: float | None = None) -> None:
+        self.world.loop.call_later(self.seconds() if seconds is None else seconds, undo)
+
+    def impair(self, broker_id: int, undo: Callable[[], object], seconds: float | None = None) -> None:
+        """As `later`; until then this broker's copy is not one to rely on."""
+        self._impaired[broker_id] = self._impaired.get(broker_id, 0) + 1
+
+        def mended() -> None:
+            self._impaired[broker_id] -= 1
+            undo()
+
+        self.later(mended, seconds)
+
+    # ------------------------------------------------------------------------------------------- life of a process
+    def start(self, broker_id: int) -> None:
+        if self.is_alive(broker_id):
+            return
+        self.note("start", broker_id)
+        if not self.storage(broker_id).faults:
+            self.broken_disks.discard(broker_id)
+        self.cluster.start(broker_id)
+
+    def kill(self, broker_id: int) -> bool:
+        """SIGKILL: whether there was somebody to kill."""
+        if not self.is_alive(broker_id) or self.hangs_by_a_thread():
+            return False
+        self.note("kill", broker_id)
+        self.cluster.kill(broker_id)
+        return True
+
+    def bounce(self, broker_id: int) -> bool:
+        """Killed and started again within its session."""
+        if not self.kill(broker_id):
+            return False
+        self.start(broker_id)
+        return True
+
+    def cut_power(self, victims: set[int], blank: bool = False) -> bool:
+        """Whether the promise allowed it."""
+        if not victims or not all(map(self.is_alive, victims)) or not self.may_lose(victims, synced_too=blank):
+            return False
+        for victim in sorted(victims):
+            self.note("blank disk" if blank else "power loss", victim)
+            if blank or not self.options.flushes:
+                self.weaken(victim)
+            self.cluster.power_loss(victim)
+            if blank:
+                self.storage(victim).wipe()
+                self.storage(victim).provision("/data")
+        return True
+
+    def pause(self, broker_id: int, seconds: float) -> bool:
+        """SIGSTOP, and SIGCONT later."""
+        world, name = self.world, name_of(broker_id)
+        if not world.is_alive(name) or world.process(name).paused or self.hangs_by_a_thread():
+            return False
+        self.note("pause", broker_id, f"{seconds:.2f}")
+        world.pause(name)
+        process = world.process(name)
+
+        def resume() -> None:
+            if process.alive and process.paused:
+                self.note("resume", broker_id)
+                world.resume(name)
+
+        self.impair(broker_id, resume, seconds)
+        return True
+
+    # -------------------------------------------------------------------------------------------------------- links
+    def cut_off(self, broker_id: int, others: list[int], seconds: float, both_ways: bool = True) -> None:
+        """No byte between this broker and those (one way: from it to them); each end is impaired meanwhile."""
+        pairs = [(name_of(broker_id), name_of(other)) for other in others]
+        pairs += [(other, one) for one, other in pairs] if both_ways else []
+        self.note("cut" if both_ways else "cut one way", broker_id, *others, f"{seconds:.2f}")
+        for source, target in pairs:
+            self.network.cut(source, target)
+        self.impair(broker_id, lambda: self.heal(pairs), seconds)
+        for other in others:
+            self.impair(other, lambda: None, seconds)
+
+    def heal(self, pairs: list[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            self.network.heal(source, target)
+
+    def slow(self, source: str, target: str, delay: float, seconds: float) -> None:
+        """Each segment from one machine to another takes longer."""
+        links = self.network.slow_links
+        links[source, target] = delay
+        self.note("slow link", source, target, delay, f"{seconds:.2f}")
+        self.later(lambda: links.pop((source, target), None), seconds)
+
+
+def name_of(broker_id: int) -> str:
+    return f"broker-{broker_id}"

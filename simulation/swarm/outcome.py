@@ -1,0 +1,96 @@
+"""What came of one run: what was found, what it saw, whether it counts.
+
+Owns: the form of a run's result, and the counting of the program's own log lines. Refuses to run anything.
+"""
+
+import logging
+from collections import Counter
+
+from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.workload import ACKNOWLEDGED_MIN, PRODUCERS_MIN
+
+ELECTIONS_MIN = 2
+TRUNCATIONS_MIN = 1
+"""A run with less than this shows nothing, see also `workload`."""
+FINDINGS_SHOWN = 6
+EVENTS_SHOWN = 40
+
+
+class LogCounter(logging.Handler):
+    """Counts the program's own log lines by their template: a line a retry fills a disk in a long outage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.truncations = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.counts[f"{record.levelname} {record.name}: {record.msg}"] += 1
+        if record.msg.startswith("%s: truncated from %d to %d") and isinstance(record.args, tuple):
+            before, after = record.args[1:3]
+            self.truncations += before != after
+
+
+class Outcome:
+    """One seed's run."""
+
+    def __init__(self, seed: int, options: Options, history: History) -> None:
+        self.seed = seed
+        self.options = options
+        self.history = history
+        self.events: list[str] = []
+        self.findings: list[Finding] = []
+        self.elections = 0
+        self.isr_changes = 0
+        self.trace_hash = ""
+        self.counter = LogCounter()
+        self.acknowledged: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
+        self.virtual_seconds = 0.0
+
+    @property
+    def lines(self) -> Counter[str]:
+        return self.counter.counts
+
+    @property
+    def truncations(self) -> int:
+        return self.counter.truncations
+
+    @property
+    def missing(self) -> list[str]:
+        """What a run needs to count, and this one lacks."""
+        have = (
+            ("acknowledged records", self.acknowledged.total(), ACKNOWLEDGED_MIN),
+            ("producers with acknowledgements", len(self.acknowledged), PRODUCERS_MIN),
+            ("elections", self.elections, ELECTIONS_MIN),
+            ("truncations", self.truncations, TRUNCATIONS_MIN),
+        )
+        return [f"{what}: {number} of {least}" for what, number, least in have if number < least]
+
+    @property
+    def counts(self) -> bool:
+        return not self.missing
+
+    @property
+    def report(self) -> str:
+        """For a failed test: short, and enough to replay."""
+        shown = [
+            f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m minibroker.simulation.swarm.run "
+            f"{self.seed} {self.seed} -v`",
+            *map(str, self.findings[:FINDINGS_SHOWN]),
+            f"options {self.options}",
+            *self.events[-EVENTS_SHOWN:],
+        ]
+        return "\n".join(shown)
+
+    @property
+    def summary(self) -> str:
+        history = self.history
+        return (
+            f"acked {self.acknowledged.total()} unknown {history.unknown} failed {len(history.surely_failed)} "
+            f"read {len(history.read)} elections {self.elections} isr changes {self.isr_changes} "
+            f"truncations {self.truncations}"
+            f"{'' if self.counts else ' does not count: ' + ', '.join(self.missing)}"
+        )
