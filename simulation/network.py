@@ -10,6 +10,7 @@ says nothing at all, and its peers learn of it from a reset when they have sent 
 
 import asyncio
 import contextvars
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -142,10 +143,11 @@ class Fabric:
 
     def delay(self, source: str, target: str) -> float:
         """One-way delay of the next segment."""
+        latency = self.latency
         if source == target:
-            return self.latency.loopback
-        extra = self.random.expovariate(1 / self.latency.extra_mean) if self.latency.extra_mean else 0.0
-        return self.latency.minimum + extra + self.slow_links.get((source, target), 0.0)
+            return latency.loopback
+        seconds = latency.minimum - latency.extra_mean * math.log(1.0 - self.random.random())
+        return seconds + self.slow_links.get((source, target), 0.0) if self.slow_links else seconds
 
     def new_serial(self) -> int:
         self._serial += 1

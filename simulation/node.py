@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from minibroker.simulation.loop import NodeHandle
+    from minibroker.simulation.loop import NodeHandle, NodeTimerHandle
 
 
 class ProcessDead(BaseException):
@@ -20,7 +20,7 @@ class ProcessDead(BaseException):
 class Schedule(Protocol):
     """What a process needs of its loop."""
 
-    def run_again(self, handles: "deque[NodeHandle]") -> None:
+    def run_again(self, handles: "deque[NodeHandle | NodeTimerHandle]") -> None:
         """Make these callbacks ready, in order."""
         ...
 
@@ -37,7 +37,7 @@ class Process:
         """Loop time until which a synchronous disk call holds it."""
         self.runs = True
         """Alive, not paused, not busy: its callbacks run at once."""
-        self.backlog: deque[NodeHandle] = deque()
+        self.backlog: deque[NodeHandle | NodeTimerHandle] = deque()
         self._schedule = schedule
         self.context = contextvars.Context()
         """For callbacks that the world delivers to this process."""

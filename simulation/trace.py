@@ -5,6 +5,7 @@ iteration orders of Python objects.
 """
 
 import hashlib
+import marshal
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,14 @@ from typing import Any
 LINES_KEPT = 10_000
 """The last events, for the report of a failure."""
 
+EVENTS_HASHED_AT_ONCE = 1_000
+"""One packing of so many events costs a tenth of a text for each."""
+
+MARSHAL_VERSION = 2
+"""The last one that writes no references between equal objects: those depend on how the interpreter shares them."""
+
+Event = tuple[float, str, tuple[Any, ...]]
+
 
 class Trace:
     """Records events in order. `now` tells the virtual seconds since the start."""
@@ -20,26 +29,51 @@ class Trace:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._hash = hashlib.blake2b(digest_size=16)
-        self.events = 0
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._hashed = 0
+        self._unhashed: list[Event] = []
+        self._last: deque[Event] = deque(maxlen=LINES_KEPT)
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line, for printing a run while it happens."""
 
     def record(self, kind: str, *facts: Any) -> None:
-        """Facts are numbers and strings whose text is the same in every run."""
-        line = f"{self._now():.6f} {kind} {' '.join(map(str, facts))}"
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
-        self.events += 1
-        self.lines.append(line)
-        for listener in self.listeners:
-            listener(line)
+        """Facts are plain numbers and strings, the same in every run (anything else is refused when it is hashed)."""
+        event = (self._now(), kind, facts)
+        self._unhashed.append(event)
+        if len(self._unhashed) >= EVENTS_HASHED_AT_ONCE:
+            self._catch_up()
+        if self.listeners:
+            line = line_of(event)
+            for listener in self.listeners:
+                listener(line)
+
+    def _catch_up(self) -> None:
+        self._hash.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
+        self._hashed += len(self._unhashed)
+        self._last.extend(self._unhashed)
+        self._unhashed.clear()
+
+    @property
+    def events(self) -> int:
+        return self._hashed + len(self._unhashed)
+
+    @property
+    def lines(self) -> list[str]:
+        """The last events, as text."""
+        return [line_of(event) for event in [*self._last, *self._unhashed][-LINES_KEPT:]]
 
     @property
     def trace_hash(self) -> str:
-        return self._hash.hexdigest()
+        """Of everything so far; asking does not change what comes out later."""
+        so_far = self._hash.copy()
+        so_far.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
+        return so_far.hexdigest()
 
 
-def checksum(data: bytes | bytearray | memoryview) -> str:
+def line_of(event: Event) -> str:
+    at, kind, facts = event
+    return f"{at:.6f} {kind} {' '.join(map(str, facts))}"
+
+
+def checksum(data: bytes | bytearray | memoryview) -> int:
     """Stands for the bytes themselves in a trace."""
-    return f"{zlib.crc32(data):08x}"
+    return zlib.crc32(data)

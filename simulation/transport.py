@@ -60,7 +60,7 @@ class SimulatedTransport:
         self._fin_sent = False
         self._reading = True
         self._pipe: deque[Segment] = deque()
-        self._unread = bytearray()
+        self._unread = b""
         self._ended = False
         self._buffer: deque[Buffer] = deque()
         self._buffer_bytes = 0
@@ -124,18 +124,20 @@ class SimulatedTransport:
                 round_trip = fabric.delay(self.host, peer.host) + fabric.delay(peer.host, self.host)
                 self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
             return
-        now = self._loop.time()
-        arrives_at = now + fabric.delay(self.host, peer.host)
-        last = peer._pipe[-1].arrives_at if peer._pipe else 0.0
-        peer._pipe.append(Segment(max(arrives_at, last), parts, length))
-        peer.pump_soon(max(arrives_at, last) - now)
+        arrives_at = self._loop.time() + fabric.delay(self.host, peer.host)
+        pipe = peer._pipe
+        if pipe and pipe[-1].arrives_at > arrives_at:
+            arrives_at = pipe[-1].arrives_at
+        pipe.append(Segment(arrives_at, parts, length))
+        self._loop.call_at(arrives_at, peer.pump, context=peer.process.context)
 
-    def _peer_has_read(self, length: int) -> None:
-        """The window opens again."""
-        self.unread_by_peer -= length
-        if self._buffer and not self.is_gone:
+    def _room_again(self) -> None:
+        """The window has opened."""
+        if self.is_gone:
+            return
+        if self._buffer:
             self._send_buffer()
-        if self._writer_paused and self._buffer_bytes <= self._low and not self.is_gone:
+        if self._writer_paused and self._buffer_bytes <= self._low:
             self._writer_paused = False
             self.protocol.resume_writing()
         if self._closing and not self._buffer:
@@ -170,16 +172,22 @@ class SimulatedTransport:
             self._loop.call_soon(self._read, context=self.process.context)
 
     def _read(self) -> None:
+        fabric = self._fabric
         while self._unread and self._reading and not self._closing and not self.is_gone:
-            wanted = len(self._unread)
-            if wanted > 1 and self._fabric.random.random() < self._fabric.latency.split_probability:
-                wanted = self._fabric.random.randrange(1, wanted)
-            target = memoryview(self.protocol.get_buffer(wanted)).cast("B")
+            unread = self._unread
+            wanted = len(unread)
+            if fabric.random.random() < fabric.latency.split_probability and wanted > 1:
+                wanted = fabric.random.randrange(1, wanted)
+            target = memoryview(self.protocol.get_buffer(wanted))
             count = min(len(target), wanted)
             assert count > 0, "get_buffer returned an empty buffer"
-            target[:count] = self._unread[:count]
+            if count == len(unread):
+                target[:count] = unread
+                self._unread = b""
+            else:
+                target[:count] = unread[:count]
+                self._unread = unread[count:]
             target.release()
-            del self._unread[:count]
             self._tell_peer_of_reading(count)
             try:
                 self.protocol.buffer_updated(count)
@@ -193,9 +201,11 @@ class SimulatedTransport:
                 self.close()
 
     def _tell_peer_of_reading(self, count: int) -> None:
+        """Its kernel knows at once; its process only if it waits for that."""
         peer = self.peer
-        if not peer.is_gone:
-            self._loop.call_soon(peer._peer_has_read, count, context=peer.process.context)
+        peer.unread_by_peer -= count
+        if (peer._buffer or peer._writer_paused) and not peer.is_gone:
+            self._loop.call_soon(peer._room_again, context=peer.process.context)
 
     def pause_reading(self) -> None:
         self._reading = False
@@ -256,7 +266,7 @@ class SimulatedTransport:
         """Without a word: this end exists no more."""
         self.is_gone = True
         self._pipe.clear()
-        self._unread.clear()
+        self._unread = b""
         self._buffer.clear()
         self._buffer_bytes = 0
         self._fabric.remove(self)
