@@ -17,6 +17,7 @@ PLOTS_AT_ONCE_MAX = 2
 STOP_SECONDS = 40
 STAGED_MAX = 4
 """Truncations that are staged at the end for a run that has seen none."""
+STAGED_SECONDS = 1.5
 FAILED_DISK_SECONDS = 1.0
 ENDINGS = ("DiskError", "DiskFull", "StorageOffline", "LogDirectoryError", "FileMissing")
 """A broker may refuse to start on a broken disk, or end by it."""
@@ -46,7 +47,6 @@ class Injector:
             self._step()
         if self._running:
             await asyncio.wait(self._running)
-        await self._stage_what_is_missing()
 
     def _step(self) -> None:
         options, hand = self._hand.options, self._hand
@@ -67,19 +67,16 @@ class Injector:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _stage_what_is_missing(self) -> None:
-        """A run in which no leader fell, or none with a tail, says nothing: let it happen now."""
+    async def stage_what_is_missing(self) -> None:
+        """A run in which no leader fell, or none with a tail, says nothing: let it happen now, to a whole cluster."""
         for _ in range(STAGED_MAX):
             if self._has_enough():
                 return
-            for broker_id in self._hand.cluster.broker_ids:
-                self._hand.start(broker_id)
-            for partition in [state.partition for state in self._hand.truth.states()][:2]:
-                if await self._plots._whole(partition, 4.0):
-                    self._hand.note("staged", partition)
-                    await self._plots.tail(partition)
-                    await self._hand.wait(self._has_enough, 1.5)
-                    break
+            partition = self._hand.truth.states()[0].partition
+            if await self._plots.whole(partition):
+                self._hand.note("staged", partition)
+                await self._plots.tail(partition, "bounce")
+                await self._hand.wait(self._has_enough, STAGED_SECONDS)
 
     # ------------------------------------------------------------------------------------------------------ mending
     async def mend(self) -> None:
@@ -98,6 +95,8 @@ class Injector:
                 world.resume(machine.name)
         if hand.broken_disks:
             await asyncio.sleep(FAILED_DISK_SECONDS)  # who hears of a failed disk comes to his end
+        if hand.counts["blank disk"]:
+            await asyncio.sleep(hand.options.session_seconds + FAILED_DISK_SECONDS)  # see forgive_crashes
         await hand.cluster.until(lambda: not any(p.alive for p in hand.stopping), STOP_SECONDS, "the end of a SIGTERM")
         self.forgive_crashes()
         for broker_id in sorted(hand.broken_disks & set(hand.cluster.alive())):

@@ -41,7 +41,7 @@ class Plots:
         state = self.hand.state(partition)
         return [] if state is None else [b for b in state.members if self.hand.is_alive(b)]
 
-    async def _whole(self, partition: TopicPartition, seconds: float = 3.0) -> bool:
+    async def whole(self, partition: TopicPartition, seconds: float = 3.0) -> bool:
         """All replicas in sync: only then an order of faults starts where it is meant to."""
         replicas = self.hand.options.topics[partition.topic][1]
         return await self.hand.wait(lambda: len(self._members(partition)) == replicas, seconds)
@@ -71,14 +71,14 @@ class Plots:
         self.hand.start(broker_id)
 
     # -------------------------------------------------------------------------------------------------------- tails
-    async def tail(self, partition: TopicPartition | None = None) -> None:
+    async def tail(self, partition: TopicPartition | None = None, way: str | None = None) -> None:
         """The leader falls with records that nobody else has, another leads, the old one returns and must cut."""
         hand = self.hand
         partition = partition or hand.partition()
         leader, epoch = hand.leader(partition), self._epoch(partition)
         if leader is None or not await self._leave_tail(partition, leader, self.random.randint(1, 3)):
             return
-        if self._end_leader(leader) and await self._elected(partition, epoch):
+        if self._end_leader(leader, way) and await self._elected(partition, epoch):
             hand.workload.burst(partition, 1)
             await self._start_later(leader)
 
@@ -95,7 +95,7 @@ class Plots:
     async def chase(self) -> None:
         """Each new leader falls as soon as it is elected."""
         partition = self.hand.partition()
-        await self._whole(partition)
+        await self.whole(partition)
         fallen = []
         way = self.random.choice(("bounce", "kill"))
         for _ in range(2):

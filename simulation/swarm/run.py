@@ -46,6 +46,8 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
         await injector.run()
         await injector.mend()
         await converge(cluster, options, truth, history)
+        await injector.stage_what_is_missing()
+        await converge(cluster, options, truth, history)
         workload.in_a_hurry = True
         await hand.wait(lambda: workload.is_enough, HURRY_SECONDS_MAX)
         workload.stop.set()
