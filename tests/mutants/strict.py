@@ -1,0 +1,308 @@
+"""Hazards that were derived from reading, and the rules in which this broker is stricter than Kafka."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant
+
+DERIVED = (
+    Mutant(
+        name="H1",
+        title="a leader elected again keeps what it knew of its followers' ends",
+        origin="read in Kafka's Replica.resetReplicaState; Kip320 rule 3",
+        rule="positions count only if they were reported under this leader epoch",
+        breaks=("I5", "I4", "I21"),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "    _set_remotes(state, event, reset=True)\n",
+                "    _set_remotes(state, event, reset=False)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H2",
+        title="a fetch moves the follower's state after its epoch was checked, not with it",
+        origin="read in Kafka's Partition.fetchRecords",
+        rule="a fetch is judged and counted in one synchronous step",
+        breaks=("I5", "I4"),
+        edits=(
+            Edit("broker.partition", "import logging\n", "import asyncio\nimport logging\n"),
+            Edit(
+                "broker.partition",
+                "        answer, effects = step_fetch(self.state, event)\n        self._perform(effects)\n",
+                "        answer, effects = step_fetch(self.state, event)\n"
+                "        self._perform(effects)\n"
+                "\n"
+                "        def move_state() -> None:\n"
+                "            if self.state.is_leader and event.replica_id in self.state.remotes:\n"
+                "                self.state.remotes[event.replica_id].log_end_offset = event.fetch_offset\n"
+                "\n"
+                "        if isinstance(answer, FetchGranted):\n"
+                "            asyncio.get_running_loop().call_later(0.02, move_state)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H3",
+        title="who waits for the mark goes on waiting when leadership is lost",
+        origin="read in Kafka's DelayedProduce, KAFKA-9198",
+        rule="whoever leaves leadership answers all who wait",
+        breaks=("I33", "I21"),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "    refuse_all_waiters(state, code, why, effects)\n    state.leader_epoch_start = None\n",
+                "    state.leader_epoch_start = None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H4",
+        title="a duplicate is acknowledged before anybody looks whether this broker leads",
+        origin="derived from KAFKA-5494",
+        rule="a retry passes the same checks as a first attempt, and waits for the mark like it",
+        breaks=("I21",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    refusal = refuse_as_leader(state)\n"
+                "    if refusal is not None:\n"
+                "        effects.append(AnswerProduce(token=event.token, error_code=refusal))\n",
+                "    if event.header.producer_id != NO_PRODUCER_ID:\n"
+                "        verdict = state.producers.check(event.header, state.log_start_offset)\n"
+                "        if isinstance(verdict, Duplicate):\n"
+                "            effects.append(AnswerProduce(token=event.token, base_offset=verdict.base_offset))\n"
+                "            return\n"
+                "    refusal = refuse_as_leader(state)\n"
+                "    if refusal is not None:\n"
+                "        effects.append(AnswerProduce(token=event.token, error_code=refusal))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H5",
+        title="an unclean election keeps the old in-sync set beside the new leader",
+        origin="derived; Kafka's OfflinePartitionLeaderElectionStrategy",
+        rule="after an unclean election the leader alone is in sync",
+        breaks=("I1", "I28"),
+        edits=(
+            Edit(
+                "controller.election",
+                "_change(state, partition, before, eligible[0], eligible[:1], why, is_unclean=True)",
+                "_change(state, partition, before, eligible[0], [eligible[0], *members], why, is_unclean=True)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H6a",
+        title="a clean election keeps dead members in the in-sync set",
+        origin="derived; replication rules 9.4",
+        rule="an election leaves the members that are usable, and no others",
+        breaks=("I37", "I34"),
+        edits=(
+            Edit(
+                "controller.election",
+                "        return _change(state, partition, before, leader, usable, reason)\n",
+                "        kept = members if leader != before.leader else usable\n"
+                "        return _change(state, partition, before, leader, kept, reason)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H6b",
+        title="a clean election drops live members from the in-sync set",
+        origin="derived; replication rules 9.4",
+        rule="an election leaves the members that are usable, and no others",
+        breaks=("I6", "I37"),
+        edits=(
+            Edit(
+                "controller.election",
+                "        return _change(state, partition, before, leader, usable, reason)\n",
+                "        kept = [leader] if leader != before.leader else usable\n"
+                "        return _change(state, partition, before, leader, kept, reason)\n",
+            ),
+        ),
+    ),
+)
+
+STRICTER = (
+    Mutant(
+        name="H7",
+        title="a broker that was started again keeps its place in the in-sync set",
+        origin="hardening 1",
+        rule="a member registered under another incarnation was down, then up",
+        breaks=("I21", "I3", "I16"),
+        edits=(
+            Edit(
+                "controller.cluster_state",
+                "        return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id\n",
+                "        return broker is not None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H9a",
+        title="the leader votes with its log end while flushing is on",
+        origin="hardening 2",
+        rule="with flushing on, a vote counts synced bytes only",
+        breaks=("I21", "votes"),
+        edits=(
+            Edit(
+                "broker.replication.state",
+                "self.config.vote_with_synced_end or self.is_shrinking_below_minimum\n",
+                "self.is_shrinking_below_minimum\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H9b",
+        title="a follower reports what it has not synced while flushing is on",
+        origin="hardening 2",
+        rule="a follower never reports an end beyond its own synced end",
+        breaks=("I21", "votes"),
+        edits=(
+            Edit(
+                "broker.replication.follower",
+                "    is_unsafe = state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset\n"
+                "    effects.append(SyncLog() if is_unsafe else FetchNext())\n",
+                "    effects.append(FetchNext())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H11a",
+        title="the fencing deadline counts from the arrival of ZooKeeper's answer",
+        origin="hardening 8",
+        rule="the deadline counts from the sending of what was answered last",
+        breaks=("fence",),
+        edits=(
+            Edit(
+                "simulation.coordination",
+                "                self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)\n",
+                "                now = self._loop.time()\n"
+                "                self._session_deadline = max(self._session_deadline, now + self._granted_ms / 1000)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H11b",
+        title="the fencing deadline counts the session that was asked for, not the one that was granted",
+        origin="hardening 8",
+        rule="ZooKeeper grants a session within its own bounds, and that is what counts",
+        breaks=("fence",),
+        edits=(
+            Edit(
+                "simulation.coordination",
+                "                self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)\n",
+                "                self._session_deadline = max(self._session_deadline, sent_at + self._timeout_ms / 1000)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H12",
+        title="a cut leaves the records in memory that it takes from the file",
+        origin="hardening, mutants",
+        rule="what is served from memory is cut together with the log",
+        breaks=("I22", "I16"),
+        edits=(Edit("broker.log.partition_log", "        self._tail.truncate_to(end)\n", ""),),
+    ),
+    Mutant(
+        name="H13",
+        title="the sequence of a record that expired is given to the next one",
+        origin="hardening 12",
+        rule="a sequence belongs to its batch for ever",
+        breaks=("I21", "I25"),
+        edits=(
+            Edit(
+                "client.accumulator",
+                "        if batch.identity is not None:\n            queue.broken = True\n",
+                "        if batch.base_sequence is not None and not queue.attempted:\n"
+                "            queue.next_sequence = batch.base_sequence\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H14",
+        title="the in-sync set falls below its minimum without an fsync",
+        origin="hardening 4",
+        rule="before the set falls below the minimum, and again when it has, the leader syncs its log",
+        breaks=("I3", "I21", "sole copy"),
+        edits=(
+            Edit(
+                "broker.replication.isr",
+                "    below_minimum = len(kept) < state.effective_min_insync_replicas\n",
+                "    below_minimum = False\n",
+            ),
+            Edit(
+                "broker.replication.isr",
+                "    if state.vote < state.log_end_offset:\n"
+                "        effects.append(SyncLog())  # appended meanwhile; has no vote before\n",
+                "",
+            ),
+            Edit(
+                "broker.replication.isr",
+                "    if len(after) < state.effective_min_insync_replicas:\n"
+                "        effects.append(SyncLog())  # hardening rule 4, once more for what was appended meanwhile\n",
+                "",
+            ),
+            Edit(
+                "broker.replication.state",
+                "        only_synced = self.config.vote_with_synced_end or self.is_shrinking_below_minimum\n",
+                "        only_synced = self.config.vote_with_synced_end\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H15",
+        title="a proposal waits for ever for a controller that does not answer",
+        origin="hardening 6",
+        rule="a proposal is given up after half of the lag limit, or when the controller changes, and sent again",
+        breaks=("I36", "I37"),
+        edits=(
+            Edit(
+                "broker.replica_manager",
+                "request_timeout_ms=max(200, config.replica_lag_time_max_ms // 2),",
+                "request_timeout_ms=3_600_000,",
+            ),
+            Edit(
+                "broker.alter_partition_sender",
+                "        if self._connection is not None and self._controller_address() != self._connected_to:\n"
+                "            self._connection.abort()\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="H16",
+        title="the leader's own stall counts as its followers' lag",
+        origin="hardening 7",
+        rule="lag counts only time in which the leader's loop ran",
+        breaks=("I36", "I37"),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "    for remote in state.remotes.values():\n"
+                "        remote.last_caught_up_ms += event.stalled_ms\n"
+                "        remote.last_fetch_ms += event.stalled_ms\n",
+                "    pass\n",
+            ),
+        ),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*DERIVED, *STRICTER)
+
+LATER: tuple[CannotApply, ...] = (
+    CannotApply(
+        name="H8",
+        title="an election before the old leader is fenced",
+        origin="hardening 11",
+        reason="elections wait for the end of the ZooKeeper session; there is no faster detector to get wrong yet",
+    ),
+    CannotApply(
+        name="H10",
+        title="the offset of a pipelined fetch counts as the follower's end",
+        origin="hardening 3",
+        reason="a follower has one fetch in flight for each leader, so its fetch offset is its log end",
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()
