@@ -1,10 +1,17 @@
 """All mutants, by theme, and what cannot be planted."""
 
-from tests.mutants import harmless, high_watermark, truncation
+from tests.mutants import fencing, harmless, high_watermark, in_sync_replicas, producer, storage, strict, truncation
 from tests.mutants.mutant import CannotApply, Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*truncation.MUTANTS, *high_watermark.MUTANTS)
-CANNOT_APPLY: tuple[CannotApply, ...] = (*truncation.CANNOT_APPLY, *high_watermark.CANNOT_APPLY)
+THEMES = (truncation, fencing, high_watermark, in_sync_replicas, storage, producer, strict)
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    sorted((mutant for theme in THEMES for mutant in theme.MUTANTS), key=lambda each: (len(each.name) < 3, each.name))
+)
+CANNOT_APPLY: tuple[CannotApply, ...] = tuple(each for theme in THEMES for each in theme.CANNOT_APPLY)
+LATER: tuple[CannotApply, ...] = strict.LATER
+LATER: tuple[CannotApply, ...] = strict.LATER
+"""Bugs of what is not built yet."""
 HARMLESS: tuple[Mutant, ...] = harmless.PATCHES
 
 

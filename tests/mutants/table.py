@@ -1,6 +1,6 @@
 """The table of mutants in docs/SIMULATION.md: made of the catalogue and `caught.json`, never written by hand."""
 
-from tests.mutants.catalogue import CANNOT_APPLY, MUTANTS
+from tests.mutants.catalogue import CANNOT_APPLY, LATER, MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.patching import ROOT
 from tests.mutants.recorded import Caught, Record, load_records
@@ -19,6 +19,8 @@ def render_table() -> str:
     if CANNOT_APPLY:
         lines.append("\nCannot apply, because the design excludes them:\n\n")
         lines += [f"- **{each.name}** {each.title} ({each.origin}): {each.reason}\n" for each in CANNOT_APPLY]
+    lines.append("\nNot planted, because what they break is not built yet:\n\n")
+    lines += [f"- **{each.name}** {each.title} ({each.origin}): {each.reason}\n" for each in LATER]
     return "\n" + lines[0] + "\n" + "".join(lines[1:]) + "\n"
 
 
