@@ -1,6 +1,10 @@
-"""What counts for the high watermark, who may join the in-sync set, and what becomes of a proposal."""
+"""What counts for the high watermark, who may join the in-sync set, and what becomes of a proposal (B05, B16 to B20)."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant
+
+HIGH_WATERMARK = "broker.replication.high_watermark"
+ISR = "broker.replication.isr"
+STATE = "broker.replication.state"
 
 MUTANTS = (
     Mutant(
@@ -11,9 +15,154 @@ MUTANTS = (
         breaks=("I6", "I3", "I19"),
         edits=(
             Edit(
-                "broker.replication.isr",
+                ISR,
                 "floor = max(state.high_watermark, state.leader_epoch_start)",
                 "floor = state.high_watermark",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B16",
+        title="retention deletes what is not committed",
+        origin="KAFKA-5634",
+        rule="only segments that end at or below the high watermark may go",
+        breaks=("I14", "I10"),
+        edits=(
+            Edit(
+                "broker.log.retention",
+                "        if end > high_watermark or not (",
+                "        if not (",
+            ),
+            Edit(
+                "broker.log.retention",
+                "    if active.size and log.log_end_offset <= high_watermark and _is_too_old(log, active, now_ms):\n",
+                "    if active.size and _is_too_old(log, active, now_ms):\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B17",
+        title="a reset of the log leaves the mark where it was",
+        origin="KAFKA-9491",
+        rule="after a full truncation to n, log start, log end and mark are n",
+        breaks=("I10",),
+        edits=(
+            Edit(
+                "broker.replication.follower",
+                "    state.high_watermark = max(log_start_offset, min(state.high_watermark, log_end_offset))\n",
+                "    state.high_watermark = min(state.high_watermark, log_end_offset)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B18a",
+        title="a proposed shrink counts before it is confirmed",
+        origin="KAFKA-8836, KIP-497",
+        rule="the mark counts the larger of the committed and the proposed set",
+        breaks=("I4", "I3", "I21"),
+        edits=(
+            Edit(
+                STATE,
+                "        extra = tuple(b for b in self.pending_isr",
+                "        if self.pending_isr.kind is IsrKind.SHRINK:\n"
+                "            return self.pending_isr.in_sync_replicas\n"
+                "        extra = tuple(b for b in self.pending_isr",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B18b",
+        title="a proposed joiner does not count until it is confirmed",
+        origin="KAFKA-8836, KIP-497",
+        rule="the mark counts the larger of the committed and the proposed set",
+        breaks=("I4", "I3", "I21"),
+        edits=(
+            Edit(
+                HIGH_WATERMARK,
+                "    counted = state.maximal_in_sync_replicas\n",
+                "    counted = state.in_sync_replicas\n",
+            ),
+            Edit(
+                HIGH_WATERMARK,
+                "        elif remote.log_end_offset is None or not remote.eligible or not in_lag_limits(state, remote, "
+                "now_ms):\n            continue\n",
+                "        else:\n            continue\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B19",
+        title="a LeaderAndIsr frees the slot of a proposal that is still on its way",
+        origin="KAFKA-12686",
+        rule="one proposal is in flight; its slot is freed by its reply alone",
+        breaks=("I8", "I36"),
+        edits=(
+            Edit(
+                ISR,
+                "    state.pending_isr = None\n    state.shrink_waits_for_sync = None\n    state.partition_epoch",
+                "    state.pending_isr = None\n    state.proposal_in_flight = None\n"
+                "    state.shrink_waits_for_sync = None\n    state.partition_epoch",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B20a",
+        title="an answer with the version that one has is called stale",
+        origin="KAFKA-12751",
+        rule="an equal version is an answer, too: nothing had to change",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                ISR,
+                "        if mine and event.partition_epoch >= state.partition_epoch:",
+                "        if mine and event.partition_epoch > state.partition_epoch:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B20b",
+        title="the slot is freed after the proposal was repeated",
+        origin="KAFKA-14010",
+        rule="first the slot is free, then the proposal is sent again",
+        breaks=("I36", "I38"),
+        edits=(
+            Edit(
+                ISR,
+                "    state.proposal_in_flight = None\n"
+                "    pending = state.pending_isr\n"
+                "    if pending is None or pending.proposal_id != event.proposal_id or not state.is_leader:\n",
+                "    pending = state.pending_isr\n"
+                "    if pending is None or pending.proposal_id != event.proposal_id or not state.is_leader:\n"
+                "        state.proposal_in_flight = None\n",
+            ),
+            Edit(
+                ISR,
+                "    elif event.error_code not in OUTCOME_UNKNOWN:\n"
+                "        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)\n",
+                "    elif event.error_code not in OUTCOME_UNKNOWN:\n"
+                "        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)\n"
+                "    state.proposal_in_flight = None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B20c",
+        title="nobody recomputes the mark when a shrink is confirmed",
+        origin="KAFKA-13091",
+        rule="a confirmed set moves the mark, also without traffic",
+        breaks=("I36", "I37"),
+        edits=(
+            Edit(
+                ISR,
+                "    refuse_waiters_below_minimum(state, effects)\n"
+                "    advance_high_watermark(state, now_ms, effects)  # also without traffic (KAFKA-13091)\n",
+                "    refuse_waiters_below_minimum(state, effects)\n",
+            ),
+            Edit(
+                ISR,
+                "        maybe_expand(state, event.now_ms, effects)\n"
+                "        advance_high_watermark(state, event.now_ms, effects)\n",
+                "        maybe_expand(state, event.now_ms, effects)\n",
             ),
         ),
     ),

@@ -1,6 +1,20 @@
-"""Where a follower cuts its log, and which answers of which leader epoch count."""
+"""Where a follower cuts its log, and which answers of which leader epoch count: B01 to B03, B06 to B09, B13, B15."""
 
 from tests.mutants.mutant import CannotApply, Edit, Mutant
+
+FOLLOWER = "broker.replication.follower"
+LEADER = "broker.replication.leader"
+REPLICA = "broker.replication.replica"
+
+FETCH_WITHOUT_ASKING = Edit(
+    FOLLOWER,
+    '        _truncate(state, state.high_watermark, "high-watermark rule", effects)\n    _align(state, effects)\n',
+    '        _truncate(state, state.high_watermark, "high-watermark rule", effects)\n'
+    "    state.phase = Fetching()\n"
+    "    report_end(state, effects)\n",
+)
+"""Following begins with a fetch, as in KIP-595, and the question comes only after a diverging answer. Harmless on its
+own: the check of the fetch finds what differs. It makes diverging answers common, which B11 and B13 are about."""
 
 MUTANTS = (
     Mutant(
@@ -11,13 +25,174 @@ MUTANTS = (
         breaks=("I3", "I19", "I21", "I32"),
         edits=(
             Edit(
-                "broker.replication.follower",
+                FOLLOWER,
                 "    if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:\n"
                 '        _truncate(state, state.high_watermark, "high-watermark rule", effects)\n'
                 "    _align(state, effects)\n",
                 '    _truncate(state, state.high_watermark, "high-watermark rule", effects)\n'
                 "    _align(state, effects)\n",
             ),
+        ),
+    ),
+    Mutant(
+        name="B02",
+        title="equal ends are taken for equal logs",
+        origin="KAFKA-1211, KIP-101 scenario 2",
+        rule="logs are compared by (epoch, end offset), not by their length",
+        breaks=("I16", "I2", "I22"),
+        edits=(
+            Edit(
+                LEADER,
+                "    if last_fetched_epoch is not None:\n",
+                "    if last_fetched_epoch is not None and fetch_offset > state.log_end_offset:\n",
+            ),
+            Edit(
+                LEADER,
+                "    found = state.epoch_history.end_offset_for(epoch, state.log_end_offset)\n"
+                "    return (ErrorCode.NONE, None, None) if",
+                "    found = None if epoch is None else (epoch, state.log_end_offset)\n"
+                "    return (ErrorCode.NONE, None, None) if",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B03",
+        title="the epoch that the leader names is not looked at",
+        origin="KAFKA-6361, KIP-279",
+        rule="the leader names its largest epoch not above the asked one; a follower without it cuts and asks again",
+        breaks=("I16", "I7"),
+        edits=(
+            Edit(FOLLOWER, "    if my_epoch != event.epoch:\n", "    if my_epoch > event.epoch:\n"),
+            Edit(
+                FOLLOWER,
+                "        if my_epoch > event.epoch:  # nothing at or below the leader's epoch is left here\n"
+                "            return min(event.end_offset, my_end, log_end), None\n"
+                "        return min(my_end, log_end), my_epoch\n",
+                "        return min(event.end_offset, my_end, log_end), None\n",
+            ),
+            Edit(
+                LEADER,
+                "        if epoch < last_fetched_epoch or end_offset < fetch_offset:\n",
+                "        if end_offset < fetch_offset:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B06",
+        title="an epoch is entered in the history at the first append only",
+        origin="KAFKA-7415",
+        rule="a leader enters (epoch, log end) before it serves anything, also if it never appends",
+        breaks=("I13", "I7", "I16"),
+        edits=(
+            Edit(
+                REPLICA,
+                "    if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):\n"
+                "        effects.append(ev.WriteEpochHistory(sync=True))\n",
+                "",
+            ),
+            Edit(
+                LEADER,
+                "    state.log_end_offset = event.end_offset\n",
+                "    assert state.leader_epoch is not None\n"
+                "    state.epoch_history.assign(state.leader_epoch, event.base_offset)\n"
+                "    state.log_end_offset = event.end_offset\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B07",
+        title="a new epoch of the same leader does not align anew",
+        origin="KAFKA-7164",
+        rule="every new leader epoch redoes the truncation: another may have led in between",
+        breaks=("I7", "I16", "I36"),
+        edits=(
+            Edit(
+                REPLICA,
+                "    elif same_reign and state.role is Role.FOLLOWER and not isinstance(state.phase, Halted):\n"
+                "        state.partition_epoch = event.partition_epoch\n",
+                "    elif event.leader_id == state.leader_id and state.role is Role.FOLLOWER:\n"
+                "        state.leader_epoch = event.leader_epoch\n"
+                "        state.partition_epoch = event.partition_epoch\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B08a",
+        title="a late answer about an epoch's end counts in a later epoch",
+        origin="KAFKA-8012, 13207, 7786",
+        rule="an answer counts only under the leader epoch that its question was asked in",
+        breaks=("I32", "I19", "I16"),
+        edits=(
+            Edit(
+                FOLLOWER,
+                "    return state.role is not Role.FOLLOWER or leader_epoch != state.leader_epoch\n",
+                "    return state.role is not Role.FOLLOWER\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B08b",
+        title="a late refusal of an older epoch halts the follower",
+        origin="KAFKA-8012, 13207, 7786",
+        rule="a refusal, too, counts only under the epoch that was asked in",
+        breaks=("I36", "I38"),
+        edits=(
+            Edit(
+                FOLLOWER,
+                "    if _is_stale(state, event.leader_epoch) or state.phase != AskingEpochEnd(event.asked_epoch):\n"
+                "        return\n",
+                "    if event.error_code is ErrorCode.FENCED_LEADER_EPOCH and state.role is Role.FOLLOWER:\n"
+                "        _on_error(state, event.error_code, effects)\n"
+                "    if _is_stale(state, event.leader_epoch) or state.phase != AskingEpochEnd(event.asked_epoch):\n"
+                "        return\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B09",
+        title="nothing to cut, so the history keeps its empty epoch",
+        origin="KAFKA-10706",
+        rule="a cut at or behind the log's end still cuts the history of epochs",
+        breaks=("I13", "I36"),
+        edits=(
+            Edit(
+                FOLLOWER,
+                "    is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))\n",
+                "    if end_offset >= state.log_end_offset:\n"
+                "        return\n"
+                "    is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B13",
+        title="the mark of a diverging answer is adopted before the cut",
+        origin="KAFKA-14704",
+        rule="a diverging answer cuts, and leaves the mark alone",
+        breaks=("I22", "I11", "I32"),
+        edits=(
+            FETCH_WITHOUT_ASKING,
+            Edit(
+                FOLLOWER,
+                "        _align(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
+                "        _follow_marks(state, event.high_watermark, event.log_start_offset, effects)\n"
+                "        _align(state, effects)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B15",
+        title="out of range always starts anew at the leader's start",
+        origin="KAFKA-2143, 7414",
+        rule="ahead of the leader: cut to its end; behind its start: start anew; otherwise keep the log and go on",
+        breaks=("I32", "I20"),
+        edits=(
+            Edit(
+                FOLLOWER,
+                "    if event.log_end_offset < state.log_end_offset:\n        message",
+                "    if False:\n        message",
+            ),
+            Edit(FOLLOWER, "    elif event.log_start_offset > state.log_end_offset:\n", "    else:\n"),
         ),
     ),
 )

@@ -1,0 +1,315 @@
+"""Who is in sync: answers of the controller, eligibility, incarnations, lag, and what min.insync.replicas promises."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+ANSWERS = (
+    Mutant(
+        name="B21",
+        title="the retry of an applied AlterPartition is refused",
+        origin="KAFKA-14144",
+        rule="a wish that is fulfilled already succeeds, whatever version it carries (6)",
+        breaks=("I36", "I38"),
+        edits=(
+            Edit(
+                "controller.alter_partition",
+                "    if _is_fulfilled(current, broker_id, wish):\n        return success(partition, current)\n"
+                "    if wish.partition_epoch != current.partition_epoch:\n",
+                "    if wish.partition_epoch == current.partition_epoch and _is_fulfilled(current, broker_id, wish):\n"
+                "        return success(partition, current)\n"
+                "    if wish.partition_epoch != current.partition_epoch:\n",
+            ),
+            # and nobody tells the leader again: either of the two would heal the other's absence
+            Edit(
+                "controller.broker_requests",
+                "if verdict.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):",
+                "if verdict.error_code == ErrorCode.FENCED_LEADER_EPOCH:",
+            ),
+        ),
+    ),
+)
+
+ELIGIBILITY = (
+    Mutant(
+        name="B23a",
+        title="a broker that is shutting down is taken back into the ISR",
+        origin="KAFKA-13916, KAFKA-14140, KIP-841",
+        rule="who is shutting down is not eligible: the controller judges it, and the leader does not ask (6)",
+        breaks=("I34",),
+        edits=(
+            Edit(
+                "controller.alter_partition",
+                "    if broker_id in state.shutting_down and broker_id != current.leader:\n        return False\n",
+                "",
+            ),
+            Edit("broker.replication.isr", "        and remote.eligible\n", ""),
+        ),
+        schedule=Schedule("in_sync_replicas:shutting_down_follower_fetches"),
+    ),
+    Mutant(
+        name="B23b",
+        title="the high watermark waits for a replica that may not join",
+        origin="KAFKA-15021",
+        rule="the mark waits for a replica outside the ISR only if that one is eligible (2)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.replication.high_watermark",
+                "remote.log_end_offset is None or not remote.eligible or not in_lag_limits",
+                "remote.log_end_offset is None or not in_lag_limits",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:acknowledged_after_a_shutdown"),
+    ),
+    Mutant(
+        name="B24a",
+        title="the controller takes a joiner of an earlier incarnation",
+        origin="KAFKA-14139, KAFKA-15221, KIP-903",
+        rule="a joiner must be registered under the broker epoch that fetched (6, stricter rule 1)",
+        breaks=("I31", "I6", "I21"),
+        edits=(
+            Edit(
+                "controller.alter_partition",
+                "    return state.is_registered_as(broker_id, member.broker_epoch)\n",
+                "    return True\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_judges"),
+    ),
+    Mutant(
+        name="B24b",
+        title="position and broker epoch of a joiner come from two looks",
+        origin="KAFKA-15221, KIP-903",
+        rule="the epoch that is proposed is the one whose fetch proved the position",
+        breaks=("I31", "I6", "I21"),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "        remote.eligible = registered is not None and remote.broker_epoch in (None, registered)\n",
+                "        remote.broker_epoch = registered\n        remote.eligible = registered is not None\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_judges"),
+    ),
+)
+
+COMMITTED = (
+    Mutant(
+        name="B25",
+        title="the high watermark goes on below min.insync.replicas",
+        origin="KAFKA-15583, KIP-966",
+        rule="below min.insync.replicas the mark stands still (2)",
+        breaks=("I3", "I19", "I22"),
+        edits=(
+            Edit(
+                "broker.replication.high_watermark",
+                "    if len(state.in_sync_replicas) < state.effective_min_insync_replicas:\n        return\n"
+                "    candidate = state.vote\n",
+                "    candidate = state.vote\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:last_replica_standing"),
+    ),
+    Mutant(
+        name="B26",
+        title="the leader's view of its followers is empty for a moment",
+        origin="KAFKA-10301",
+        rule="what the leader knows of its followers changes in one step: the mark is never computed without them",
+        breaks=("I4", "I3", "I21"),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "    old = state.remotes\n    state.remotes = {}\n",
+                "    old = state.remotes\n    state.remotes = {}\n"
+                "    if not reset:\n        advance_high_watermark(state, event.now_ms, effects)\n",
+            ),
+            Edit(
+                "broker.replication.replica",
+                "def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: bool) -> None:",
+                "def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: bool, effects=None) -> None:"
+                "\n    effects = [] if effects is None else effects",
+            ),
+            Edit(
+                "broker.replication.replica",
+                "    _set_remotes(state, event, reset=False)\n",
+                "    _set_remotes(state, event, reset=False, effects=effects)\n",
+            ),
+        ),
+    ),
+)
+
+LAG = (
+    Mutant(
+        name="B27a",
+        title="lag is counted in messages",
+        origin="KAFKA-1546",
+        rule="lag is time, not messages (2)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.replication.high_watermark",
+                "    return now_ms - remote.last_caught_up_ms <= state.config.replica_lag_time_max_ms\n",
+                "    return state.log_end_offset - (remote.log_end_offset or 0) <= 50\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:steady_load_over_a_slow_link"),
+    ),
+    Mutant(
+        name="B27b",
+        title="caught up is only who is at the end at this instant",
+        origin="KAFKA-4485",
+        rule="who reached the end as it was at its previous fetch was caught up then (2)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    elif event.fetch_offset >= remote.leader_end_at_last_fetch:\n"
+                "        remote.last_caught_up_ms = max(remote.last_caught_up_ms, remote.last_fetch_ms)\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:steady_load_over_a_slow_link"),
+    ),
+    Mutant(
+        name="B27c",
+        title="an idle follower at the end falls out",
+        origin="KAFKA-7152",
+        rule="a follower at the leader's end is never behind (2)",
+        breaks=("I36", "I37"),
+        edits=(
+            Edit(
+                "broker.replication.high_watermark",
+                "    if remote.log_end_offset == state.log_end_offset:\n        return True\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B27d",
+        title="any fetch counts as caught up",
+        origin="KAFKA-1546",
+        rule="a follower that asks again and again for the same offset is stuck, and leaves the ISR (2)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    if event.fetch_offset >= state.log_end_offset:\n        remote.last_caught_up_ms = max(",
+                "    if True:\n        remote.last_caught_up_ms = max(",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:follower_stuck_but_fetching"),
+    ),
+)
+
+SETS = (
+    Mutant(
+        name="B28a",
+        title="the last member leaves the ISR, too",
+        origin="KAFKA-708",
+        rule="with nobody live the ISR stays as it is, so it is never empty (6, 9)",
+        breaks=("I9", "I28", "I36"),
+        edits=(
+            Edit(
+                "controller.election",
+                '    return _change(state, partition, before, None, members, f"{reason}; no in-sync replica is live")',
+                '    return _change(state, partition, before, None, present, f"{reason}; no in-sync replica is live")',
+            ),
+        ),
+    ),
+    Mutant(
+        name="B28b",
+        title="members that are no replicas any more stay in the ISR",
+        origin="KAFKA-9672",
+        rule="strangers to the assignment count as out of sync (6)",
+        breaks=("I9", "I34"),
+        edits=(
+            Edit(
+                "controller.election",
+                "    members = [each for each in assignment if each in before.in_sync_replicas]\n"
+                "    present = [each for each in members",
+                "    members = list(before.in_sync_replicas)\n    present = [each for each in members",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:another_tool_changes_the_assignment"),
+    ),
+    Mutant(
+        name="B28c",
+        title="the fetch of a broker that is no replica makes state for it",
+        origin="KAFKA-13837",
+        rule="an unknown replica gets an error to be tried again, and no state is made for it (4)",
+        breaks=("I9", "I36"),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "        return FetchRefused(ErrorCode.UNKNOWN_LEADER_EPOCH)\n    known = remote.broker_epoch\n",
+                "        remote = state.remotes[event.replica_id] = RemoteReplica()\n    known = remote.broker_epoch\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:stranger_fetches"),
+    ),
+)
+
+MINIMUM = (
+    Mutant(
+        name="B29a",
+        title="acks=all is appended though too few are in sync",
+        origin="KAFKA-1555",
+        rule="acks=all with too few in sync: NOT_ENOUGH_REPLICAS, and nothing is appended (3)",
+        breaks=("I24",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    if event.acks == ACKS_ALL and len(state.in_sync_replicas) < state.effective_min_insync_replicas:\n",
+                "    if False:\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:too_few_in_sync"),
+    ),
+    Mutant(
+        name="B29b",
+        title="who waits is not told that the ISR fell below the minimum",
+        origin="KAFKA-1555",
+        rule="too few when it completes: NOT_ENOUGH_REPLICAS_AFTER_APPEND at once (3, stricter rule 5)",
+        breaks=("I24",),
+        edits=(
+            Edit(
+                "broker.replication.high_watermark",
+                "    effects.extend(_after_append(state, waiter) for waiter in state.waiters)\n"
+                "    state.waiters.clear()\n\n\ndef refuse_all_waiters",
+                "\n\ndef refuse_all_waiters",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:shrink_between_append_and_acknowledgement"),
+    ),
+    Mutant(
+        name="B29c",
+        title="the minimum applies to acks=1",
+        origin="KAFKA-1555",
+        rule="min.insync.replicas speaks of acks=all only (3)",
+        breaks=("I24",),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "    if event.acks == ACKS_ALL and len(state.in_sync_replicas)",
+                "    if len(state.in_sync_replicas)",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:too_few_in_sync"),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*ANSWERS, *ELIGIBILITY, *COMMITTED, *LAG, *SETS, *MINIMUM)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = (
+    CannotApply(
+        name="B22",
+        title="the verdict of a deposed controller is trusted",
+        origin="KAFKA-14154",
+        reason=(
+            "a leader learns of a later epoch or version only from a LeaderAndIsr or an AlterPartition answer, which in "
+            "the same message names the later controller, and it asks nobody else from then on; and a controller whose "
+            "session may be over answers NOT_CONTROLLER by its own clock before any judgement (`ControllerService."
+            "is_active`). So no request that knows more than its controller can reach `judge`; that check stays as a "
+            "second fence"
+        ),
+    ),
+)

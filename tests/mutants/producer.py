@@ -1,0 +1,69 @@
+"""Idempotence: what a broker remembers of a producer, and what a retry is told."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="B40a",
+        title="only the last batch of a producer is remembered",
+        origin="KAFKA-5494",
+        rule="the last five batches are remembered: a retry is answered with its first offsets (3, 10)",
+        breaks=("I25", "I21"),
+        edits=(
+            Edit(
+                "broker.replication.producer_state",
+                "            batches = (*state.batches[1 - BATCHES_REMEMBERED :], batch)\n",
+                "            batches = (batch,)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B40b",
+        title="followers do not learn producers from what they copy",
+        origin="KAFKA-5494",
+        rule="whoever reads the batches in order knows the producers: followers, too (10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.partition",
+                "        self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n",
+                "        known = self.log.producers.copy()\n"
+                "        self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n"
+                "        self.state.producers = self.log.producers = known\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B40c",
+        title="producers of cut batches stay known",
+        origin="KAFKA-5494",
+        rule="a cut takes its producers' batches out of what is remembered (10)",
+        breaks=("I21", "I25"),
+        edits=(
+            Edit(
+                "broker.log.partition_log",
+                "        snapshot_offset, self.producers = self.snapshots.newest(end)\n"
+                "        for header in self._headers(snapshot_offset or 0):\n"
+                "            self.producers.update(header)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B40d",
+        title="a duplicate is acknowledged at once",
+        origin="KAFKA-5494",
+        rule="a retry is answered with its first offsets, for acks=all once the mark covers them (3)",
+        breaks=("I21", "I24"),
+        edits=(
+            Edit(
+                "broker.replication.leader",
+                "        _answer_when_safe(state, event.token, event.acks, verdict.base_offset, verdict.last_offset + 1, "
+                "effects)\n",
+                "        effects.append(AnswerProduce(token=event.token, base_offset=verdict.base_offset))\n",
+            ),
+        ),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()
