@@ -24,6 +24,7 @@ COMMANDS = {
         "minibroker.commands.verifiable_consumer:verifiable_consumer",
         "Read records; one JSON event a line.",
     ),
+    "scenario": ("minibroker.commands.scenario:scenario", "Tell a story of replication, step by step."),
     "audit": ("minibroker.commands.audit:audit", "Prove from the files that the replicas agree."),
 }
 

@@ -67,6 +67,16 @@ def _content(storage: Storage, path: str) -> bytes | None:
         return None
 
 
+def sync_all(storage: Storage) -> None:
+    """Everything on this disk is on stable storage now."""
+    nodes: list[DirectoryNode | FileNode] = [storage.root]
+    while nodes:
+        node = nodes.pop()
+        node.sync()
+        if isinstance(node, DirectoryNode):
+            nodes += node.entries.values()
+
+
 def export(storage: Storage, directory: Path) -> None:
     """Write a broker's log directory, as it is on the simulated disk, to a real one."""
     for path, content in _files(storage.find_directory(LOG_DIRECTORY), ""):

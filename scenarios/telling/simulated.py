@@ -17,7 +17,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
-from minibroker.scenarios.telling.disks import read_disk
+from minibroker.scenarios.telling.disks import read_disk, sync_all
 from minibroker.scenarios.telling.rows import Row
 from minibroker.scenarios.telling.said import letter
 from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage, StoryFailed
@@ -101,7 +101,6 @@ class SimulatedStage(Stage):
         await producer.partitions_for(TOPIC)
 
     async def checkpointed(self) -> None:
-        """The audit judges up to the marks on disk: they are written now and then."""
         await asyncio.sleep(CHECKPOINTED_SECONDS)
 
     def true_state(self) -> PartitionState:
@@ -166,14 +165,16 @@ class SimulatedStage(Stage):
             found = [await delivery for delivery in deliveries]
         except MinibrokerError as error:
             sending.error = "no answer in time" if error.code is None else error.code.name
-            self.note(f"producer: {sending.name} failed: {sending.error}")
+            sending.outcome = f"producer: {sending.name} failed: {sending.error}"
+            self.note(sending.outcome)
             return
         assert found[0].offset is not None
         sending.offset = found[0].offset
         if acks == "all":
             self.acknowledged += [(sending.offset + i, value) for i, value in enumerate(sending.values)]
         at = f"offset {sending.offset}" if len(found) == 1 else f"offsets {sending.offset} to {found[-1].offset}"
-        self.note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")
+        sending.outcome = f"producer: {sending.name} acknowledged at {at} (acks={acks})"
+        self.note(sending.outcome)
 
     async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
         try:
@@ -220,6 +221,11 @@ class SimulatedStage(Stage):
 
     async def resume(self, broker: str) -> None:
         self.world.resume(self.machine(broker))
+
+    def sync_disk(self, *brokers: str) -> None:
+        """The kernel writes back what is in its cache, as it does when it likes."""
+        for broker in brokers:
+            sync_all(self.world.machine(self.machine(broker)).storage)
 
     async def stop_zookeeper(self) -> None:
         self.world.zookeeper.stop()

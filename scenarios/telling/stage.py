@@ -50,6 +50,8 @@ class Sending:
         """Of the first, once acknowledged."""
         self.error: str | None = None
         """The error's name, once it failed for good."""
+        self.outcome = ""
+        """The same as a note."""
 
     @property
     def name(self) -> str:
@@ -133,12 +135,28 @@ class Stage(ABC):
         """Let so much time pass."""
 
     @abstractmethod
+    async def checkpointed(self) -> None:
+        """Wait until every broker has written its high watermarks to their checkpoint: a restart begins with them."""
+
+    @abstractmethod
     async def look(self) -> list[Row]:
         """A row for each replica."""
 
     @abstractmethod
     async def produce(self, *values: str, acks: Acks = "all") -> Sending:
         """Hand one batch to the producer; the outcome becomes a note, and `settled` waits for it."""
+
+    async def write(self, *values: str, acks: Acks = "all", batch_records: int = 1) -> None:
+        """Produce batch after batch, each acknowledged before the next. Raises StoryFailed."""
+        sendings = []
+        for first in range(0, len(values), batch_records):
+            sending = await self.settled(await self.produce(*values[first : first + batch_records], acks=acks))
+            if sending.error is not None:
+                raise StoryFailed(f"{sending.name} was not acknowledged: {sending.error}")
+            sendings.append(sending)
+        if len(sendings) > 1:
+            self._notes = [note for note in self._notes if note not in {sending.outcome for sending in sendings}]
+            self.note(f"producer: {values[0]}..{values[-1]} acknowledged (acks={acks})")
 
     @abstractmethod
     async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:

@@ -14,6 +14,19 @@ from minibroker.broker.replication.state import TruncationRule
 if TYPE_CHECKING:
     from minibroker.scenarios.telling.stage import Stage
 
+__all__ = [
+    "BOTH_RULES",
+    "HIGH_WATERMARK",
+    "LEADER_EPOCH",
+    "TOPIC",
+    "Act",
+    "Cast",
+    "Ending",
+    "Page",
+    "Story",
+    "TruncationRule",
+]
+
 TOPIC = "story"
 LEADER_EPOCH, HIGH_WATERMARK = TruncationRule.LEADER_EPOCH, TruncationRule.HIGH_WATERMARK
 BOTH_RULES = (LEADER_EPOCH, HIGH_WATERMARK)

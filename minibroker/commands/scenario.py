@@ -1,0 +1,109 @@
+"""`minibroker scenario list` and `scenario run`: the stories of replication, told step by step."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    LazyGroup,
+    WrongUsage,
+    json_option,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from minibroker.scenarios.telling.stage import Step
+    from minibroker.scenarios.telling.story import Act, Story, TruncationRule
+
+COMMANDS = {
+    "list": ("minibroker.commands.scenario:list_stories", "Name the stories."),
+    "run": ("minibroker.commands.scenario:run", "Play a story and audit its disks."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def scenario() -> None:
+    """Tell a story of replication, step by step, on simulated brokers.
+
+    They are the real broker, controller and client in one process and in virtual time, with control over every message.
+    docs/scenarios/ has a page for each story.
+    """
+
+
+@click.command("list")
+@json_option
+def list_stories(as_json: bool) -> int:
+    """Name the stories."""
+    from minibroker.scenarios.catalogue import all_stories
+
+    stories = all_stories()
+    if as_json:
+        for story in stories:
+            rules = [rule.value for rule in story.rules]
+            acts = [{"name": act.name, "title": act.title, "live": act.live} for act in story.acts]
+            print_json({"name": story.name, "title": story.title, "truncation": rules, "acts": acts})
+        return EXIT_FINE
+    rows = [(story.name, "both" if len(story.rules) > 1 else "either", story.title) for story in stories]
+    print_table(("NAME", "TRUNCATION", "STORY"), rows)
+    return EXIT_FINE
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--truncation",
+    type=click.Choice(["leader-epoch", "high-watermark"]),
+    default="leader-epoch",
+    show_default=True,
+    help="How a follower cuts its log when it begins to follow; high-watermark is what Kafka did before 0.11.",
+)
+@click.option("--step", "by_step", is_flag=True, help="Wait for a key after each step.")
+@json_option
+def run(name: str, truncation: str, by_step: bool, as_json: bool) -> int:
+    """Play a story and audit its disks.
+
+    Exit code 0 if it went as it is told under this rule, the expected loss included; 10 if not.
+    """
+    from minibroker.scenarios.catalogue import NoSuchStory, story
+    from minibroker.scenarios.telling.story import TruncationRule
+
+    try:
+        found = story(name)
+    except NoSuchStory as error:
+        raise WrongUsage(str(error)) from None
+    rule = TruncationRule(truncation)
+    if rule not in found.rules:
+        told = ", ".join(each.value for each in found.rules)
+        raise WrongUsage(f"{name} is told under --truncation {told}: the rule makes no difference to it")
+    reached = [_play(found, act, rule, by_step, as_json) for act in found.acts]
+    return EXIT_FINE if all(reached) else EXIT_FOUND_WRONG
+
+
+def _play(story: "Story", act: "Act", rule: "TruncationRule", by_step: bool, as_json: bool) -> bool:
+    from minibroker.scenarios.telling import slides
+    from minibroker.scenarios.telling.performance import perform
+
+    on_terminal = sys.stdout.isatty()
+
+    def show(step: "Step") -> None:
+        if as_json:
+            print_json(slides.step_as_json(step))
+        else:
+            slides.print_slide(step, on_terminal)
+        if by_step:
+            click.pause("-- a key for the next step --", err=True)
+
+    if as_json:
+        print_json(slides.act_as_json(story, act, rule))
+    else:
+        slides.print_heading(story, act, rule)
+    performance = perform(act, rule, show)
+    if as_json:
+        print_json(slides.ending_as_json(performance))
+    else:
+        slides.print_ending(performance)
+    return performance.reached_its_end

@@ -1,0 +1,32 @@
+"""All stories by name, in the order in which to read them."""
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from minibroker.scenarios.telling.story import Story
+
+NAMES = (
+    "two-rounds",
+    "loss",
+    "divergence",
+    "epochs",
+)
+
+
+class NoSuchStory(Exception):
+    """One sentence with what was probably meant."""
+
+
+def story(name: str) -> Story:
+    """Raises NoSuchStory."""
+    if name not in NAMES:
+        near = get_close_matches(name, NAMES, n=1)
+        meant = f"did you mean '{near[0]}'?" if near else "`minibroker scenario list` names all"
+        raise NoSuchStory(f"there is no story '{name}'; {meant}")
+    found = import_module(f"minibroker.scenarios.{name.replace('-', '_')}").STORY
+    assert isinstance(found, Story)
+    return found
+
+
+def all_stories() -> list[Story]:
+    return [story(name) for name in NAMES]

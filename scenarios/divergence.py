@@ -1,0 +1,116 @@
+"""Two replicas hold different records at one offset, for ever."""
+
+from minibroker.scenarios.telling.rows import Shows
+from minibroker.scenarios.telling.simulated import SimulatedStage
+from minibroker.scenarios.telling.stage import Stage
+from minibroker.scenarios.telling.story import BOTH_RULES, Act, Cast, Ending, Page, Story
+
+SESSIONS_ENDED_SECONDS = 10.0
+"""ZooKeeper then knows that nobody is alive."""
+
+
+async def play_unclean(stage: Stage) -> Ending:
+    await stage.write("m0", acks=1)
+    await stage.until(A=Shows(hw=1), B=Shows(leo=1, hw=1))
+    stage.hold("A", "B")
+    stage.hold("B", "A")
+    await stage.write("m1", acks=1)
+    await stage.tell(
+        "m0 is on A and B. Then B can no longer reach A and leaves the ISR. m1 is on A alone; with"
+        " min.insync.replicas=1 that is committed.",
+        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A", records="m0 m1"),
+        B=Shows(leo=1, hw=1, records="m0"),
+    )
+    await stage.checkpointed()
+    await stage.kill("A")
+    await stage.tell(
+        "A dies. No in-sync replica is left, and unclean.leader.election.enable=true: B leads, in epoch 1, from"
+        " offset 1.",
+        B=Shows(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
+    )
+    stage.release("A", "B")
+    stage.release("B", "A")
+    return await _end(stage, epoch=1)
+
+
+async def play_power(stage: SimulatedStage) -> Ending:
+    await stage.write("m0", acks=1)
+    await stage.until(A=Shows(hw=1), B=Shows(leo=1, hw=1))
+    stage.sync_disk("A", "B")
+    await stage.write("m1", acks=1)
+    await stage.until(A=Shows(hw=2), B=Shows(leo=2, hw=2))
+    await stage.checkpointed()
+    stage.sync_disk("A")
+    await stage.tell(
+        "m0 and m1 are on A and B, both in the ISR. A's kernel has written both to the disk, B's only m0.",
+        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="AB", records="m0 m1"),
+        B=Shows(leo=2, hw=2, records="m0 m1"),
+    )
+    await stage.cut_power("A", "B", "C")
+    await stage.tell(
+        "The power fails for all brokers at once, the controller included. What B had not synced is gone.",
+        A=Shows(role="dead", records="m0 m1"),
+        B=Shows(role="dead", records="m0"),
+    )
+    await stage.wait(SESSIONS_ENDED_SECONDS)
+    await stage.start("B", "C")
+    await stage.tell(
+        "B is back first. It is in the ISR, and no replica that ran on without a restart is alive: B leads, from"
+        " offset 1.",
+        B=Shows(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
+    )
+    return await _end(stage, epoch=1)
+
+
+async def _end(stage: Stage, epoch: int) -> Ending:
+    await stage.write("m2", acks=1)
+    await stage.tell(
+        "The producer sends m2 to B, which puts it at offset 1.",
+        B=Shows(leo=2, hw=2, records="m0 m2"),
+    )
+    await stage.checkpointed()
+    await stage.start("A")
+    if stage.by_epoch:
+        await stage.tell(
+            "A returns and asks where epoch 0 ended. B answers: at 1. A cuts m1 and fetches m2: both logs are the same."
+            " m1 is lost, though it was acknowledged to a producer that asked for no more than acks=1.",
+            A=Shows(role="follower", epoch=epoch, leo=2, hw=2, epochs=[(0, 0), (epoch, 1)], records="m0 m2"),
+            B=Shows(leo=2, hw=2, isr="AB", records="m0 m2"),
+        )
+        return Ending(moral="Both logs are the same: the epochs tell where A's history and B's parted.")
+    await stage.tell(
+        "A returns with HW 2, cuts its log there, that is nothing, and fetches from offset 2. Its LEO is B's LEO, so it"
+        " joins the ISR. Offset 1 is m1 on A and m2 on B, for ever.",
+        A=Shows(role="follower", epoch=epoch, leo=2, hw=2, records="m0 m1"),
+        B=Shows(leo=2, hw=2, isr="AB", records="m0 m2"),
+    )
+    await stage.write("m3", acks=1)
+    await stage.tell(
+        "m3 follows on both, and nobody ever looks at offset 1 again.",
+        A=Shows(leo=3, hw=3, records="m0 m1 m3"),
+        B=Shows(leo=3, hw=3, records="m0 m2 m3"),
+    )
+    return Ending(
+        moral="What a consumer reads at offset 1 depends on who leads: the HW cannot tell two histories apart.",
+        findings=("diverged-below-high-watermark",),
+    )
+
+
+UNCLEAN = Cast(
+    replicas="AB",
+    controller="C",
+    settings={"replica.lag.time.max.ms": "2000"},
+    configs={"unclean.leader.election.enable": "true"},
+)
+POWER = Cast(replicas="AB", controller="C")
+
+STORY = Story(
+    name="divergence",
+    title="Cutting at the high watermark leaves two histories at one offset",
+    acts=(
+        Act(name="unclean", title="B leads by an unclean election", cast=UNCLEAN, play=play_unclean, live=True),
+        Act(name="power", title="B leads after it lost its unsynced tail", cast=POWER, play=play_power),
+    ),
+    rules=BOTH_RULES,
+    page=Page(story="", rule="", source=""),
+)

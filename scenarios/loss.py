@@ -1,0 +1,105 @@
+"""An acknowledged record is lost when followers cut their logs at the high watermark."""
+
+from minibroker.scenarios.telling.rows import Shows
+from minibroker.scenarios.telling.stage import Stage
+from minibroker.scenarios.telling.story import BOTH_RULES, Act, Cast, Ending, Page, Story
+
+
+async def play(stage: Stage) -> Ending:
+    await stage.write("m0")
+    await stage.tell(
+        "A leads in epoch 0. m0 is on all three, committed, and everybody knows.",
+        A=Shows(role="leader", epoch=0, leo=1, hw=1, isr="ABC"),
+        B=Shows(leo=1, hw=1),
+        C=Shows(leo=1, hw=1),
+    )
+    stage.hold("B", "A")
+    m1 = await stage.produce("m1")
+    await stage.until(A=Shows(leo=2), B=Shows(leo=2), C=Shows(leo=2))
+    stage.hold("A", "B")
+    stage.release("B", "A")
+    await stage.settled(m1)
+    await stage.tell(
+        "m1 is on all three and acknowledged: HW 2 at A. The reply that would tell B of HW 2 gets lost: B's HW is 1.",
+        A=Shows(leo=2, hw=2, remote={"B": 2, "C": 2}),
+        B=Shows(leo=2, hw=1, records="m0 m1"),
+        C=Shows(leo=2, hw=2),
+    )
+    await stage.checkpointed()
+    await stage.kill("C")
+    if stage.by_epoch:
+        await _goes_well(stage)
+        return Ending(moral="B kept m1, because it asked where epoch 0 had ended instead of trusting its own HW.")
+    await _goes_wrong(stage)
+    return Ending(
+        moral="m1 was acknowledged, and is gone everywhere: B trusted its HW, and a HW is always old news.",
+        findings=("acked-missing",),
+    )
+
+
+async def _goes_well(stage: Stage) -> None:
+    await stage.tell(
+        "C dies and leaves the ISR: epoch 1 begins at A. B is to follow anew, and asks A where epoch 0 ended."
+        " Nothing gets from A to B yet. B cuts nothing.",
+        A=Shows(role="leader", epoch=1, leo=2, hw=2, isr="AB", epochs=[(0, 0), (1, 2)]),
+        B=Shows(role="follower", epoch=1, leo=2, hw=1, records="m0 m1"),
+    )
+    await stage.kill("A")
+    await stage.tell(
+        "A dies before B has fetched. B is in the ISR, so it leads, in epoch 2, from offset 2.",
+        B=Shows(role="leader", epoch=2, leo=2, isr="B", epochs=[(0, 0), (2, 2)], records="m0 m1"),
+    )
+    stage.release("A", "B")
+    await stage.start("A")
+    await stage.tell(
+        "A returns and asks B where its latest epoch, 1, ended. B knows epoch 0, up to 2: A's empty entry (1, 2) is"
+        " dropped, and no record is cut.",
+        A=Shows(role="follower", epoch=2, leo=2, hw=2, epochs=[(0, 0)], records="m0 m1"),
+        B=Shows(leo=2, hw=2, isr="AB"),
+    )
+    await stage.start("C")
+    await stage.tell(
+        "C returns, too. m1 is at offset 1 on all three.",
+        A=Shows(records="m0 m1"),
+        B=Shows(leo=2, hw=2, isr="ABC", records="m0 m1"),
+        C=Shows(role="follower", leo=2, hw=2, records="m0 m1"),
+    )
+
+
+async def _goes_wrong(stage: Stage) -> None:
+    await stage.tell(
+        "C dies and leaves the ISR: epoch 1 begins at A. B is to follow anew, and cuts its log at its HW: m1 is gone"
+        " from B, and nothing gets from A to B yet.",
+        A=Shows(role="leader", epoch=1, leo=2, hw=2, isr="AB"),
+        B=Shows(role="follower", epoch=1, leo=1, hw=1, records="m0"),
+    )
+    await stage.kill("A")
+    await stage.tell(
+        "A dies before B has fetched m1 again. B is in the ISR, so it leads, in epoch 2, from offset 1.",
+        B=Shows(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)], records="m0"),
+    )
+    stage.release("A", "B")
+    await stage.start("A")
+    await stage.tell(
+        "A returns and follows B. Its HW is 2, but B's log ends at 1: A cuts m1, too.",
+        A=Shows(role="follower", epoch=2, leo=1, records="m0"),
+        B=Shows(leo=1, hw=1, isr="AB"),
+    )
+    await stage.start("C")
+    await stage.tell(
+        "C returns and cuts it as well. m1 was acknowledged with acks=all, and nobody holds it any more.",
+        A=Shows(records="m0"),
+        B=Shows(leo=1, hw=1, isr="ABC", records="m0"),
+        C=Shows(role="follower", leo=1, records="m0"),
+    )
+
+
+CAST = Cast(brokers="ABCD", replicas="ABC", controller="D", min_insync_replicas=2)
+
+STORY = Story(
+    name="loss",
+    title="Cutting at the high watermark loses an acknowledged record",
+    acts=(Act(cast=CAST, play=play, live=True),),
+    rules=BOTH_RULES,
+    page=Page(story="", rule="", source=""),
+)

@@ -1,0 +1,197 @@
+"""How a story looks: headings, one slide a step, the verdict; for a terminal, for a file, and as JSON.
+
+Owns: the words around the table. In plain text a star follows each cell that is new; on a terminal it stands out.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from minibroker.scenarios.telling.performance import Performance
+from minibroker.scenarios.telling.rows import HEADER, Row
+from minibroker.scenarios.telling.stage import Step
+from minibroker.scenarios.telling.story import HIGH_WATERMARK, Act, Story, TruncationRule
+
+WIDTH = 110
+INDENT = "   "
+START_COLUMN = HEADER.index("START")
+NUMBERS = frozenset({"EPOCH", "START", "LEO", "HW"})
+NEW = " *"
+LEGEND = (
+    "LEO: log end offset, the offset of the next record. HW: high watermark, the first offset that a consumer may not"
+    " read. Remote LEO: what the leader knows of a follower's LEO, ? before its first fetch. A star: new."
+)
+RULE_IN_WORDS = {
+    "leader-epoch": "a follower asks where its last epoch ended, and cuts there",
+    "high-watermark": "a follower cuts at its HW, as before Kafka 0.11: teaching only",
+}
+
+
+def heading(story: Story, act: Act, rule: TruncationRule) -> list[str]:
+    """What stands above the slides of an act."""
+    cast = act.cast
+    replicas = " ".join(cast.replicas)
+    others = [broker for broker in cast.brokers if broker not in cast.replicas]
+    lines = [f"{story.name}: {story.title}"]
+    if act.title:
+        lines.append(f"Act '{act.name}': {act.title}")
+    lines.append(f"truncation rule {rule.value}: {RULE_IN_WORDS[rule.value]}")
+    lines.append(
+        f"replicas on {replicas} (broker 1 is A); "
+        + (f"{' '.join(others)} holds none; " if others else "")
+        + f"min.insync.replicas={cast.min_insync_replicas}"
+        + "".join(f"; {name}={value}" for name, value in {**cast.settings, **cast.configs}.items())
+    )
+    if act.patched:
+        lines.append(f"Changed for this act alone: {act.patched}")
+    return [line for text in (*lines, LEGEND) for line in textwrap.wrap(text, WIDTH)]
+
+
+def slide(step: Step) -> list[str]:
+    """One step as plain text."""
+    first, rest = f"{step.number}. ", INDENT
+    lines = textwrap.wrap(step.sentence, WIDTH, initial_indent=first, subsequent_indent=rest)
+    for note in step.notes:
+        lines += textwrap.wrap(note, WIDTH, initial_indent=f"{INDENT}- ", subsequent_indent=f"{INDENT}  ")
+    return [*lines, "", *(INDENT + line for line in _table(step)), ""]
+
+
+def _table(step: Step) -> list[str]:
+    columns = shown_columns(step.rows)
+    changed = set(step.changed)
+    body = [
+        [
+            (cell or "-") + (NEW if (row.broker, column) in changed else "")
+            for column, cell in enumerate(row.cells())
+            if column in columns
+        ]
+        for row in step.rows
+    ]
+    lines = [[HEADER[column] for column in columns], *body]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def shown_columns(rows: Sequence[Row]) -> list[int]:
+    """Where every log starts at 0 nobody needs to read so."""
+    trimmed = any(row.log_start_offset for row in rows)
+    return [column for column in range(len(HEADER)) if column != START_COLUMN or trimmed]
+
+
+def ending(performance: Performance) -> list[str]:
+    """The audit's verdict and the moral."""
+    verdict = performance.verdict
+    text = [
+        f"audit of the disks: {verdict.outcome}" + (f" ({', '.join(verdict.findings)})" if verdict.findings else "")
+    ]
+    text += [f"  {sentence}" for sentence in verdict.sentences]
+    if performance.ending is not None:
+        text.append(f"moral: {performance.ending.moral}")
+    text.append("as it is told" if performance.problem is None else f"NOT as it is told: {performance.problem}")
+    return [line for each in text for line in textwrap.wrap(each, WIDTH, subsequent_indent="    ")]
+
+
+# --------------------------------------------------------------------------------------------------------------- JSON
+def act_as_json(story: Story, act: Act, rule: TruncationRule) -> dict[str, Any]:
+    return {"event": "act", "story": story.name, "act": act.name, "title": story.title, "truncation": rule.value}
+
+
+def step_as_json(step: Step) -> dict[str, Any]:
+    return {
+        "event": "step",
+        "number": step.number,
+        "at_seconds": step.at_seconds,
+        "sentence": step.sentence,
+        "notes": list(step.notes),
+        "replicas": [_row_as_json(row) for row in step.rows],
+        "changed": [[broker, HEADER[column].lower()] for broker, column in step.changed],
+    }
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    return {
+        "broker": row.broker,
+        "role": row.role,
+        "leader_epoch": row.leader_epoch,
+        "log_start_offset": row.log_start_offset,
+        "log_end_offset": row.log_end_offset,
+        "high_watermark": row.high_watermark,
+        "remote_ends": row.remote_ends,
+        "isr": list(row.isr),
+        "pending_isr": list(row.pending_isr),
+        "epoch_file": [list(entry) for entry in row.epoch_file],
+        "records": list(row.records),
+    }
+
+
+def ending_as_json(performance: Performance) -> dict[str, Any]:
+    return {
+        "event": "verdict",
+        "audit": performance.verdict.outcome,
+        "findings": list(performance.verdict.findings),
+        "sentences": list(performance.verdict.sentences),
+        "moral": None if performance.ending is None else performance.ending.moral,
+        "reached_its_end": performance.reached_its_end,
+        "problem": performance.problem,
+        "trace_hash": performance.trace_hash,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- terminal
+def plain_lines(story: Story, act: Act, rule: TruncationRule, performance: Performance) -> Iterator[str]:
+    """A whole act, for a file or a page."""
+    yield from heading(story, act, rule)
+    yield ""
+    for step in performance.steps:
+        yield from slide(step)
+    yield from ending(performance)
+
+
+def print_heading(story: Story, act: Act, rule: TruncationRule) -> None:
+    first, *rest = heading(story, act, rule)
+    click.secho(first, bold=True)
+    for line in rest:
+        wrong = rule is HIGH_WATERMARK and line.startswith("truncation rule")
+        click.secho(line, fg="yellow" if wrong else None, dim=not wrong)
+    click.echo()
+
+
+def print_slide(step: Step, on_terminal: bool) -> None:
+    """On a terminal what is new stands out, otherwise it is marked."""
+    if not on_terminal:
+        click.echo("\n".join(slide(step)))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console, columns, changed = Console(highlight=False), shown_columns(step.rows), set(step.changed)
+    console.print(Text(f"{step.number}. {step.sentence}", style="bold cyan"))
+    for note in step.notes:
+        console.print(Text(f"{INDENT}- {note}", style="dim"))
+    table = Table(box=None, pad_edge=True, padding=(0, 1, 0, 1))
+    for column in columns:
+        table.add_column(HEADER[column], justify="right" if HEADER[column] in NUMBERS else "left")
+    for row in step.rows:
+        style = "dim" if row.role == "dead" else "green" if row.role.startswith("leader") else ""
+        cells = [
+            Text(cell or "-", style="bold black on yellow" if (row.broker, column) in changed else style)
+            for column, cell in enumerate(row.cells())
+            if column in columns
+        ]
+        table.add_row(*cells)
+    console.print(table)
+    console.print()
+
+
+def print_ending(performance: Performance) -> None:
+    for line in ending(performance):
+        if line.startswith("audit"):
+            click.secho(line, fg="green" if not performance.verdict.findings else "red")
+        elif line.startswith("moral"):
+            click.secho(line, bold=True)
+        else:
+            click.secho(line, fg="red" if line.startswith("NOT") else None)
+    click.echo()
