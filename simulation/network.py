@@ -17,7 +17,9 @@ from typing import Any
 
 import msgspec
 
+from minibroker.protocol.messages import ApiKey
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, Transport
+from minibroker.simulation.gates import UNLIMITED, Action, Gate, Match, responses
 from minibroker.simulation.loop import WORLD, VirtualLoop
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import Trace
@@ -52,6 +54,12 @@ class Fabric:
         self.latency = Latency()
         self.slow_links: dict[tuple[str, str], float] = {}
         """Extra seconds from one machine to another."""
+        self.bandwidth: dict[tuple[str, str], float] = {}
+        """Bytes per second from one machine to another, for all connections together; others are as fast as light."""
+        self._busy_until: dict[tuple[str, str], float] = {}
+        self.gates: tuple[Gate, ...] = ()
+        self.cuts_frames = False
+        """From the first gate on, whole frames are cut from what arrives."""
         self._known: set[str] = set()
         self._powered_off: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
@@ -89,6 +97,45 @@ class Fabric:
     def heal_all(self) -> None:
         for source, target in sorted(self._cut):
             self.heal(source, target)
+        self.slow_links.clear()
+        self.bandwidth.clear()
+        for gate in self.gates:
+            gate.release()
+        self.gates = ()
+
+    def hold(
+        self, source: str | None = None, target: str | None = None, match: Match | None = None, times: int = UNLIMITED
+    ) -> Gate:
+        """Hold back frames from one machine to another (None: any) until the gate is released."""
+        return self._gate(Gate(source, target, match, Action.HOLD, times))
+
+    def drop_frames(
+        self, source: str | None = None, target: str | None = None, match: Match | None = None, times: int = UNLIMITED
+    ) -> Gate:
+        """Lose frames, each with its connection: both ends see a reset."""
+        return self._gate(Gate(source, target, match, Action.DROP, times))
+
+    def count_frames(
+        self, source: str | None = None, target: str | None = None, match: Match | None = None, times: int = UNLIMITED
+    ) -> Gate:
+        """Let frames pass and remember them."""
+        return self._gate(Gate(source, target, match, Action.PASS, times))
+
+    def lose_replies(self, asker: str | None, answerer: str | None, *apis: ApiKey, times: int = 1) -> Gate:
+        """A request is carried out, and its reply lost with the connection: its sender repeats it."""
+        return self.drop_frames(answerer, asker, responses(*apis), times)
+
+    def _gate(self, gate: Gate) -> Gate:
+        self.cuts_frames = True
+        self.gates = (*(other for other in self.gates if not other.is_open), gate)
+        return gate
+
+    def half_open(self, one: str, other: str) -> int:
+        """One machine loses every connection to the other, which learns of it only when it sends something."""
+        ends = [end for end in self._ends.values() if end.host == one and end.peer.host == other and not end.is_gone]
+        for end in ends:
+            end.lose_for_this_end_only()
+        return len(ends)
 
     def reset_connections(self, one: str, other: str) -> int:
         """Break every connection between two machines, in the middle of a frame if one is under way."""
@@ -148,6 +195,16 @@ class Fabric:
             return latency.loopback
         seconds = latency.minimum - latency.extra_mean * math.log(1.0 - self.random.random())
         return seconds + self.slow_links.get((source, target), 0.0) if self.slow_links else seconds
+
+    def transmission(self, source: str, target: str, length: int) -> float:
+        """Seconds until the last byte has left, on a link of limited bandwidth: after all that was sent before."""
+        rate = self.bandwidth.get((source, target))
+        if rate is None:
+            return 0.0
+        now = self.loop.time()
+        free_at = max(now, self._busy_until.get((source, target), now)) + length / rate
+        self._busy_until[source, target] = free_at
+        return free_at - now
 
     def new_serial(self) -> int:
         self._serial += 1
@@ -287,8 +344,8 @@ class Attempt:
             self._later(back, self._refuse, self._process.context)
             return
         fabric.trace.record("connected", source, f"{self._target}:{self._port}")
-        client = SimulatedTransport(fabric, self._process, source, self._own_port)
-        server = SimulatedTransport(fabric, listener.process, listener.host, listener.port)
+        client = SimulatedTransport(fabric, self._process, source, self._own_port, is_client=True)
+        server = SimulatedTransport(fabric, listener.process, listener.host, listener.port, is_client=False)
         client.peer, server.peer = server, client
         fabric.add(client)
         fabric.add(server)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minibroker.runtime.ports import Buffer
+from minibroker.simulation.gates import Action, FrameCutter
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import checksum
 
@@ -31,12 +32,14 @@ ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 class Segment:
     """Bytes under way, not copied; or the end of the stream (`parts` None)."""
 
-    __slots__ = ("arrives_at", "length", "parts")
+    __slots__ = ("arrives_at", "length", "parts", "starts_write")
 
-    def __init__(self, arrives_at: float, parts: list[Buffer] | None, length: int) -> None:
+    def __init__(self, arrives_at: float, parts: list[Buffer] | None, length: int, starts_write: bool) -> None:
         self.arrives_at = arrives_at
         self.parts = parts
         self.length = length
+        self.starts_write = starts_write
+        """Its first byte is the first of a `write`, and so of a frame."""
 
 
 class SimulatedTransport:
@@ -45,13 +48,17 @@ class SimulatedTransport:
     peer: "SimulatedTransport"
     protocol: asyncio.BufferedProtocol
 
-    def __init__(self, fabric: "Fabric", process: Process, host: str, port: int) -> None:
+    def __init__(self, fabric: "Fabric", process: Process, host: str, port: int, is_client: bool) -> None:
         self._fabric = fabric
         self._loop = fabric.loop
         self.serial = fabric.new_serial()
         self.process = process
         self.host = host
         self.port = port
+        self.is_client = is_client
+        self.cutter: FrameCutter | None = None
+        self._is_held = False
+        """A gate holds the next frame for this end."""
         self.is_gone = False
         """No longer in its kernel: closed, reset, killed, or without power."""
         self._opened = False
@@ -64,6 +71,8 @@ class SimulatedTransport:
         self._ended = False
         self._buffer: deque[Buffer] = deque()
         self._buffer_bytes = 0
+        self._is_behind = False
+        """Since the window was full, segments may begin in the middle of a write."""
         self._high = HIGH_WATER_BYTES
         self._low = HIGH_WATER_BYTES // 4
         self._writer_paused = False
@@ -115,9 +124,10 @@ class SimulatedTransport:
         if parts:
             self._buffer_bytes -= length
             self.unread_by_peer += length
-            self._send_segment(parts, length)
+            self._send_segment(parts, length, not self._is_behind)
+        self._is_behind = bool(self._buffer)
 
-    def _send_segment(self, parts: list[Buffer] | None, length: int) -> None:
+    def _send_segment(self, parts: list[Buffer] | None, length: int, starts_write: bool = True) -> None:
         peer, fabric = self.peer, self._fabric
         if peer.is_gone:
             if fabric.is_up(peer.host):
@@ -125,10 +135,12 @@ class SimulatedTransport:
                 self.lose_soon(ConnectionResetError("connection reset by peer"), round_trip)
             return
         arrives_at = self._loop.time() + fabric.delay(self.host, peer.host)
+        if fabric.bandwidth:
+            arrives_at += fabric.transmission(self.host, peer.host, length)
         pipe = peer._pipe
         if pipe and pipe[-1].arrives_at > arrives_at:
             arrives_at = pipe[-1].arrives_at
-        pipe.append(Segment(arrives_at, parts, length))
+        pipe.append(Segment(arrives_at, parts, length, starts_write))
         self._loop.call_at(arrives_at, peer.pump, context=peer.process.context)
 
     def _room_again(self) -> None:
@@ -151,22 +163,63 @@ class SimulatedTransport:
     def pump(self) -> None:
         """Take what has arrived and hand it to the protocol."""
         now = self._loop.time()
-        while self._pipe and self._pipe[0].arrives_at <= now and not self.is_gone and self._opened:
+        pipe = self._pipe
+        while pipe and pipe[0].arrives_at <= now and not self.is_gone and self._opened and not self._is_held:
             if not self._fabric.is_open(self.peer.host, self.host):
                 return  # heal() pumps again
-            segment = self._pipe.popleft()
+            segment = pipe.popleft()
             if segment.parts is None:
                 self._ended = True
+                self._unread += self.cutter.rest() if self.cutter is not None else b""
             else:
                 data = b"".join(segment.parts)
                 self._fabric.trace.record("net", self.peer.host, self.host, len(data), checksum(data))
-                self._unread += data
+                self._arrive(data, segment.starts_write)
         self._read()
+
+    def _arrive(self, data: bytes, starts_write: bool) -> None:
+        if self._fabric.cuts_frames and self.cutter is None and starts_write:
+            self.cutter = FrameCutter(self)
+        if self.cutter is None:
+            self._unread += data
+        else:
+            self.cutter.add(data)
+            self._pass_gates(self.cutter)
+
+    def _pass_gates(self, cutter: FrameCutter) -> None:
+        passed, verdict = cutter.take(self._fabric.gates)
+        self._unread += passed
+        self._is_held = verdict is Action.HOLD
+        if verdict is Action.DROP:
+            self.lose_frames()
+
+    def go_on(self) -> None:
+        """The gate is open again."""
+        self._loop.call_soon(self._go_on, context=self.process.context)
+
+    def _go_on(self) -> None:
+        if self.cutter is not None and not self.is_gone:
+            self._pass_gates(self.cutter)
+            self.pump()
+
+    def lose_frames(self) -> None:
+        """What waits at a gate, and all behind it, is lost with the connection."""
+        for side in (self, self.peer):
+            side._is_held = False
+            side._pipe.clear()
+            side.cutter = None
+            side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
+
+    def lose_for_this_end_only(self) -> None:
+        """Half open: the peer learns of it when it sends something."""
+        self.vanish()
+        self._loop.call_soon(self._lose, ConnectionResetError("connection reset"), context=self.process.context)
 
     def pump_some(self) -> None:
         """Before a reset: a part of what is under way arrives, cut anywhere."""
-        if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone:
+        if self._pipe and self._pipe[0].parts is not None and self._opened and not self.is_gone and not self._is_held:
             data = b"".join(self._pipe[0].parts)
+            self._unread += self.cutter.rest() if self.cutter is not None else b""
             self._unread += data[: self._fabric.random.randrange(len(data) + 1)]
             self._pipe.clear()
             self._loop.call_soon(self._read, context=self.process.context)
@@ -248,7 +301,8 @@ class SimulatedTransport:
             self._loop.call_at(when, self._lose_when_told, error, context=self.process.context)
 
     def _lose_when_told(self, error: Exception | None) -> None:
-        if not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host:
+        is_cut = not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host
+        if is_cut or self._is_held:
             self.lose_soon(error, RESEND_SECONDS)
         else:
             self._lose(error)
