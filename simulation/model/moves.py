@@ -1,0 +1,326 @@
+"""What can happen next in a small world: the steps that a state allows, by name, and what each of them does.
+
+Owns: the vocabulary of steps, `(verb, broker, ...)`, which is also the language of the printed stories; what each costs
+of the budget; and the promise within which bytes may be lost. Refuses to decide for replicas and controllers, to judge,
+and to search.
+
+A fetch, a question and their answers are one step unless they are held up: a message in between that nobody held up
+differs in nothing from one that came a step later (each replica handles one thing at a time).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from minibroker.broker.replication.state import AskingEpochEnd, AskingLeaderEnds, Fetching
+from minibroker.simulation.model import office
+from minibroker.simulation.model.office import Office
+from minibroker.simulation.model.replica import Replica, Stimulus
+from minibroker.simulation.model.world import State, World, put
+
+Move: TypeAlias = tuple[str | int, ...]
+"""(verb, broker, words and numbers...)"""
+
+
+def enabled(world: World, state: State) -> Iterator[Move]:
+    """What may happen in this state; nothing beyond the last epoch of the scenery."""
+    if world.at_bound(state):
+        return
+    for broker_id in world.brokers:
+        replica = world.replica(state, broker_id)
+        if replica.is_running:
+            yield from _of_replica(world, state, replica)
+        else:
+            yield ("start", broker_id)
+    yield from _of_control(world, state)
+    yield from _of_held(state)
+
+
+def perform(world: World, state: State, move: Move) -> State:
+    """The state after a step. Raises Broken."""
+    return world.settle(_VERBS[str(move[0])](world, state, *move[1:]))
+
+
+# ------------------------------------------------------------------------------------------------------ which there are
+def _of_replica(world: World, state: State, replica: Replica) -> Iterator[Move]:
+    broker_id, core = replica.broker_id, replica.state
+    has = {kind for kind, left in zip(world.kinds, state.budget, strict=True) if left}
+    if core.is_leader and not core.fenced:
+        if "records" in has:
+            yield ("produce", broker_id)
+        if "lags" in has:
+            yield ("lag", broker_id)
+    is_following = core.phase is not None and replica.broker_epoch and core.leader_id is not None
+    if is_following and world.replica(state, core.leader_id or 0).is_running:
+        yield from _of_follower(replica, has)
+    if state.pending[broker_id - 1] and world.office_of(state).epoch_of(broker_id) == replica.broker_epoch:
+        yield ("tell", broker_id)
+        if "twice" in has:
+            yield ("tell", broker_id, "twice")
+        if "late" in has:
+            yield ("tell", broker_id, "late")
+    if not replica.broker_epoch:
+        yield ("register", broker_id)
+    elif not _hangs_by_a_thread(world, state):
+        if "kills" in has:
+            yield ("kill", broker_id)
+        if "expiries" in has:
+            yield ("expire", broker_id)
+        if "losses" in has and _may_lose(world, state, replica):
+            for keep in range(core.synced_end_offset, len(replica.log) + 1):
+                yield ("lose", broker_id, keep)
+
+
+def _of_follower(replica: Replica, has: set[str]) -> Iterator[Move]:
+    phase, broker_id = replica.state.phase, replica.broker_id
+    if isinstance(phase, Fetching):
+        yield ("fetch", broker_id)
+        if "late" in has:
+            yield ("fetch", broker_id, "late")
+            yield ("fetch", broker_id, "reply-late")
+        if "lost" in has:
+            yield ("fetch", broker_id, "reply-lost")
+    elif isinstance(phase, AskingEpochEnd):
+        yield ("ask", broker_id)
+        if "late" in has:
+            yield ("ask", broker_id, "reply-late")
+    elif isinstance(phase, AskingLeaderEnds):
+        yield ("ask", broker_id)
+
+
+def _of_control(world: World, state: State) -> Iterator[Move]:
+    if _registrations(world, state) != world.office_of(state).brokers:
+        yield ("look",)
+    if world.left(state, "moves"):
+        yield ("rebalance",)
+    if world.left(state, "takeovers"):
+        yield ("takeover",)
+    for index in range(len(state.proposals)):
+        yield ("alter", index)
+        if state.old_office:
+            yield ("alter", index, "old-controller")
+        if world.left(state, "lost"):
+            yield ("alter", index, "lost")
+            yield ("alter", index, "reply-lost")
+        if world.left(state, "late"):
+            yield ("alter", index, "late")
+            yield ("alter", index, "reply-late")
+        if world.left(state, "twice"):
+            yield ("alter", index, "twice")
+
+
+def _of_held(state: State) -> Iterator[Move]:
+    for index in range(len(state.strays)):
+        yield ("arrive", index)
+    for index in range(len(state.late)):
+        yield ("deliver", index)
+
+
+# ---------------------------------------------------------------------------------------------------------- the promise
+def _hangs_by_a_thread(world: World, state: State) -> bool:
+    """Somebody lost bytes for which he still counts: until the controller has seen it nobody else may fall."""
+    for broker_id in world.brokers:
+        replica = world.replica(state, broker_id)
+        if replica.has_lost and world.office_of(state).starts_of(broker_id) not in (None, replica.starts):
+            return True
+    return False
+
+
+def _may_lose(world: World, state: State, replica: Replica) -> bool:
+    """Another in-sync replica keeps its bytes, in whatever set may yet be written; or all that counted was synced."""
+    truth, broker_id = world.truth(state), replica.broker_id
+    if broker_id not in truth.in_sync_replicas:
+        return True
+    others = set()
+    for member in truth.in_sync_replicas:
+        other = world.replica(state, member)
+        is_whole = truth.incarnation_of(member) == office.incarnation(other.starts)
+        if member != broker_id and other.is_running and other.broker_epoch and is_whole:
+            others.add(member)
+    if replica.state.config.min_insync_replicas == 1:  # a shrink under way may leave it alone, and nothing was synced
+        for asker, _, proposal in state.proposals:
+            if asker == broker_id:
+                others &= {member for member, _ in proposal[3]}
+        return bool(others)
+    core = replica.state
+    is_true_leader = core.is_leader and core.leader_epoch == truth.leader_epoch
+    is_safe_alone = truth.in_sync_replicas == (broker_id,) and is_true_leader
+    return bool(others) or (is_safe_alone and core.synced_end_offset == core.log_end_offset)
+
+
+# --------------------------------------------------------------------------------------------------- clients, followers
+def _produce(world: World, state: State, broker_id: int) -> State:
+    value = chr(ord("a") + world.scenery.budget["records"] - world.left(state, "records"))
+    return world.touch(world.spend(state, "records"), broker_id, ("produce", value))[0]
+
+
+def _fetch(world: World, state: State, broker_id: int, fate: str = "") -> State:
+    replica = world.replica(state, broker_id)
+    core = replica.state
+    assert core.leader_id is not None
+    end, last_epoch = core.log_end_offset, core.last_fetched_epoch
+    request = ("fetched", broker_id, replica.broker_epoch, core.leader_epoch, end, last_epoch)
+    if fate == "late":
+        return _hold(world, world.spend(state, "late"), core.leader_id, request)
+    state, reply = world.touch(state, core.leader_id, request)
+    return _answer(world, state, broker_id, reply, fate)
+
+
+def _ask(world: World, state: State, broker_id: int, fate: str = "") -> State:
+    core = world.replica(state, broker_id).state
+    assert core.leader_id is not None
+    question: Stimulus = ("ends?", core.leader_epoch)
+    if isinstance(core.phase, AskingEpochEnd):
+        question = ("epoch_end?", core.leader_epoch, core.phase.epoch)
+    _, reply = world.touch(state, core.leader_id, question)
+    return _answer(world, state, broker_id, reply, fate)
+
+
+def _answer(world: World, state: State, broker_id: int, reply: Stimulus | None, fate: str) -> State:
+    assert reply is not None
+    if fate == "reply-late":
+        return _hold(world, world.spend(state, "late"), broker_id, reply)
+    if fate == "reply-lost":
+        return world.spend(state, "lost")
+    return world.touch(state, broker_id, reply)[0]
+
+
+def _hold(world: World, state: State, receiver: int, stimulus: Stimulus) -> State:
+    held = {*state.late, (receiver, world.replica(state, receiver).starts, stimulus)}
+    return state._replace(late=tuple(sorted(held, key=repr)))
+
+
+def _deliver(world: World, state: State, index: int) -> State:
+    """What was held up arrives. The answer to a late fetch finds nobody who waits for it."""
+    receiver, _, stimulus = state.late[index]
+    state = state._replace(late=(*state.late[:index], *state.late[index + 1 :]))
+    return world.touch(state, receiver, stimulus)[0]
+
+
+def _lag(world: World, state: State, broker_id: int) -> State:
+    return world.touch(world.spend(state, "lags"), broker_id, ("lag",))[0]
+
+
+# ---------------------------------------------------------------------------------------------------------- controllers
+def _tell(world: World, state: State, broker_id: int, fate: str = "") -> State:
+    message = state.pending[broker_id - 1]
+    state = state._replace(pending=put(state.pending, broker_id, 0))
+    if fate:
+        state = world.stray(world.spend(state, fate), broker_id, message)
+    if fate == "late":
+        return state
+    return world.touch(state, broker_id, ("tell", *world.messages.values[message]))[0]
+
+
+def _arrive(world: World, state: State, index: int) -> State:
+    broker_id, broker_epoch, message = state.strays[index]
+    state = state._replace(strays=(*state.strays[:index], *state.strays[index + 1 :]))
+    if world.replica(state, broker_id).broker_epoch != broker_epoch:
+        return state
+    return world.touch(state, broker_id, ("tell", *world.messages.values[message]))[0]
+
+
+def _look(world: World, state: State) -> State:
+    registrations = _registrations(world, state)
+    return world.govern(state, ("look", registrations), office.look(registrations))[0]
+
+
+def _rebalance(world: World, state: State) -> State:
+    return world.govern(world.spend(state, "moves"), "rebalance", office.rebalance())[0]
+
+
+def _takeover(world: World, state: State) -> State:
+    """The next controller reads ZooKeeper; what the old one had queued is under way, or never arrives."""
+    state = world.spend(state, "takeovers")
+    before = world.office_of(state)
+    for broker_id in world.brokers:
+        if state.pending[broker_id - 1]:
+            state = world.stray(state, broker_id, state.pending[broker_id - 1])
+    after = Office(before.controller_epoch + 1, _registrations(world, state), before.leadership, before.assignment)
+    state = state._replace(
+        old_office=state.office, office=world.offices.add(after), pending=tuple(0 for _ in world.brokers)
+    )
+    return world.govern(state, "took over", office.took_over())[0]
+
+
+def _alter(world: World, state: State, index: int, fate: str = "") -> State:
+    """An AlterPartition request and its answer. What times out is asked again, though the first may still arrive."""
+    asker, broker_epoch, proposal = state.proposals[index]
+    rest = (*state.proposals[:index], *state.proposals[index + 1 :])
+    replica = world.replica(state, asker)
+    is_waiting = replica.is_running and replica.broker_epoch == broker_epoch
+    unanswered = ("unanswered", proposal[0])
+    if fate in ("late", "lost"):
+        state = world.spend(state, fate)
+        if fate == "lost":
+            state = state._replace(proposals=rest)
+        return world.touch(state, asker, unanswered)[0] if is_waiting else state
+    state = world.spend(state, "twice") if fate == "twice" else state._replace(proposals=rest)
+    event = office.asked(asker, broker_epoch, proposal)
+    name = ("asked", asker, broker_epoch, proposal)
+    state, decision = world.govern(state, name, event, by_old=fate == "old-controller")
+    answer = unanswered if decision.verdict is None else ("altered", proposal[0], *decision.verdict)
+    if not is_waiting:
+        return state
+    if fate == "reply-late":
+        return _hold(world, world.spend(state, "late"), asker, answer)
+    if fate == "reply-lost":
+        state, answer = world.spend(state, "lost"), unanswered
+    return world.touch(state, asker, answer)[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------- lives
+def _kill(world: World, state: State, broker_id: int) -> State:
+    return _end(world, world.spend(state, "kills"), broker_id, None)
+
+
+def _lose(world: World, state: State, broker_id: int, keep: int) -> State:
+    return _end(world, world.spend(state, "losses"), broker_id, keep)
+
+
+def _end(world: World, state: State, broker_id: int, keep: int | None) -> State:
+    return _registered(world, world.touch(state, broker_id, ("end", keep))[0], broker_id)
+
+
+def _revive(verb: str) -> Callable[[World, State, int], State]:
+    def perform_it(world: World, state: State, broker_id: int) -> State:
+        return _registered(world, world.touch(state, broker_id, (verb,))[0], broker_id)
+
+    return perform_it
+
+
+def _expire(world: World, state: State, broker_id: int) -> State:
+    state = world.touch(world.spend(state, "expiries"), broker_id, ("expire",))[0]
+    return _registered(world, state, broker_id)
+
+
+def _registered(world: World, state: State, broker_id: int) -> State:
+    """Its registration is what the process has."""
+    replica = world.replica(state, broker_id)
+    registered = list(state.registered)
+    registered[broker_id - 1] = (replica.broker_epoch, replica.starts)
+    return state._replace(registered=tuple(registered))
+
+
+def _registrations(world: World, state: State) -> tuple[office.Registration, ...]:
+    pairs = zip(world.brokers, state.registered, strict=True)
+    return tuple((broker_id, epoch, starts) for broker_id, (epoch, starts) in pairs if epoch)
+
+
+_VERBS: dict[str, Callable[..., State]] = {
+    "produce": _produce,
+    "fetch": _fetch,
+    "ask": _ask,
+    "deliver": _deliver,
+    "lag": _lag,
+    "tell": _tell,
+    "arrive": _arrive,
+    "look": _look,
+    "rebalance": _rebalance,
+    "takeover": _takeover,
+    "alter": _alter,
+    "kill": _kill,
+    "lose": _lose,
+    "start": _revive("start"),
+    "expire": _expire,
+    "register": _revive("register"),
+}

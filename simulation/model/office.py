@@ -1,0 +1,173 @@
+"""One controller's term in the small model: the real pure steps, and a write that succeeds or finds it deposed.
+
+Owns: what one controller does with one event, as a function of values. A decision and its write are one step: only
+another controller can come between them, and then the check of `/controller_epoch` in the write fails (I30), which is
+`may_write=False` here. Refuses to decide, to know replicas, and to keep queues.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from minibroker.controller import events as ce
+from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Leadership, LiveBroker, Topic
+from minibroker.controller.election import PartitionChange
+from minibroker.controller.instructions import LeaderAndIsr
+from minibroker.controller.steps import step
+from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
+from minibroker.protocol.messages import (
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionTopic,
+    BrokerState,
+)
+from minibroker.simulation.model.replica import Proposal
+
+PARTITION = TopicPartition("t", 0)
+
+Registration: TypeAlias = tuple[int, int, int]
+"""(broker id, broker epoch, incarnation)"""
+Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, ...]]
+"""A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
+Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
+"""A control request: (controller epoch of the sender, live brokers and their epochs, what to be)"""
+Verdict: TypeAlias = tuple[int, int, tuple[int, ...], int]
+"""The answer to AlterPartition: (error code, leader epoch, ISR, partition epoch)"""
+
+
+class Office(Struct, frozen=True):
+    """What one controller knows."""
+
+    controller_epoch: int
+    brokers: tuple[Registration, ...]
+    leadership: Leadership
+    assignment: tuple[int, ...]
+
+    def epoch_of(self, broker_id: int) -> int:
+        """The broker epoch it addresses that broker by; 0 if it knows none."""
+        return next((epoch for each, epoch, _ in self.brokers if each == broker_id), 0)
+
+    def starts_of(self, broker_id: int) -> int | None:
+        return next((starts for each, _, starts in self.brokers if each == broker_id), None)
+
+
+class Decision(Struct, frozen=True):
+    """What came of one event."""
+
+    office: Office
+    change: PartitionChange | None = None
+    """What was written, with its new version."""
+    sent: tuple[tuple[int, Message | None], ...] = ()
+    """None: what waits for this broker is dropped, for its registration has ended."""
+    verdict: Verdict | None = None
+    """None for a request that got no answer about its partition: the sender counts it as lost."""
+    is_deposed: bool = False
+
+
+class _Deposed(Exception):
+    """The write was refused: another controller is in office."""
+
+
+class _Term:
+    """One event under way."""
+
+    def __init__(self, office: Office, may_write: bool) -> None:
+        self.office, self.may_write = office, may_write
+        self.state = ClusterState(
+            settings=ControllerSettings(controller_id=1),
+            controller_epoch=office.controller_epoch,
+            brokers=_brokers(office.brokers),
+            topics={PARTITION.topic: Topic(topic_id="t", assignment={0: office.assignment})},
+            leaderships={PARTITION: office.leadership},
+        )
+        self.change: PartitionChange | None = None
+        self.sent: list[tuple[int, Message | None]] = []
+        self.verdict: Verdict | None = None
+
+    def happen(self, event: ce.Event) -> None:
+        for effect in step(self.state, event):
+            match effect:
+                case ce.WriteLeaderships(changes=(change,)):
+                    self.write(change)
+                case ce.Send():
+                    self.send(effect)
+                case ce.CloseChannel():
+                    self.sent.append((effect.broker_id, None))
+                case ce.Then():
+                    self.happen(effect.event)
+                case ce.Answer(response=AlterPartitionResponse(topics=[topic])):
+                    (result,) = topic.partitions
+                    self.verdict = (result.error_code, result.leader_epoch, tuple(result.isr), result.partition_epoch)
+
+    def write(self, change: PartitionChange) -> None:
+        if not self.may_write:
+            raise _Deposed
+        assert self.change is None, "one write in a step of this model"
+        assert change.before == self.office.leadership, "only the controller in office writes"
+        after = replace(change.after, partition_epoch=self.office.leadership.partition_epoch + 1)
+        self.change = replace(change, after=after)
+        self.happen(ce.LeadershipsWritten(written=(self.change,)))
+
+    def send(self, effect: ce.Send) -> None:
+        live = tuple((broker.id, broker.broker_epoch) for broker in effect.live_brokers)
+        orders = [each.content for each in effect.instructions if isinstance(each, LeaderAndIsr)]
+        order: Order | None = None
+        for content in orders:
+            leader, members = from_wire(content.leader), tuple(content.isr)
+            epochs = content.leader_epoch, content.partition_epoch
+            order = (content.controller_epoch, leader, *epochs, members, tuple(content.replicas))
+        self.sent.append((effect.broker_id, (self.office.controller_epoch, live, order)))
+
+
+def decide(office: Office, event: ce.Event, may_write: bool) -> Decision:
+    """Let one thing happen to a controller."""
+    term = _Term(office, may_write)
+    try:
+        term.happen(event)
+    except _Deposed:
+        return Decision(office, is_deposed=True)
+    brokers = tuple((b.broker_id, b.broker_epoch, int(b.incarnation_id)) for b in term.state.live_brokers())
+    after = Office(office.controller_epoch, brokers, term.state.leaderships[PARTITION], office.assignment)
+    return Decision(after, term.change, tuple(term.sent), term.verdict)
+
+
+def took_over() -> ce.Event:
+    return ce.TookOver()
+
+
+def rebalance() -> ce.Event:
+    return ce.RebalanceDue()
+
+
+def look(registered: tuple[Registration, ...]) -> ce.Event:
+    return ce.BrokersSeen(brokers=_brokers(registered))
+
+
+def asked(asker: int, broker_epoch: int, proposal: Proposal) -> ce.Event:
+    """An AlterPartition request, as the broker's sender makes it."""
+    _, leader_epoch, partition_epoch, members = proposal
+    data = AlterPartitionData(
+        partition_index=PARTITION.partition,
+        leader_epoch=leader_epoch,
+        new_isr_with_epochs=[
+            BrokerState(broker_id=each, broker_epoch=broker_epoch if each == asker else to_wire(epoch))
+            for each, epoch in members
+        ],
+        partition_epoch=partition_epoch,
+    )
+    topics = [AlterPartitionTopic(topic_name=PARTITION.topic, partitions=[data])]
+    request = AlterPartitionRequest(broker_id=asker, broker_epoch=broker_epoch, topics=topics)
+    return ce.AlterPartitionAsked(request_id=1, request=request)
+
+
+def incarnation(number: int) -> str:
+    return str(number)
+
+
+def _brokers(registered: tuple[Registration, ...]) -> dict[int, LiveBroker]:
+    return {
+        broker_id: LiveBroker(broker_id=broker_id, broker_epoch=epoch, incarnation_id=incarnation(starts))
+        for broker_id, epoch, starts in registered
+    }

@@ -1,0 +1,380 @@
+"""One broker's replica in the small model: the real pure core, a log as a tuple, and the few checks of its shell.
+
+Owns: what one replica does with one stimulus, as a function of values that is computed once and remembered. Decides
+nothing about replication: that is `broker.replication.replica.step`. Refuses to know the network and the controller.
+
+Time stands still at 0; that a follower was slow is a stimulus of its own (`lag`). So a time in the state is only
+'lately' or 'long ago', and two runs that differ in nothing else are one state.
+"""
+
+import copy
+from enum import Enum
+from functools import cache
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.epoch_history import EpochHistory
+from minibroker.broker.replication.high_watermark import NEVER_MS
+from minibroker.broker.replication.leader import FetchGranted, FetchRefused, answer_epoch_end, refuse_as_leader
+from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.broker.replication.replica import step, step_fetch
+from minibroker.broker.replication.state import ReplicaState, ReplicationConfig
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader
+
+NOW_MS = 0
+LAG_MS = 10
+
+Record: TypeAlias = tuple[int, str]
+"""(leader epoch, value)"""
+Stimulus: TypeAlias = tuple[Any, ...]
+"""(name, values...): what happens to a replica; hashable, so that its outcome can be remembered."""
+Proposal: TypeAlias = tuple[int, int, int, tuple[tuple[int, int | None], ...]]
+"""(proposal id, leader epoch, partition epoch, ((member, broker epoch), ...))"""
+
+
+class Replica(Struct, kw_only=True):
+    """One broker of the model. Never changed once it is in a catalogue."""
+
+    broker_id: int
+    state: ReplicaState
+    is_running: bool = True
+    broker_epoch: int = 1
+    """0: it has no registration."""
+    registrations: int = 1
+    starts: int = 1
+    """Its incarnation; a process that ended counts as the next one already."""
+    has_lost: bool = False
+    """It once lost a tail that it had not synced."""
+    controller_epoch: int = 0
+    image: tuple[tuple[int, int], ...] = ()
+    """Live brokers and their broker epochs, as the controller told."""
+    log: tuple[Record, ...] = ()
+    reports: dict[int, int] = {}
+    """Kept from outside for the judge: the end each follower reported to it under its present leader epoch."""
+
+
+class Outcome(Struct, frozen=True):
+    """What came of one stimulus."""
+
+    replica: Replica
+    reply: Stimulus | None = None
+    proposals: tuple[Proposal, ...] = ()
+    shown: tuple[Record, ...] = ()
+    """What was below its mark while it led; a step can raise the mark and end the leadership."""
+
+
+def fresh(config: ReplicationConfig, broker_id: int) -> Replica:
+    return Replica(broker_id=broker_id, state=ReplicaState(config=_config_of(config, broker_id)))
+
+
+def freeze(value: Any) -> Any:
+    """A hashable value that is equal for equal states."""
+    if isinstance(value, Struct):
+        return (type(value).__name__, *(freeze(getattr(value, name)) for name in value.__struct_fields__))
+    if isinstance(value, EpochHistory):
+        return tuple(value.entries)
+    if isinstance(value, ProducerStates):
+        return ()
+    if isinstance(value, dict):
+        return tuple((key, freeze(value[key])) for key in sorted(value))
+    if isinstance(value, list | tuple):
+        return tuple(freeze(each) for each in value)
+    return value.value if isinstance(value, Enum) else value
+
+
+def react(before: Replica, stimulus: Stimulus) -> Outcome:
+    """Let one thing happen to a replica. Raises AssertionError where the core's own checks do."""
+    name, *values = stimulus
+    if name in _READERS:
+        return Outcome(before, reply=_READERS[name](before, *values))
+    actor = _Actor(copy.deepcopy(before))
+    reply = _STIMULI[name](actor, *values)
+    return Outcome(actor.replica, reply, tuple(actor.proposals), actor.shown)
+
+
+class _Actor:
+    """A replica that is being changed, and what leaves it meanwhile."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.proposals: list[Proposal] = []
+        self.values: tuple[str, ...] = ()
+        self.shown: tuple[Record, ...] = ()
+
+    def handle(self, event: ev.Event) -> None:
+        epoch = self.replica.state.leader_epoch
+        effects = step(self.replica.state, event)
+        if self.replica.state.leader_epoch != epoch or not self.replica.state.is_leader:
+            self.replica.reports = {}
+        self.perform(effects)
+        self.note_mark()
+
+    def note_mark(self) -> None:
+        state = self.replica.state
+        if state.is_leader:
+            self.shown = max(self.shown, self.replica.log[: state.high_watermark], key=len)
+
+    def perform(self, effects: list[ev.Effect]) -> None:
+        replica = self.replica
+        for effect in effects:
+            match effect:
+                case ev.AppendBatch():
+                    replica.log += ((effect.leader_epoch, effect.token),)
+                    self.handle(
+                        ev.BatchAppended(
+                            token=effect.token,
+                            acks=effect.acks,
+                            base_offset=effect.base_offset,
+                            end_offset=effect.base_offset + 1,
+                            now_ms=NOW_MS,
+                        )
+                    )
+                case ev.AppendFetched():
+                    epochs = (batch.partition_leader_epoch for batch in effect.batches)
+                    replica.log += tuple(zip(epochs, self.values, strict=True))
+                    self.handle(
+                        ev.FetchedAppended(
+                            batches=effect.batches,
+                            high_watermark=effect.high_watermark,
+                            log_start_offset=effect.log_start_offset,
+                        )
+                    )
+                case ev.TruncateTo(end_offset=end) | ev.ResetTo(offset=end):
+                    replica.log = replica.log[:end]
+                    self.handle(ev.LogTruncated(log_start_offset=0, log_end_offset=len(replica.log)))
+                case ev.ProposeIsr():
+                    epochs_of = effect.new_isr_with_epochs
+                    self.proposals.append((effect.proposal_id, effect.leader_epoch, effect.partition_epoch, epochs_of))
+        if replica.state.config.min_insync_replicas > 1 and any(isinstance(each, ev.SyncLog) for each in effects):
+            self.handle(ev.Synced(end_offset=replica.state.log_end_offset, now_ms=NOW_MS))
+
+
+# -------------------------------------------------------------------------------------------------------- what is asked
+def _epoch_end(replica: Replica, leader_epoch: int, epoch: int) -> Stimulus:
+    code, found, end = answer_epoch_end(replica.state, leader_epoch, epoch)
+    return ("epoch_end", leader_epoch, epoch, int(code), found, end)
+
+
+def _leader_ends(replica: Replica, leader_epoch: int) -> Stimulus:
+    code = refuse_as_leader(replica.state) or ErrorCode.NONE
+    return ("ends", leader_epoch, int(code), replica.state.log_end_offset)
+
+
+_READERS: dict[str, Any] = {"epoch_end?": _epoch_end, "ends?": _leader_ends}
+
+
+# --------------------------------------------------------------------------------------------------- what happens to it
+def _on_tell(actor: _Actor, controller_epoch: int, live: tuple[tuple[int, int], ...], order: Stimulus | None) -> None:
+    """A control request that its broker epoch lets pass: metadata first, then the role (`MetadataImage.admit`)."""
+    replica = actor.replica
+    if controller_epoch < replica.controller_epoch:
+        return
+    replica.controller_epoch = controller_epoch
+    if live != replica.image:
+        replica.image = live
+        if replica.state.is_leader:
+            actor.handle(ev.BrokersChanged(eligible=dict(live), now_ms=NOW_MS))
+    if order is not None:
+        leadership_epoch, leader, leader_epoch, partition_epoch, members, assignment = order
+        actor.handle(
+            ev.LeaderAndIsrReceived(
+                now_ms=NOW_MS,
+                controller_epoch=leadership_epoch,
+                leader_id=leader,
+                leader_epoch=leader_epoch,
+                partition_epoch=partition_epoch,
+                in_sync_replicas=members,
+                assignment=assignment,
+            )
+        )
+
+
+def _on_produce(actor: _Actor, value: str) -> None:
+    actor.handle(ev.ProduceReceived(token=value, acks=1, header=_header(0, -1)))
+
+
+def _on_fetched(
+    actor: _Actor, follower: int, broker_epoch: int, leader_epoch: int, offset: int, last_epoch: int | None
+) -> Stimulus:
+    """A follower's fetch; whether it may join is read from the image, as the shell does."""
+    replica = actor.replica
+    is_own_epoch = leader_epoch == replica.state.leader_epoch and replica.state.is_leader
+    verdict, effects = step_fetch(
+        replica.state,
+        ev.FollowerFetched(
+            now_ms=NOW_MS,
+            replica_id=follower,
+            broker_epoch=broker_epoch,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=last_epoch,
+            eligible=dict(replica.image).get(follower) == broker_epoch,
+        ),
+    )
+    if is_own_epoch and isinstance(verdict, FetchGranted):
+        replica.reports = {**replica.reports, follower: offset}
+    actor.perform(effects)
+    actor.note_mark()
+    if isinstance(verdict, FetchRefused):
+        is_diverging = verdict.diverging is not None
+        mark = replica.state.high_watermark if is_diverging else None
+        return ("reply", leader_epoch, offset, int(verdict.error_code), mark, is_diverging, (), ())
+    records = replica.log[offset : verdict.end_offset]
+    return ("reply", leader_epoch, offset, 0, verdict.high_watermark, False, records, replica.log[:offset])
+
+
+def _on_reply(
+    actor: _Actor,
+    leader_epoch: int,
+    offset: int,
+    code: int,
+    mark: int | None,
+    is_diverging: bool,
+    records: tuple[Record, ...],
+    _prefix: tuple[Record, ...],
+) -> None:
+    actor.values = tuple(value for _, value in records)
+    actor.handle(
+        ev.FetchAnswered(
+            leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            error_code=ErrorCode(code),
+            high_watermark=mark,
+            log_start_offset=None if mark is None else 0,
+            diverging=is_diverging,
+            batches=tuple(_header(offset + index, epoch) for index, (epoch, _) in enumerate(records)),
+        )
+    )
+
+
+def _on_epoch_end(actor: _Actor, leader_epoch: int, asked: int, code: int, epoch: int | None, end: int | None) -> None:
+    actor.handle(
+        ev.EpochEndAnswered(
+            leader_epoch=leader_epoch, asked_epoch=asked, error_code=ErrorCode(code), epoch=epoch, end_offset=end
+        )
+    )
+
+
+def _on_ends(actor: _Actor, leader_epoch: int, code: int, log_end_offset: int) -> None:
+    actor.handle(
+        ev.LeaderEndsAnswered(leader_epoch=leader_epoch, error_code=ErrorCode(code), log_end_offset=log_end_offset)
+    )
+
+
+def _on_lag(actor: _Actor) -> None:
+    """More than the lag limit passes on this leader without a fetch; then its clock stands at 0 again."""
+    elapsed_ms = LAG_MS + 1
+    actor.handle(ev.LagChecked(now_ms=NOW_MS + elapsed_ms))
+    for remote in actor.replica.state.remotes.values():
+        remote.last_caught_up_ms = _earlier(remote.last_caught_up_ms, elapsed_ms)
+        remote.last_fetch_ms = _earlier(remote.last_fetch_ms, elapsed_ms)
+
+
+def _on_altered(
+    actor: _Actor, proposal_id: int, code: int, leader_epoch: int, members: tuple[int, ...], partition_epoch: int
+) -> None:
+    actor.handle(
+        ev.AlterPartitionAnswered(
+            proposal_id=proposal_id,
+            error_code=ErrorCode(code),
+            leader_epoch=leader_epoch,
+            in_sync_replicas=members,
+            partition_epoch=partition_epoch,
+            now_ms=NOW_MS,
+        )
+    )
+
+
+def _on_unanswered(actor: _Actor, proposal_id: int) -> None:
+    actor.handle(ev.AlterPartitionLost(proposal_id=proposal_id))
+
+
+def _on_expire(actor: _Actor) -> None:
+    """Its session ended; it fenced itself before (hardening rule 8)."""
+    actor.replica.broker_epoch = 0
+    actor.handle(ev.BrokerFenced())
+
+
+def _on_register(actor: _Actor) -> None:
+    """The same process, registered anew."""
+    actor.replica.registrations += 1
+    actor.replica.broker_epoch = actor.replica.registrations
+
+
+def _on_end(actor: _Actor, keep: int | None) -> None:
+    """The process ends; with `keep` the power fails, and the log has lost everything from that offset on."""
+    replica = actor.replica
+    if keep is not None and keep < len(replica.log):
+        replica.log = replica.log[:keep]
+        replica.has_lost = True
+    replica.is_running, replica.broker_epoch = False, 0
+    replica.starts += 1
+    replica.image, replica.controller_epoch, replica.reports = (), 0, {}
+    history = EpochHistory()
+    for offset, (epoch, _) in enumerate(replica.log):
+        history.assign(epoch, offset)
+    end = len(replica.log)
+    synced = end if keep is not None else min(replica.state.synced_end_offset, end)
+    replica.state = ReplicaState(
+        config=replica.state.config, log_end_offset=end, synced_end_offset=synced, epoch_history=history
+    )
+
+
+def _on_start(actor: _Actor) -> None:
+    """Started again. The mark's checkpoint is old, so the mark is 0: the worst case."""
+    actor.replica.is_running = True
+    _on_register(actor)
+
+
+_STIMULI: dict[str, Any] = {
+    "tell": _on_tell,
+    "produce": _on_produce,
+    "fetched": _on_fetched,
+    "reply": _on_reply,
+    "epoch_end": _on_epoch_end,
+    "ends": _on_ends,
+    "lag": _on_lag,
+    "altered": _on_altered,
+    "unanswered": _on_unanswered,
+    "expire": _on_expire,
+    "register": _on_register,
+    "end": _on_end,
+    "start": _on_start,
+}
+
+
+def _earlier(time_ms: int, elapsed_ms: int) -> int:
+    return NOW_MS if time_ms - elapsed_ms >= -LAG_MS else NEVER_MS
+
+
+@cache
+def _config_of(config: ReplicationConfig, broker_id: int) -> ReplicationConfig:
+    return ReplicationConfig(
+        broker_id=broker_id,
+        min_insync_replicas=config.min_insync_replicas,
+        replica_lag_time_max_ms=LAG_MS,
+        truncation_rule=config.truncation_rule,
+    )
+
+
+@cache
+def _header(base_offset: int, epoch: int) -> BatchHeader:
+    """A batch of one record."""
+    return BatchHeader(
+        base_offset=base_offset,
+        batch_length=100,
+        partition_leader_epoch=epoch,
+        magic=77,
+        crc=0,
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp=0,
+        max_timestamp=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=1,
+    )

@@ -1,0 +1,98 @@
+"""Which small worlds are searched: each a start and a budget of faults, small enough to be searched to its end.
+
+Owns: the table. One world with every fault at once would have more states than a machine can visit; most bugs need few
+faults of few kinds together. So each scenery grants some kinds, and says which bugs of the field live there.
+"""
+
+from msgspec import Struct
+
+KINDS = (
+    "records",
+    "moves",
+    "kills",
+    "losses",
+    "expiries",
+    "takeovers",
+    "lags",
+    "late",
+    "lost",
+    "twice",
+)
+"""What a path may use up:
+
+records: appended by leaders. moves: elections of the preferred leader. kills: a process ends, its bytes stay.
+losses: a power loss that takes unsynced bytes. expiries: a session ends, the process lives on and registers anew.
+takeovers: another controller takes office while the old one's messages are still under way.
+lags: the lag limit passes for a leader. late: a request or an answer is held up, and may arrive whenever it likes.
+lost: it never arrives. twice: it arrives, and again later.
+"""
+
+
+class Scenery(Struct, frozen=True, kw_only=True):
+    """A start and what may go wrong."""
+
+    name: str
+    title: str
+    brokers: int = 3
+    leader: int = 1
+    in_sync: tuple[int, ...] = ()
+    """At the start; empty: all."""
+    min_insync: int = 1
+    epochs: int = 3
+    """Leader epochs; a path ends before the next election."""
+    budget: dict[str, int]
+    depth: int
+    """Steps; most sceneries end before."""
+    is_small: bool = False
+    """Cheap enough for every run of the tests."""
+
+
+SCENERIES = (
+    Scenery(
+        name="copying",
+        title="two replicas, no fault but a late and a lost message",
+        brokers=2,
+        budget={"records": 2, "late": 1, "lost": 1, "twice": 1, "lags": 1},
+        depth=40,
+        is_small=True,
+    ),
+    Scenery(
+        name="elections",
+        title="three replicas, the preferred leader takes over, a process is killed",
+        leader=2,
+        budget={"records": 2, "moves": 1, "kills": 1},
+        depth=40,
+    ),
+    Scenery(
+        name="joining",
+        title="one replica is outside the ISR; leaders change",
+        leader=2,
+        in_sync=(1, 2),
+        budget={"records": 2, "moves": 1, "expiries": 1},
+        depth=40,
+    ),
+    Scenery(
+        name="proposals",
+        title="late, lost and repeated AlterPartition",
+        budget={"records": 2, "lags": 1, "late": 1, "lost": 1, "twice": 1, "expiries": 1},
+        depth=40,
+    ),
+    Scenery(
+        name="power",
+        title="power loss",
+        budget={"records": 2, "losses": 1, "late": 1, "lags": 1},
+        depth=40,
+    ),
+    Scenery(
+        name="offices",
+        title="two controllers",
+        leader=2,
+        budget={"records": 1, "takeovers": 1, "moves": 1, "late": 1, "kills": 1},
+        depth=40,
+    ),
+)
+
+
+def find_scenery(name: str) -> Scenery:
+    """Raises KeyError."""
+    return {each.name: each for each in SCENERIES}[name]

@@ -1,0 +1,86 @@
+"""Breadth-first search over a small world: every state that can be reached within the budget, each visited once.
+
+Owns: the order of the search, the memory of what was seen, and the shortest way to a state that breaks an invariant.
+Refuses to know what a step is (`moves`) and clocks: whoever watches is called between states and may end the search.
+"""
+
+from array import array
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from minibroker.simulation.model.moves import Move, enabled, perform
+from minibroker.simulation.model.scenery import Scenery
+from minibroker.simulation.model.world import Broken, State, World
+
+LOOKS_EVERY = 2_000
+"""States between two calls of whoever watches."""
+
+
+class Coverage(Struct, kw_only=True):
+    """What a search has seen."""
+
+    scenery: str
+    states: int = 1
+    steps: int = 0
+    """Of all states together, those that led to known states included."""
+    depth: int = 0
+    """Of the last layer that was searched to its end."""
+    is_complete: bool = False
+    """No state of the scenery is left out."""
+    replicas: int = 0
+    """Different states of one replica."""
+    broken: str | None = None
+    """The invariant that does not hold, and how; None for a clean search."""
+    path: tuple[Move, ...] = ()
+    """The shortest way there."""
+
+
+Watcher = Callable[[Coverage], bool]
+"""Called now and then; True goes on."""
+
+
+def search(scenery: Scenery, watch: Watcher, depth_max: int | None = None) -> Coverage:
+    """Visit layer by layer until a state is broken, nothing new comes, the depth is reached, or the watcher ends it."""
+    world = World(scenery)
+    coverage = Coverage(scenery=scenery.name)
+    moves: dict[Move, int] = {}
+    parents, taken = array("q", [-1]), array("q", [-1])
+    first = world.settle(world.start())
+    seen = {first}
+    layer = [(0, first)]
+    limit = scenery.depth if depth_max is None else min(depth_max, scenery.depth)
+    while layer and coverage.depth < limit:
+        following: list[tuple[int, State]] = []
+        for done, (number, state) in enumerate(layer):
+            for move in enabled(world, state):
+                coverage.steps += 1
+                try:
+                    after = perform(world, state, move)
+                except Broken as error:
+                    coverage.broken = str(error)
+                    coverage.path = (*_path(parents, taken, list(moves), number), move)
+                    return coverage
+                if after in seen:
+                    continue
+                seen.add(after)
+                parents.append(number)
+                taken.append(moves.setdefault(move, len(moves)))
+                following.append((len(parents) - 1, after))
+            if done % LOOKS_EVERY == 0:
+                coverage.states, coverage.replicas = len(seen), len(world.replicas.values) - 1
+                if not watch(coverage):
+                    return coverage
+        layer = following
+        coverage.depth += 1
+    coverage.states, coverage.replicas = len(seen), len(world.replicas.values) - 1
+    coverage.is_complete = not layer
+    return coverage
+
+
+def _path(parents: "array[int]", taken: "array[int]", moves: list[Move], number: int) -> tuple[Move, ...]:
+    path: list[Move] = []
+    while parents[number] >= 0:
+        path.append(moves[taken[number]])
+        number = parents[number]
+    return tuple(reversed(path))

@@ -1,0 +1,271 @@
+"""A whole small cluster as one value: replicas, controllers, what is under way, what was committed, what may fail.
+
+Owns: the form of a state, the catalogues that turn replicas, controllers and messages into small numbers, and what a
+step changes. Refuses to choose steps (`moves`) and to judge (`judge`).
+
+Replicas and controllers are values in a catalogue, and what one stimulus does to one of them is computed once and then
+looked up. So a step of the whole cluster costs a few tuples, and the real core runs only for what it has never seen.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+from minibroker.broker.replication.state import ReplicationConfig
+from minibroker.controller.cluster_state import Leadership
+from minibroker.controller.events import Event
+from minibroker.simulation.model import judge, office
+from minibroker.simulation.model.office import Decision, Message, Office
+from minibroker.simulation.model.replica import (
+    LAG_MS,
+    Outcome,
+    Proposal,
+    Record,
+    Replica,
+    Stimulus,
+    freeze,
+    fresh,
+    react,
+)
+from minibroker.simulation.model.scenery import KINDS, Scenery
+
+Known: TypeAlias = tuple[int, Stimulus | None, tuple[Proposal, ...], tuple[Record, ...], str | None]
+"""(replica afterwards, its reply, its proposals, what it showed, what is broken)"""
+
+
+class Broken(Exception):
+    """A step broke an invariant; the text begins with its number."""
+
+
+class State(NamedTuple):
+    """One state. Numbers name values of the catalogues."""
+
+    replicas: tuple[int, ...]
+    registered: tuple[tuple[int, int], ...]
+    """(broker epoch, incarnation) of each broker in ZooKeeper; epoch 0 where there is none."""
+    office: int
+    """The controller in office. What it knows of the partition is what ZooKeeper holds."""
+    old_office: int
+    """A deposed controller that does not know it yet; 0 for none."""
+    pending: tuple[int, ...]
+    """The control request that waits for each broker; 0 for none. What is decided meanwhile is merged into it."""
+    strays: tuple[tuple[int, int, int], ...]
+    """Control requests that are held up: (broker, its epoch, message)."""
+    proposals: tuple[tuple[int, int, Any], ...]
+    """AlterPartition requests under way: (asker, its epoch, proposal)."""
+    late: tuple[tuple[int, int, Stimulus], ...]
+    """Fetches and answers that are held up: (receiver, its process, stimulus)."""
+    committed: tuple[Record, ...]
+    """All that was ever below the mark of a leader."""
+    leaders: tuple[int | None, ...]
+    """Whom ZooKeeper named in each epoch."""
+    budget: tuple[int, ...]
+
+
+class Catalogue:
+    """Values by number; equal values have one number. 0 is kept for 'none'."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self.values: list[Any] = [None]
+
+    def add(self, value: Any, key: Any = None) -> int:
+        key = value if key is None else key
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+class World:
+    """One scenery and everything computed about it."""
+
+    def __init__(self, scenery: Scenery) -> None:
+        self.scenery = scenery
+        self.kinds = KINDS
+        self.brokers = tuple(range(1, scenery.brokers + 1))
+        self.replicas = Catalogue()
+        self.offices = Catalogue()
+        self.messages = Catalogue()
+        self._outcomes: dict[tuple[int, Stimulus], Known] = {}
+        self._decisions: dict[tuple[int, Any, bool], tuple[int, Decision]] = {}
+        self._judged: dict[tuple[Any, ...], str | None] = {}
+
+    # ---------------------------------------------------------------------------------------------------- the beginning
+    def start(self) -> State:
+        """Epoch 0 is in ZooKeeper; a controller takes office, and every broker has heard it."""
+        scenery = self.scenery
+        config = ReplicationConfig(broker_id=0, min_insync_replicas=scenery.min_insync, replica_lag_time_max_ms=LAG_MS)
+        members = scenery.in_sync or self.brokers
+        leadership = Leadership(
+            leader=scenery.leader,
+            leader_epoch=0,
+            in_sync_replicas=members,
+            incarnations=tuple((each, office.incarnation(1)) for each in members),
+            controller_epoch=1,
+            partition_epoch=0,
+        )
+        registrations = tuple((each, 1, 1) for each in self.brokers)
+        first = Office(1, registrations, leadership, self.brokers)
+        state = State(
+            replicas=tuple(self._number(fresh(config, each)) for each in self.brokers),
+            registered=tuple((1, 1) for _ in self.brokers),
+            office=self.offices.add(first),
+            old_office=0,
+            pending=tuple(0 for _ in self.brokers),
+            strays=(),
+            proposals=(),
+            late=(),
+            committed=(),
+            leaders=(scenery.leader,),
+            budget=tuple(scenery.budget.get(kind, 0) for kind in KINDS),
+        )
+        state, _ = self.govern(state, "took over", office.took_over())
+        for each in self.brokers:
+            message = state.pending[each - 1]
+            state = state._replace(pending=put(state.pending, each, 0))
+            state, _ = self.touch(state, each, ("tell", *self.messages.values[message]))
+        return state
+
+    def replica(self, state: State, broker_id: int) -> Replica:
+        found: Replica = self.replicas.values[state.replicas[broker_id - 1]]
+        return found
+
+    def office_of(self, state: State) -> Office:
+        found: Office = self.offices.values[state.office]
+        return found
+
+    def truth(self, state: State) -> Leadership:
+        """What ZooKeeper holds: nobody but the controller in office writes it."""
+        return self.office_of(state).leadership
+
+    def _number(self, replica: Replica) -> int:
+        return self.replicas.add(replica, freeze(replica))
+
+    # ------------------------------------------------------------------------------------------------------ two effects
+    def touch(self, state: State, broker_id: int, stimulus: Stimulus) -> tuple[State, Stimulus | None]:
+        """Something happens to one replica; its reply to whoever asked."""
+        number = state.replicas[broker_id - 1]
+        known = self._outcomes.get((number, stimulus))
+        if known is None:
+            known = self._outcomes[number, stimulus] = self._react(number, stimulus)
+        after, reply, proposals, shown, complaint = known
+        if complaint is not None:
+            raise Broken(complaint)
+        if len(shown) > len(state.committed):
+            state = state._replace(committed=state.committed + shown[len(state.committed) :])
+        if after == number and not proposals:
+            return state, reply
+        state = state._replace(replicas=put(state.replicas, broker_id, after))
+        if proposals:
+            broker_epoch = self.replica(state, broker_id).broker_epoch
+            sent = tuple((broker_id, broker_epoch, each) for each in proposals)
+            state = state._replace(proposals=tuple(sorted({*state.proposals, *sent}, key=repr)))
+        return state, reply
+
+    def _react(self, number: int, stimulus: Stimulus) -> Known:
+        before: Replica = self.replicas.values[number]
+        try:
+            outcome: Outcome = react(before, stimulus)
+        except AssertionError as error:
+            return number, None, (), (), f"assertion of replica {before.broker_id}: {error}"
+        complaint = judge.judge_step(before, stimulus, outcome)
+        return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, complaint
+
+    def govern(self, state: State, name: Any, event: Event, by_old: bool = False) -> tuple[State, Decision]:
+        """Something happens to a controller. `name` stands for the event in what is remembered."""
+        number = state.old_office if by_old else state.office
+        known = self._decisions.get((number, name, by_old))
+        if known is None:
+            try:
+                decision = office.decide(self.offices.values[number], event, may_write=not by_old)
+            except AssertionError as error:
+                raise Broken(f"assertion of the controller: {error}") from error
+            known = self._decisions[number, name, by_old] = (self.offices.add(decision.office), decision)
+        after, decision = known
+        if by_old:
+            for broker_id, message in decision.sent:
+                if message is not None:
+                    state = self.stray(state, broker_id, self.messages.add(message))
+            return state._replace(old_office=0 if decision.is_deposed else after), decision
+        state = state._replace(office=after)
+        if decision.change is not None:
+            found = judge.judge_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
+            if found is not None:
+                raise Broken(found)
+            if decision.change.starts_epoch:
+                state = state._replace(leaders=(*state.leaders, decision.change.after.leader))
+        pending = state.pending
+        for broker_id, message in decision.sent:
+            pending = put(pending, broker_id, self._merged(pending[broker_id - 1], message))
+        return state._replace(pending=pending), decision
+
+    def stray(self, state: State, broker_id: int, message: int) -> State:
+        """A control request leaves its queue and is held up on its way."""
+        known = self.office_of(state).epoch_of(broker_id)
+        strays = {*state.strays, (broker_id, known, message)}
+        return state._replace(strays=tuple(sorted(strays, key=self._order_of)))
+
+    def _order_of(self, stray: tuple[int, int, int]) -> str:
+        return repr((*stray[:2], self.messages.values[stray[2]]))
+
+    def _merged(self, waiting: int, message: Message | None) -> int:
+        """The last word about the partition counts, and the last list of brokers."""
+        if message is None:
+            return 0
+        controller_epoch, live, order = message
+        if order is None and waiting:
+            order = self.messages.values[waiting][2]
+        return self.messages.add((controller_epoch, live, order))
+
+    # ---------------------------------------------------------------------------------------------------------- a state
+    def settle(self, state: State) -> State:
+        """Drop what has no effect any more whatever the code under test does: its receiver is gone, or refuses it
+        before the core is asked. Raises Broken where the state breaks an invariant."""
+        if state.strays:
+            state = state._replace(strays=tuple(each for each in state.strays if self._may_arrive(state, each)))
+        if state.late:
+            kept = {each for each in state.late if self.replica(state, each[0]).starts == each[1]}
+            if len(kept) < len(state.late):
+                state = state._replace(late=tuple(sorted(kept, key=repr)))
+        for broker_id in self.brokers:
+            waiting = state.pending[broker_id - 1]
+            if waiting and self._is_known(state, broker_id, self.messages.values[waiting]):
+                state = state._replace(pending=put(state.pending, broker_id, 0))
+        key = (state.replicas, self.truth(state), state.committed, state.leaders)
+        if key not in self._judged:
+            replicas = tuple(self.replica(state, each) for each in self.brokers)
+            self._judged[key] = judge.judge_state(replicas, self.truth(state), state.committed, state.leaders)
+        found = self._judged[key]
+        if found is not None:
+            raise Broken(found)
+        return state
+
+    def _may_arrive(self, state: State, stray: tuple[int, int, int]) -> bool:
+        broker_id, broker_epoch, message = stray
+        replica = self.replica(state, broker_id)
+        if replica.registrations > broker_epoch or not replica.is_running:
+            return False
+        controller_epoch: int = self.messages.values[message][0]
+        return controller_epoch >= replica.controller_epoch
+
+    def _is_known(self, state: State, broker_id: int, message: Message) -> bool:
+        """A list of brokers that this one has already."""
+        replica = self.replica(state, broker_id)
+        controller_epoch, live, order = message
+        return order is None and (controller_epoch, live) == (replica.controller_epoch, replica.image)
+
+    # ----------------------------------------------------------------------------------------------------------- budget
+    def left(self, state: State, kind: str) -> int:
+        return state.budget[KINDS.index(kind)]
+
+    def spend(self, state: State, kind: str) -> State:
+        at = KINDS.index(kind)
+        budget = state.budget
+        return state._replace(budget=(*budget[:at], budget[at] - 1, *budget[at + 1 :]))
+
+    def at_bound(self, state: State) -> bool:
+        return len(state.leaders) > self.scenery.epochs
+
+
+def put(values: tuple[int, ...], broker_id: int, value: int) -> tuple[int, ...]:
+    return (*values[: broker_id - 1], value, *values[broker_id:])
