@@ -14,6 +14,8 @@ from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.cluster import SimulatedCluster
 
 FINDINGS_MAX = 20
+EXPIRY_HEARD_SECONDS = 10.0
+"""A broker whose session a fault ended hears of it when it reaches ZooKeeper again; no fault keeps it off longer."""
 
 
 class TrueState(msgspec.Struct):
@@ -30,6 +32,7 @@ class TrueState(msgspec.Struct):
     since: float
     """When the ISR became what it is."""
     min_isr: int
+    replication_factor: int = 3
 
 
 class Truth:
@@ -47,7 +50,10 @@ class Truth:
         self._leaders: dict[tuple[TopicPartition, str, int], int] = {}
         self._marks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
         self._lost: dict[int, set[str]] = {}
+        self._reigns: dict[TopicPartition, set[tuple[int, int]]] = {}
+        self._expired_at: dict[str, float] = {}
         self._wrap()
+        self._wrap_expiry()
 
     def _wrap(self) -> None:
         tree = self._cluster.world.zookeeper.tree
@@ -62,6 +68,19 @@ class Truth:
 
         tree.transact = watched  # type: ignore[method-assign]
 
+    def _wrap_expiry(self) -> None:
+        """A session that a fault ends early is over before its owner's deadline: that is not the owner's mistake."""
+        zookeeper = self._cluster.world.zookeeper
+        expire_session = zookeeper.expire_session
+
+        def watched(session_id: int) -> None:
+            for host in self._cluster.world.machines:
+                if session_id in zookeeper.sessions_of(host):
+                    self._expired_at[host] = self._cluster.world.loop.elapsed
+            expire_session(session_id)
+
+        zookeeper.expire_session = watched  # type: ignore[method-assign]
+
     def find(self, invariant: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
             at_seconds = self._cluster.world.loop.elapsed
@@ -72,6 +91,26 @@ class Truth:
     def states(self) -> list[TrueState]:
         """Of the topics under promise."""
         return [self._states[each] for each in sorted(self._states) if each.topic in self._topics]
+
+    def state(self, partition: TopicPartition) -> TrueState | None:
+        return self._states.get(partition)
+
+    def is_promised(self, topic: str) -> bool:
+        """Whether the run promises to keep this topic's records."""
+        return topic in self._topics
+
+    def has_been(self, partition: TopicPartition, leader: int | None, leader_epoch: int) -> bool:
+        """Whether ZooKeeper ever held that this broker (None: nobody) leads in this epoch."""
+        return (-1 if leader is None else leader, leader_epoch) in self._reigns.get(partition, set())
+
+    def session_ended(self, broker_id: int) -> bool:
+        """Whether the registration that a living broker counts on is gone, by the natural end of its session."""
+        host, broker = f"broker-{broker_id}", self._cluster.brokers[broker_id]
+        expired_at = self._expired_at.get(host)
+        if expired_at is not None and self._cluster.world.loop.elapsed - expired_at < EXPIRY_HEARD_SECONDS:
+            return False
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        return node is None or node.czxid != broker.registration.broker_epoch
 
     # ------------------------------------------------------------------------------------------------- each write
     def _judge(self, path: str) -> None:
@@ -88,9 +127,11 @@ class Truth:
         if before is not None and before.czxid != node.czxid:
             before = None
         facts = (f"ZooKeeper held {before}", f"and then {state}")
-        if state.controller_epoch > int(tree.nodes[CONTROLLER_EPOCH].data):
-            self.find("I30", "controller epoch from nowhere", partition, *facts)
+        epoch = int(tree.nodes[CONTROLLER_EPOCH].data)
+        if state.controller_epoch != epoch:
+            self.find("I30", f"written by a controller of another epoch than {epoch}", partition, *facts)
         now = self._cluster.world.loop.elapsed
+        self._reigns.setdefault(partition, set()).add((state.leader, state.leader_epoch))
         same_isr = before is not None and set(before.members) == set(state.isr)
         self._states[partition] = TrueState(
             partition,
@@ -103,6 +144,7 @@ class Truth:
             node.czxid,
             before.since if before is not None and same_isr else now,
             self._topics.get(topic, (0, 0, 1))[2],
+            self._topics.get(topic, (0, 1, 1))[1],
         )
         if before is None:
             return
@@ -147,7 +189,7 @@ class Truth:
             return
         for member in true.members:
             other = self._cluster.replica(member, true.partition.topic, true.partition.partition)
-            if other is None or true.incarnations.get(str(member)) != self._incarnation(member):
+            if other is None or true.incarnations.get(str(member)) != self.incarnation(member):
                 continue
             if other.state.log_end_offset < state.high_watermark and other.state.role is not Role.OFFLINE:
                 self.find(
@@ -158,7 +200,8 @@ class Truth:
                     f"the mark of leader {broker_id} is {state.high_watermark}",
                 )
 
-    def _incarnation(self, broker_id: int) -> str | None:
+    def incarnation(self, broker_id: int) -> str | None:
+        """Of the living process, as it registers itself."""
         broker = self._cluster.brokers.get(broker_id)
         return broker.registration.incarnation_id if broker is not None and hasattr(broker, "registration") else None
 
@@ -185,11 +228,11 @@ class Truth:
         if node is None or broker_id not in self._cluster.alive():
             return None
         registered = BrokerRegistration.decode(node.data).incarnation_id
-        return registered if registered == self._incarnation(broker_id) else None
+        return registered if registered == self.incarnation(broker_id) else None
 
     def lost_bytes(self, broker_id: int) -> None:
         """Remember under which incarnation it held them."""
-        incarnation = self._incarnation(broker_id)
+        incarnation = self.incarnation(broker_id)
         if incarnation is not None:
             self._lost.setdefault(broker_id, set()).add(incarnation)
 

@@ -8,6 +8,8 @@ import logging
 import sys
 
 from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.hand import Hand
@@ -26,8 +28,13 @@ LINES_PER_SECOND_MAX = 100
 
 
 async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
+    truth = Truth(cluster, outcome.options.topics)
+    with listening(ReplicaJudge(cluster, truth, outcome.options.flushes)):
+        await _drive_judged(cluster, outcome, truth)
+
+
+async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Truth) -> None:
     world, options, history = cluster.world, outcome.options, outcome.history
-    truth = Truth(cluster, options.topics)
     workload = Workload(cluster, options, history, world.random("workload"))
     hand = Hand(cluster, options, truth, workload, world.random("faults"))
     injector = Injector(hand, lambda: truth.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN)

@@ -1,0 +1,118 @@
+"""One partition as the whole cluster wrote it: who led which epoch, who wrote what, and what is committed.
+
+Owns: the one canonical sequence of committed batches, and the rule of log matching (I16), kept by one look at each
+append: a batch is written once, and always stands behind the same batch. So two logs that hold the same batch hold the
+same bytes below it. Refuses to know who tells it.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from minibroker.simulation.checks.shadow import Batch, ShadowLog
+
+Find = Callable[..., None]
+"""find(invariant, text, *facts) for this partition."""
+
+
+class Writer(Struct, frozen=True):
+    """One process of a broker."""
+
+    broker_id: int
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} (process {self.incarnation})"
+
+
+class Written(Struct, frozen=True):
+    """A batch and where it stood first."""
+
+    batch: Batch
+    behind: Batch | None
+    """None: at the start of that log, or unknown."""
+    writer: Writer
+
+
+class Lineage:
+    """See the head of this file."""
+
+    def __init__(self, find: Find) -> None:
+        self.committed: dict[int, Batch] = {}
+        self.committed_end = 0
+        self.last_committed: Batch | None = None
+        self.leaders: dict[int, Writer] = {}
+        self._find = find
+        self._written: dict[tuple[int, int], Written] = {}
+
+    # --------------------------------------------------------------------------------------------------- who writes
+    def leads(self, epoch: int, writer: Writer) -> None:
+        """I18: one process leads an epoch, and never a second one, not even of the same broker."""
+        known = self.leaders.setdefault(epoch, writer)
+        if known != writer:
+            self._find("I18", f"epoch {epoch} has two leaders", f"{known} leads it", f"{writer} leads it, too")
+
+    def appended(self, shadow: ShadowLog, batch: Batch, writer: Writer) -> None:
+        """I12, I16, I17: call it before the batch is in the shadow."""
+        behind = shadow.last
+        if batch.base_offset != shadow.end:
+            self._find("I12", f"{writer} left a gap: its log ended at {shadow.end}", f"then came {batch}")
+        if behind is not None and batch.epoch < behind.epoch:
+            self._find("I12", f"the epoch fell along the log of {writer}", f"first {behind}", f"then {batch}")
+        known = self._written.get((batch.epoch, batch.base_offset))
+        if known is None:
+            self._written[batch.epoch, batch.base_offset] = Written(batch, behind, writer)
+            leader = self.leaders.get(batch.epoch)
+            if leader != writer:
+                facts = (f"{writer} wrote {batch} first", f"{leader} leads that epoch")
+                self._find("I17", "a record from somebody who is not its epoch's leader", *facts)
+        else:
+            self._match(known, batch, behind, writer)
+
+    def _match(self, known: Written, batch: Batch, behind: Batch | None, writer: Writer) -> None:
+        if batch != known.batch:
+            facts = (f"{known.writer} wrote {known.batch}", f"{writer} holds {batch}")
+            self._find("I16", "the same offset and epoch hold different bytes", *facts)
+        elif behind is not None and known.behind is not None and behind != known.behind:
+            facts = (f"at {known.writer} it stands behind {known.behind}", f"at {writer} behind {behind}")
+            self._find("I16", f"logs with {batch} in common differ below it", *facts)
+        elif writer == self.leaders.get(batch.epoch) and writer != known.writer:
+            self._find("I17", f"{batch} was written twice", f"by {known.writer}", f"and by {writer}")
+
+    def knows(self, batch: Batch) -> bool:
+        known = self._written.get((batch.epoch, batch.base_offset))
+        return known is not None and known.batch == batch
+
+    # -------------------------------------------------------------------------------------------------- what is kept
+    def commit(self, shadow: ShadowLog, mark: int, writer: Writer) -> list[Batch]:
+        """A leader raised its mark: what lies below is committed. Returns what is newly so."""
+        new = shadow.between(self.committed_end, mark)
+        for batch in new:
+            self.committed[batch.base_offset] = batch
+            self.committed_end, self.last_committed = batch.end_offset, batch
+        if mark > self.committed_end and shadow.end >= self.committed_end:
+            facts = (
+                f"its mark is {mark}",
+                f"what it holds fits the committed sequence up to {self.committed_end} only",
+            )
+            self._find("I19", f"{writer} commits what does not continue the committed sequence", *facts)
+        return new
+
+    def compare(self, shadow: ShadowLog, low: int, mark: int, who: str) -> None:
+        """I2, I19: below a mark every replica holds the committed sequence."""
+        for batch in shadow.between(low, mark):
+            canonical = self.committed.get(batch.base_offset)
+            if canonical != batch:
+                facts = (f"{who} holds {batch} below its mark {mark}", f"committed is {canonical or 'nothing there'}")
+                self._find("I19", "a replica holds another record below its high watermark", *facts)
+                return
+        if mark > self.committed_end:
+            facts = (f"the mark of {who} is {mark}", f"no leader's mark has passed {self.committed_end}")
+            self._find("I22", "a follower's mark passed what is committed", *facts)
+
+    def holds_all(self, shadow: ShadowLog) -> bool:
+        """The last committed batch stands there: by log matching, all of them do."""
+        last = self.last_committed
+        if last is None or last.end_offset <= shadow.start:
+            return True
+        return shadow.at(last.base_offset) == last

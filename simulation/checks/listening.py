@@ -1,0 +1,114 @@
+"""Where the running program is listened to: each step of a replica, each append and each cut of a log.
+
+Owns: the wrapping of those functions, of all brokers of a run, for as long as the run lasts. Refuses to judge what is
+heard. The program knows nothing of it and is not changed by it: a listener reads.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from minibroker.broker import partition as partition_module
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replica_manager import ReplicaManager
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import ReplicaState
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.ports import Buffer
+
+
+class Listener(Protocol):
+    """Hears what happens, right after it happened, inside the process that did it."""
+
+    def ordered(self, controller_epoch: int) -> None:
+        """This process takes an order of a controller of that epoch as admitted, and will obey. Told before it does."""
+        ...
+
+    def replica_loaded(self, replica: Partition) -> None:
+        """A process made it over the log it found, or created one."""
+        ...
+
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect]) -> None:
+        """The core has decided; the effects are not performed yet."""
+        ...
+
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
+        """Written, and the log ends behind them."""
+        ...
+
+    def cut(self, log: PartitionLog, failed: bool) -> None:
+        """The tail is cut, or all of it was dropped. `failed`: the disk refused, and nobody knows how far it came."""
+        ...
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell the listener of everything until the block ends."""
+    step: Any = vars(partition_module)["step"]
+    step_fetch: Any = vars(partition_module)["step_fetch"]
+    handle, handle_fetch = Partition.handle, Partition.handle_fetch
+    leader_and_isr, stop_replica = ReplicaManager.leader_and_isr, ReplicaManager.stop_replica
+    load, append = Partition.__init__, PartitionLog.append
+    truncate_to, reset_to = PartitionLog.truncate_to, PartitionLog.reset_to
+
+    acting: list[Partition] = []
+    """Whose step it is; one replica's effect may be another's event."""
+
+    def heard_step(state: ReplicaState, event: ev.Event) -> list[ev.Effect]:
+        effects: list[ev.Effect] = step(state, event)
+        listener.stepped(acting[-1], event, effects)
+        return effects
+
+    def heard_step_fetch(state: ReplicaState, event: ev.FollowerFetched) -> tuple[Any, list[ev.Effect]]:
+        answer, effects = step_fetch(state, event)
+        listener.stepped(acting[-1], event, effects)
+        return answer, effects
+
+    def heard_order(self: ReplicaManager, request: Any, obey: Any) -> Any:
+        listener.ordered(request.controller_epoch)
+        return obey(self, request)
+
+    def acts(self: Partition, event: Any, act: Any) -> Any:
+        acting.append(self)
+        try:
+            return act(self, event)
+        finally:
+            acting.pop()
+
+    def heard_load(self: Partition, *args: Any, **named: Any) -> None:
+        load(self, *args, **named)
+        listener.replica_loaded(self)
+
+    def heard_append(self: PartitionLog, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        append(self, batches)
+        listener.appended(self, [header for header, _ in batches])
+
+    def heard_cut(self: PartitionLog, offset: int, cut: Any) -> None:
+        failed = True
+        try:
+            cut(self, offset)
+            failed = False
+        finally:
+            listener.cut(self, failed)
+
+    patches: list[tuple[Any, str, Any]] = [
+        (partition_module, "step", heard_step),
+        (partition_module, "step_fetch", heard_step_fetch),
+        (ReplicaManager, "leader_and_isr", lambda self, request: heard_order(self, request, leader_and_isr)),
+        (ReplicaManager, "stop_replica", lambda self, request: heard_order(self, request, stop_replica)),
+        (Partition, "handle", lambda self, event: acts(self, event, handle)),
+        (Partition, "handle_fetch", lambda self, event: acts(self, event, handle_fetch)),
+        (Partition, "__init__", heard_load),
+        (PartitionLog, "append", heard_append),
+        (PartitionLog, "truncate_to", lambda self, end_offset: heard_cut(self, end_offset, truncate_to)),
+        (PartitionLog, "reset_to", lambda self, offset: heard_cut(self, offset, reset_to)),
+    ]
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in patches]
+    try:
+        for owner, name, patch in patches:
+            setattr(owner, name, patch)
+        yield
+    finally:
+        for owner, name, original in reversed(before):
+            setattr(owner, name, original)

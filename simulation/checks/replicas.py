@@ -1,0 +1,334 @@
+"""Judges every replica after every step: marks, epochs, logs and answers, against what the whole cluster wrote.
+
+Owns: the shadow of each log and one seat for each living replica. Judges I2-I7, I10-I14, I16-I19, I23-I26, I29, I32,
+I35 of the partitions under promise, when it happens. Refuses to read a decision's reason: only its effects count.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import ReplicaState, Role
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.lineage import Lineage, Writer
+from minibroker.simulation.checks.shadow import Batch, ShadowLog, read_batches
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import PROCESS, Process
+
+ACKS_ALL = -1
+
+
+class Seat(Struct):
+    """A living replica and what is known of it from outside."""
+
+    replica: Partition
+    partition: TopicPartition
+    writer: Writer
+    shadow: ShadowLog
+    lineage: Lineage
+    mark: int
+    leader_epoch: int | None = None
+
+
+class Disk(Struct):
+    """What the machine's disk was when a log was last known."""
+
+    root: object
+    boots: int
+    log: PartitionLog
+
+
+class ReplicaJudge:
+    """A `Listener`. `counts_only_synced`: with flushing on, the mark may only cover synced bytes."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth, counts_only_synced: bool) -> None:
+        self.truth = truth
+        self._cluster = cluster
+        self._only_synced = counts_only_synced
+        self._seats: dict[Partition, Seat] = {}
+        self._logs: dict[PartitionLog, Seat] = {}
+        self._shadows: dict[tuple[int, TopicPartition], ShadowLog] = {}
+        self._disks: dict[tuple[int, TopicPartition], Disk] = {}
+        self._lineages: dict[TopicPartition, Lineage] = {}
+        self._controller_epochs: dict[Writer, int] = {}
+        self._handlers: dict[type[ev.Event], Callable[[Seat, ReplicaState, Any], None]] = {
+            ev.LeaderAndIsrReceived: self._on_leader_and_isr,
+            ev.FollowerFetched: self._on_follower_fetched,
+            ev.ReplicaStopped: self._on_replica_stopped,
+            ev.LogHealed: self._on_log_healed,
+        }
+        truth.listeners.append(self._on_true_state)
+
+    def lineage(self, partition: TopicPartition) -> Lineage:
+        found = self._lineages.get(partition)
+        if found is None:
+
+            def find(invariant: str, text: str, *facts: str) -> None:
+                self.truth.find(invariant, text, partition, *facts)
+
+            found = self._lineages[partition] = Lineage(find)
+        return found
+
+    def seat(self, broker_id: int, partition: TopicPartition) -> Seat | None:
+        """Of a living broker."""
+        replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
+        return None if replica is None else self._seats.get(replica)
+
+    # ---------------------------------------------------------------------------------------------------- listening
+    def ordered(self, controller_epoch: int) -> None:
+        """I29, for the order as a whole."""
+        writer = writer_of(PROCESS.get())
+        known = self._controller_epochs.get(writer, 0)
+        self._controller_epochs[writer] = max(known, controller_epoch)
+        if controller_epoch < known:
+            facts = (f"{writer} has obeyed controller epoch {known}", f"then it obeyed {controller_epoch}")
+            self.truth.find("I29", "an order of a deposed controller was obeyed", None, *facts)
+
+    def replica_loaded(self, replica: Partition) -> None:
+        partition = replica.topic_partition
+        if not self.truth.is_promised(partition.topic):
+            return
+        writer = writer_of(PROCESS.get())
+        lineage = self.lineage(partition)
+        shadow = self._loaded_shadow(writer.broker_id, replica, writer, lineage)
+        seat = Seat(replica, partition, writer, shadow, lineage, replica.state.high_watermark)
+        self._seats[replica] = self._logs[replica.log] = seat
+        self._check_epochs(seat)
+        self._check_producers(seat)
+        lineage.compare(shadow, 0, seat.mark, str(writer))
+
+    def _loaded_shadow(self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage) -> ShadowLog:
+        """What a start found must be what the last process left: all of it after a kill, what was synced after a power
+        loss (I10, I12)."""
+        key, log = (broker_id, replica.topic_partition), replica.log
+        storage = self._cluster.world.machine(f"broker-{broker_id}").storage
+        old, before = self._shadows.get(key), self._disks.get(key)
+        found = ShadowLog(log.log_start_offset, read_batches(storage, log))
+        self._shadows[key] = found
+        self._disks[key] = Disk(storage.root, storage.boots, log)
+        if found.end != log.log_end_offset:
+            facts = (f"its files end at {found.end}", f"its log end offset is {log.log_end_offset}")
+            self.truth.find("I12", f"{writer} loaded a log that is not in its files", replica.topic_partition, *facts)
+        for batch in found.batches:
+            if not lineage.knows(batch):
+                self.truth.find(
+                    "I16", f"{writer} found {batch} in its log, which nobody wrote", replica.topic_partition
+                )
+        if old is None or before is None or before.root is not storage.root or old.uncertain:
+            return found
+        kept_from = found.batches[0].base_offset if found.batches else log.log_start_offset
+        kept_to = old.end if before.boots == storage.boots else before.log.recovery_point
+        for batch in old.between(kept_from, kept_to):
+            if found.at(batch.base_offset) != batch:
+                facts = (f"{batch} was {'written' if kept_to == old.end else 'synced'}", f"the log ends at {found.end}")
+                self.truth.find("I10", f"{writer} lost a record by its restart", replica.topic_partition, *facts)
+                break
+        return found
+
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
+        seat = self._logs.get(log)
+        if seat is None:
+            return
+        for header in batches:
+            batch = Batch.of(header)
+            seat.lineage.appended(seat.shadow, batch, seat.writer)
+            seat.shadow.append(batch)
+
+    def cut(self, log: PartitionLog, failed: bool) -> None:
+        seat = self._logs.get(log)
+        if seat is None:
+            return
+        if failed:
+            seat.shadow.uncertain = True
+            return
+        if log.log_end_offset < seat.shadow.end:
+            gone = seat.shadow.cut_to(log.log_end_offset)
+            self._check_cut(seat, gone)
+        elif log.log_start_offset == log.log_end_offset > seat.shadow.end:
+            seat.shadow.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
+
+    def _check_cut(self, seat: Seat, gone: Sequence[Batch]) -> None:
+        for batch in gone:
+            if seat.lineage.committed.get(batch.base_offset) == batch:
+                facts = (f"{batch} is committed", f"{seat.writer} held it and cut to {seat.shadow.end}")
+                self.truth.find("I32", "a committed record was cut", seat.partition, *facts)
+                return
+
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect]) -> None:
+        seat = self._seats.get(replica)
+        if seat is None:
+            return
+        state = replica.state
+        if state.high_watermark != seat.mark:
+            self._mark_moved(seat, state)
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(seat, state, event)
+        for effect in effects:
+            if type(effect) is ev.AnswerProduce and effect.error_code is ErrorCode.NONE:
+                self._check_answer(seat, state, effect)
+
+    # -------------------------------------------------------------------------------------------------------- marks
+    def _mark_moved(self, seat: Seat, state: ReplicaState) -> None:
+        """I11, I19, I22, I32."""
+        before, mark, seat.mark = seat.mark, state.high_watermark, state.high_watermark
+        if mark < before:
+            invariant = "I32" if state.log_end_offset == mark else "I11"
+            facts = (f"the mark was {before}", f"it is {mark}, with the log end at {state.log_end_offset}")
+            self.truth.find(invariant, f"the high watermark of {seat.writer} fell", seat.partition, *facts)
+        elif state.role is Role.LEADER:
+            known = min(mark, seat.lineage.committed_end)
+            if known > before:
+                seat.lineage.compare(seat.shadow, before, known, str(seat.writer))
+            new = seat.lineage.commit(seat.shadow, mark, seat.writer)
+            self._check_committed(seat, state, new)
+        else:
+            starts_anew = state.log_start_offset == state.log_end_offset  # the log follows with the next effect
+            seat.lineage.compare(seat.shadow, mark if starts_anew else before, mark, str(seat.writer))
+
+    def _check_committed(self, seat: Seat, state: ReplicaState, new: Sequence[Batch]) -> None:
+        """I3, I4, I24 and, with flushing on, that only synced bytes counted (hardening rule 2)."""
+        true = self.truth.state(seat.partition)
+        if true is None or true.leader_epoch != state.leader_epoch or true.leader != seat.writer.broker_id:
+            return
+        holders = 0
+        for broker_id in self._cluster.broker_ids:
+            shadow = self._shadows.get((broker_id, seat.partition))
+            holds = shadow is not None and all(shadow.at(batch.base_offset) == batch for batch in new)
+            holders += holds
+            if broker_id in true.members and not self._is_restarted(broker_id, true):
+                self._check_member(seat, broker_id, holds, state.high_watermark)
+        if holders < min(true.min_isr, true.replication_factor):
+            facts = (f"min.insync.replicas={true.min_isr}", f"{holders} logs hold {[str(b) for b in new]}")
+            self.truth.find("I24", "committed with too few copies", seat.partition, *facts)
+
+    def _check_member(self, leader: Seat, broker_id: int, holds: bool, mark: int) -> None:
+        member = self.seat(broker_id, leader.partition)
+        if member is None or member.shadow.uncertain:
+            return
+        if not holds or member.shadow.end < mark:
+            facts = (
+                f"broker {broker_id} of the ISR ends at {member.shadow.end}",
+                f"the mark of its leader, {leader.writer}, rose to {mark}",
+            )
+            self.truth.find("I4", "a member of the ISR lacks what is committed", leader.partition, *facts)
+        elif self._only_synced and member.replica.log.recovery_point < mark:
+            facts = (f"{member.writer} has synced up to {member.replica.log.recovery_point}", f"the mark is {mark}")
+            self.truth.find("I4", "the mark covers what is not synced", leader.partition, *facts)
+
+    def _is_restarted(self, broker_id: int, true: TrueState) -> bool:
+        """Another process than the one that the ISR lists, or none."""
+        return true.incarnations.get(str(broker_id)) != self.truth.incarnation(broker_id)
+
+    # ------------------------------------------------------------------------------------------------------ control
+    def _on_leader_and_isr(self, seat: Seat, state: ReplicaState, event: ev.LeaderAndIsrReceived) -> None:
+        """I13, I18, I19; I29 for each partition."""
+        if not self.truth.has_been(seat.partition, event.leader_id, event.leader_epoch):
+            ordered = f"{seat.writer} was told that {event.leader_id} leads epoch {event.leader_epoch}"
+            self.truth.find("I29", "an order that ZooKeeper never held", seat.partition, ordered)
+        if state.leader_epoch == seat.leader_epoch:
+            return
+        seat.leader_epoch = state.leader_epoch
+        self._check_epochs(seat)
+        if state.role is Role.LEADER:
+            assert state.leader_epoch is not None
+            seat.lineage.leads(state.leader_epoch, seat.writer)
+            self._check_producers(seat)
+            self._require_all(seat, f"leads epoch {state.leader_epoch}")
+
+    def _on_true_state(self, partition: TopicPartition) -> None:
+        """I3, I6: whoever is in the ISR holds all that is committed."""
+        after = self.truth.state(partition)
+        if after is None or not self.truth.is_promised(partition.topic):
+            return
+        for broker_id in after.members:
+            seat = self.seat(broker_id, after.partition)
+            if seat is not None and not self._is_restarted(broker_id, after):
+                self._require_all(seat, f"is in the ISR {after.members} of epoch {after.leader_epoch}")
+
+    def _require_all(self, seat: Seat, what: str) -> None:
+        if not seat.shadow.uncertain and not seat.lineage.holds_all(seat.shadow):
+            facts = (f"{seat.writer} {what} and ends at {seat.shadow.end}", f"committed: {seat.lineage.last_committed}")
+            self.truth.find("I3", "a replica that may lead lacks a committed record", seat.partition, *facts)
+
+    def _on_replica_stopped(self, seat: Seat, state: ReplicaState, event: ev.ReplicaStopped) -> None:
+        """I35: topics under promise are never deleted."""
+        if event.leader_epoch is None:
+            self.truth.find("I35", f"{seat.writer} removed a replica of a living topic", seat.partition)
+
+    def _on_log_healed(self, seat: Seat, state: ReplicaState, event: ev.LogHealed) -> None:
+        """What was cut half way is known again."""
+        storage = self._cluster.world.machine(f"broker-{seat.writer.broker_id}").storage
+        seat.shadow = ShadowLog(seat.replica.log.log_start_offset, read_batches(storage, seat.replica.log))
+        self._shadows[seat.writer.broker_id, seat.partition] = seat.shadow
+
+    def _on_follower_fetched(self, seat: Seat, state: ReplicaState, event: ev.FollowerFetched) -> None:
+        """I7: a fetch names the epoch of the last record before its position."""
+        follower = self.seat(event.replica_id, seat.partition)
+        if follower is None or follower.replica.state.leader_epoch != event.current_leader_epoch:
+            return
+        last = follower.shadow.last
+        if last is None or last.end_offset != event.fetch_offset or follower.replica.state.role is not Role.FOLLOWER:
+            return
+        if event.fetch_offset > follower.replica.log.log_start_offset and event.last_fetched_epoch != last.epoch:
+            facts = (f"{follower.writer} holds {last}", f"its fetch names epoch {event.last_fetched_epoch}")
+            self.truth.find("I7", "a fetch that cannot be checked for divergence", seat.partition, *facts)
+
+    # ------------------------------------------------------------------------------------------------------ answers
+    def _check_answer(self, seat: Seat, state: ReplicaState, answer: ev.AnswerProduce) -> None:
+        """I24, I25, I26: what is acknowledged is there, under that very offset, and as safe as was asked for."""
+        header, base_offset = answer.token.header, answer.base_offset
+        if base_offset is None or seat.shadow.start > base_offset:
+            return
+        held = seat.shadow.at(base_offset)
+        if held is None or held.crc != header.crc:
+            facts = (f"{seat.writer} acknowledged CRC {header.crc:08x} at {base_offset}", f"it holds {held}")
+            self.truth.find("I26", "an acknowledged batch is not in the log", seat.partition, *facts)
+        elif answer.token._pending.acks == ACKS_ALL:
+            if seat.lineage.committed.get(base_offset) != held:
+                facts = (f"{seat.writer} acknowledged {held}", f"committed up to {seat.lineage.committed_end}")
+                self.truth.find("I24", "acknowledged before it was committed", seat.partition, *facts)
+            elif len(state.maximal_in_sync_replicas) < state.effective_min_insync_replicas:
+                facts = (f"{seat.writer} acknowledged {held}", f"its ISR is {state.maximal_in_sync_replicas}")
+                self.truth.find("I24", "acknowledged with fewer than the minimum in sync", seat.partition, *facts)
+        if self.truth.session_ended(seat.writer.broker_id):
+            said = f"{seat.writer} acknowledged {held}"
+            self.truth.find(
+                "I29", "acknowledged past the ZooKeeper deadline", seat.partition, said, "its session is over"
+            )
+
+    # ------------------------------------------------------------------------------------------- what is remembered
+    def _check_epochs(self, seat: Seat) -> None:
+        """I13: the epoch history gives each batch its epoch."""
+        history = seat.replica.state.epoch_history
+        for epoch, offset in seat.shadow.epoch_starts():
+            if offset >= seat.replica.log.log_start_offset and history.epoch_at(offset) != epoch:
+                facts = (f"{seat.writer} holds a batch of epoch {epoch} at {offset}", f"its history: {history.entries}")
+                self.truth.find("I13", "the epoch history contradicts the log", seat.partition, *facts)
+                return
+
+    def _check_producers(self, seat: Seat) -> None:
+        """I15, I25: what is remembered of a producer is what its batches in the log say."""
+        remembered = seat.replica.log.producers
+        for producer_id, (epoch, batches) in seat.shadow.producers().items():
+            state = remembered.get(producer_id)
+            known = (
+                None if state is None else [(b.first_sequence, b.last_sequence, b.base_offset) for b in state.batches]
+            )
+            if state is None or state.producer_epoch != epoch or known is None or known[-len(batches) :] != batches:
+                facts = (f"the log of {seat.writer} says {epoch}, {batches}", f"remembered is {state}")
+                self.truth.find("I25", f"producer {producer_id} is remembered wrongly", seat.partition, *facts)
+                return
+
+
+def writer_of(process: Process | None) -> Writer:
+    """`broker-2` in its third start is (2, 3)."""
+    assert process is not None, "brokers run in a process"
+    return Writer(int(process.name.rpartition("-")[2]), process.incarnation)
