@@ -52,8 +52,8 @@ async def _goes_well(stage: Stage) -> None:
     stage.release("A", "B")
     await stage.start("A")
     await stage.tell(
-        "A returns and asks B where its latest epoch, 1, ended. B knows epoch 0, up to 2: A's empty entry (1, 2) is"
-        " dropped, and no record is cut.",
+        "A returns. Its empty entry (1, 2) is dropped when it loads its log. It asks B where epoch 0 ended: at 2. No"
+        " record is cut.",
         A=Shows(role="follower", epoch=2, leo=2, hw=2, epochs=[(0, 0)], records="m0 m1"),
         B=Shows(leo=2, hw=2, isr="AB"),
     )

@@ -25,6 +25,7 @@ def letters(broker_ids: object) -> str:
 
 LINES: dict[str, Callable[[Arguments], str]] = {
     "%s: truncated from %d to %d under leader epoch %s: %s": lambda a: f"cuts its log from {a[1]} to {a[2]}: {a[4]}",
+    "%s: %s": lambda a: f"warns: {a[1]}",
     "%s: starts anew at offset %d, the leader's log start": lambda a: f"starts anew at offset {a[1]}",
     "%s: ISR %s -> %s (leader epoch %s, partition epoch %d)": lambda a: f"ISR {letters(a[1])} -> {letters(a[2])}",
     "%s: deleted up to offset %d by retention": lambda a: f"retention deletes up to offset {a[1]}",
@@ -43,7 +44,12 @@ class Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         put, process = LINES.get(str(record.msg)), PROCESS.get()
-        if put is None or process is None or not isinstance(record.args, tuple):
+        if (
+            record.name == "minibroker.controller"
+            or put is None
+            or process is None
+            or not isinstance(record.args, tuple)
+        ):
             return
         name = process.name.rpartition("-")[2]
         self._hear(f"{letter(int(name))}: {put(record.args)}")

@@ -18,14 +18,18 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
 from minibroker.scenarios.telling.disks import read_disk, sync_all
-from minibroker.scenarios.telling.rows import Row
+from minibroker.scenarios.telling.rows import Row, shortened
 from minibroker.scenarios.telling.said import letter
 from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage, StoryFailed
 from minibroker.scenarios.telling.story import TOPIC, Cast
+from minibroker.scenarios.telling.wire import Wiretap
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.gates import Gate, Match
 
 PARTITION = TopicPartition(TOPIC, 0)
 SEED = 1
+PRODUCER_REQUEST_TIMEOUT_MS = 30_000
+READ_WITHIN_SECONDS = 30.0
 CHECKPOINTED_SECONDS = 6.0
 """The high watermark goes to its checkpoint every five."""
 
@@ -50,7 +54,7 @@ class SimulatedStage(Stage):
         """(offset, value) of what producers were told is safe (acks=all)."""
         self._producers: dict[Acks, Producer] = {}
         self._waiting: list[asyncio.Task[None]] = []
-        self._controller_seen: str | None = None
+        self.world.network.count_frames(None, None, Wiretap(self.note).wants)
 
     def number(self, broker: str) -> int:
         return self.cast.brokers.index(broker) + 1
@@ -94,7 +98,13 @@ class SimulatedStage(Stage):
 
     async def _open_producer(self, acks: Acks) -> None:
         producer = Producer(
-            self.cluster.bootstrap_servers, acks=acks, linger_ms=0, runtime=self.cluster.client_runtime()
+            self.cluster.bootstrap_servers,
+            acks=acks,
+            linger_ms=0,
+            delivery_timeout_ms=self.cast.delivery_timeout_ms,
+            request_timeout_ms=min(PRODUCER_REQUEST_TIMEOUT_MS, self.cast.delivery_timeout_ms),
+            metadata_max_age_ms=self.cast.metadata_max_age_ms,
+            runtime=self.cluster.client_runtime(),
         )
         await producer.start()
         self._producers[acks] = producer
@@ -102,6 +112,11 @@ class SimulatedStage(Stage):
 
     async def checkpointed(self) -> None:
         await asyncio.sleep(CHECKPOINTED_SECONDS)
+
+    async def truth(self) -> str:
+        state = self.true_state()
+        leader = "none" if state.leader < 0 else letter(state.leader)
+        return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"
 
     def true_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them."""
@@ -185,16 +200,19 @@ class SimulatedStage(Stage):
 
     async def read(self) -> list[str]:
         runtime = self.cluster.client_runtime()
-        async with Consumer(self.cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=runtime) as consumer:
+        values: list[str] = []
+        async with (
+            asyncio.timeout(READ_WITHIN_SECONDS),
+            Consumer(self.cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=runtime) as consumer,
+        ):
             consumer.assign([PARTITION])
             end = (await consumer.end_offsets([PARTITION]))[PARTITION]
-            values: list[str] = []
             position = (await consumer.beginning_offsets([PARTITION]))[PARTITION]
             while position < end:
                 for record in (await consumer.getmany(timeout_ms=500)).get(PARTITION, ()):
                     values.append((record.value or b"").decode())
                     position = record.offset + 1
-        self.note(f"consumer: reads {' '.join(values) or 'nothing'}")
+        self.note(f"consumer: reads {shortened(values) or 'nothing'}")
         return values
 
     # ------------------------------------------------------------------------------------------------------- faults
@@ -221,6 +239,16 @@ class SimulatedStage(Stage):
 
     async def resume(self, broker: str) -> None:
         self.world.resume(self.machine(broker))
+
+    def gate(self, source: str, target: str, match: Match) -> Gate:
+        """Hold only such frames from one broker to another (`*`: from or to anybody)."""
+        one, other = (None if name == "*" else self.machine(name) for name in (source, target))
+        return self.world.network.hold(one, other, match)
+
+    def expire_session(self, broker: str) -> None:
+        """ZooKeeper ends the broker's session, which learns of it like everybody else."""
+        for session_id in self.world.zookeeper.sessions_of(self.machine(broker)):
+            self.world.zookeeper.expire_session(session_id)
 
     def sync_disk(self, *brokers: str) -> None:
         """The kernel writes back what is in its cache, as it does when it likes."""

@@ -34,6 +34,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     changed: tuple[tuple[str, int], ...]
     """(broker, column) of the cells that are new."""
+    truth: str
+    """Leader, epoch and ISR as ZooKeeper has them; empty where nobody knows."""
     at_seconds: float
     """Since the beginning of the act, in the stage's own time."""
 
@@ -94,6 +96,7 @@ class Stage(ABC):
             notes=notes,
             rows=found,
             changed=tuple(sorted(changed_cells(before, found))),
+            truth=await self.truth(),
             at_seconds=round(self.now(), 3),
         )
         self.steps.append(step)
@@ -117,8 +120,9 @@ class Stage(ABC):
             await self.wait(self.poll_seconds)
 
     def note(self, text: str) -> None:
-        """A line under the next sentence."""
-        self._notes.append(text)
+        """A line under the next sentence; what is said again and again is said once."""
+        if text not in self._notes:
+            self._notes.append(text)
 
     def check(self, what: str, holds: bool) -> None:
         """Something that the table does not show. Raises StoryFailed."""
@@ -141,6 +145,10 @@ class Stage(ABC):
     @abstractmethod
     async def look(self) -> list[Row]:
         """A row for each replica."""
+
+    @abstractmethod
+    async def truth(self) -> str:
+        """Leader, epoch and ISR as ZooKeeper has them."""
 
     @abstractmethod
     async def produce(self, *values: str, acks: Acks = "all") -> Sending:

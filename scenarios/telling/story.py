@@ -45,6 +45,9 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
     """Of all brokers."""
     configs: dict[str, str] = {}
     """Of the topic."""
+    delivery_timeout_ms: int = 120_000
+    """How long producers try."""
+    metadata_max_age_ms: int = 300_000
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
