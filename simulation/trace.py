@@ -7,7 +7,7 @@ iteration orders of Python objects.
 import hashlib
 import marshal
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +32,7 @@ class Trace:
         self._hashed = 0
         self._unhashed: list[Event] = []
         self._last: deque[Event] = deque(maxlen=LINES_KEPT)
+        self._kinds: Counter[str] = Counter()
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line, for printing a run while it happens."""
 
@@ -50,7 +51,13 @@ class Trace:
         self._hash.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
         self._hashed += len(self._unhashed)
         self._last.extend(self._unhashed)
+        self._kinds.update(kind for _, kind, _ in self._unhashed)
         self._unhashed.clear()
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many events of each kind there were."""
+        return self._kinds + Counter(kind for _, kind, _ in self._unhashed)
 
     @property
     def events(self) -> int:

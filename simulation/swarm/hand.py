@@ -41,7 +41,9 @@ class Hand:
         self.random = rng
         self.history: list[str] = []
         self.counts: Counter[str] = Counter()
-        """How often each kind of fault was really done."""
+        """How often each thing was done, by its word in the history."""
+        self.injected: Counter[str] = Counter()
+        """How often each fault and plot of the options came, left out where it fitted nothing."""
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line of the history."""
         self.broken_disks: set[int] = set()

@@ -59,10 +59,13 @@ class Injector:
         else:
             kind = self._random.choice(options.faults)
             if kind in BENIGN or not hand.hangs_by_a_thread():
+                before = len(hand.history)
                 getattr(self._faults, kind)()
+                hand.injected[f"fault {kind}"] += len(hand.history) > before
 
     def _play(self, kind: str) -> None:
-        self._hand.note(f"plot {kind}")
+        self._hand.note("plot", kind)
+        self._hand.injected[f"plot {kind}"] += 1
         task: asyncio.Task[None] = asyncio.create_task(getattr(self._plots, kind)())
         self._running.add(task)
         task.add_done_callback(self._running.discard)

@@ -1,12 +1,12 @@
 """What came of one run: what was found, what it saw, whether it counts.
 
-Owns: the form of a run's result, and the counting of the program's own log lines. Refuses to run anything.
+Owns: the form of a run's result. Refuses to run anything.
 """
 
-import logging
 from collections import Counter
 
 from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.swarm.coverage import Coverage
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.options import Options
 from minibroker.simulation.swarm.workload import ACKNOWLEDGED_MIN, PRODUCERS_MIN
@@ -16,21 +16,6 @@ TRUNCATIONS_MIN = 1
 """A run with less than this shows nothing, see also `workload`."""
 FINDINGS_SHOWN = 6
 EVENTS_SHOWN = 40
-
-
-class LogCounter(logging.Handler):
-    """Counts the program's own log lines by their template: a line a retry fills a disk in a long outage."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-        self.truncations = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.counts[f"{record.levelname} {record.name}: {record.msg}"] += 1
-        if record.msg.startswith("%s: truncated from %d to %d") and isinstance(record.args, tuple):
-            before, after = record.args[1:3]
-            self.truncations += before != after
 
 
 class Outcome:
@@ -45,18 +30,18 @@ class Outcome:
         self.elections = 0
         self.isr_changes = 0
         self.trace_hash = ""
-        self.counter = LogCounter()
+        self.coverage = Coverage()
         self.acknowledged: Counter[str] = Counter()
         self.injected: Counter[str] = Counter()
         self.virtual_seconds = 0.0
 
     @property
     def lines(self) -> Counter[str]:
-        return self.counter.counts
+        return self.coverage.lines
 
     @property
     def truncations(self) -> int:
-        return self.counter.truncations
+        return self.coverage.truncations
 
     @property
     def missing(self) -> list[str]:

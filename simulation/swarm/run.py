@@ -39,6 +39,7 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
     hand = Hand(cluster, options, truth, workload, world.random("faults"))
     injector = Injector(hand, lambda: truth.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN)
     outcome.events, outcome.acknowledged = hand.history, workload.acknowledged
+    outcome.coverage.watch(truth)
     cluster.start_all()
     await cluster.until_ready()
     await workload.create_topics()
@@ -68,7 +69,7 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
         working.cancel()
         outcome.findings += truth.findings + history.findings
         outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
-        outcome.injected = hand.counts
+        outcome.injected = hand.injected
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
@@ -80,25 +81,17 @@ def run_seed(seed: int) -> Outcome:
     options = draw_options(cluster.world.random("options"))
     cluster = SimulatedCluster(seed, settings=options.settings)
     outcome = Outcome(seed, options, History(lambda: cluster.world.loop.elapsed))
-    counter = outcome.counter
-    logger = logging.getLogger("minibroker")
-    logger.addHandler(counter)
-    level, propagates = logger.level, logger.propagate
-    logger.setLevel(logging.INFO)
     try:
-        cluster.world.run(_drive(cluster, outcome), seconds_max=SECONDS_MAX)
+        with outcome.coverage.listening(cluster.world.trace):
+            cluster.world.run(_drive(cluster, outcome), seconds_max=SECONDS_MAX)
     except Exception as error:  # whatever it is, it is a finding of this seed
         if not isinstance(error, ProcessCrashed):
             outcome.findings.append(crash_finding(error, None))
-    finally:
-        logger.removeHandler(counter)
-        logger.setLevel(level)
-        logger.propagate = propagates
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
-    if sum(counter.counts.values()) > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
-        text = f"too many log lines: {counter.counts.most_common(3)}"
+    if outcome.lines.total() > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
+        text = f"too many log lines: {outcome.lines.most_common(3)}"
         outcome.findings.append(Finding(invariant="I36", text=text))
     return outcome
 

@@ -1,0 +1,179 @@
+"""What happened in a run, counted from outside: the program's log lines, the states in ZooKeeper, the answers that
+arrive, the trace of the doors.
+
+Owns: the names of the kinds of event, and which of them a swarm must see. Refuses to change anything: what it wraps, it
+wraps for the length of a run, and hands through.
+"""
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, get_origin
+
+import msgspec
+
+from minibroker.broker.replication.producer_state import Duplicate, ProducerStates
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime import rpc
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.trace import Trace
+
+LINES = {
+    "log ended above its leader's: truncated": ("truncated from",),
+    "replica starts anew at its leader's log start": ("starts anew at offset",),
+    "log recovered": ("loaded %d of %d logs",),
+    "retention": ("by retention",),
+    "broker fenced: ZooKeeper silent": ("ZooKeeper has not confirmed",),
+    "broker unfenced": ("unfenced: registered",),
+    "log directory failed": ("log directory %s: %s",),
+    "log directory has room again": ("has room again",),
+    "AlterPartition without an answer": ("AlterPartition got no answer",),
+    "fetch session ended": ("fetch session at broker",),
+    "leader silent": ("is silent, connecting anew",),
+    "process stood still": ("this process stood still",),
+    "registration replaced an earlier start's": ("replacing what an earlier start",),
+    "leaderships handed over": ("handing leaderships over",),
+    "topic deleted": (": removed:",),
+}
+"""Kinds of event told by the broker's own lines: any line whose template holds one of these."""
+
+ANSWERS = (
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.STALE_BROKER_EPOCH,
+    ErrorCode.STALE_CONTROLLER_EPOCH,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.INELIGIBLE_REPLICA,
+    ErrorCode.NEW_LEADER_ELECTED,
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+TRACED = {"zk-session-end": "ZooKeeper session ended", "disk-fault": "disk call failed", "zk-write": "ZooKeeper write"}
+STATES = (
+    "election",
+    "partition without a leader",
+    "ISR shrunk",
+    "ISR shrunk below min.insync.replicas",
+    "ISR grew",
+    "controller elected",
+)
+ELSE = ("diverging fetch", "duplicate answered")
+MUST_SEE = (*STATES, *ELSE, *LINES, *TRACED.values(), *(f"answer {code.name}" for code in ANSWERS))
+"""A swarm of many runs that never saw one of these is blind in that eye."""
+
+
+class Coverage(logging.Handler):
+    """Counts for one run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: Counter[str] = Counter()
+        """The program's own log lines by their template: a line a retry fills a disk in a long outage."""
+        self.seen: Counter[str] = Counter()
+        self.truncations = 0
+        """Cuts of a log's tail in which records went."""
+        self._states: dict[TopicPartition, TrueState] = {}
+        self._controller_epoch = 0
+
+    # ---------------------------------------------------------------------------------------------------- log lines
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines[f"{record.levelname} {record.name}: {record.msg}"] += 1
+        if record.msg.startswith("%s: truncated from %d to %d") and isinstance(record.args, tuple):
+            before, after = record.args[1:3]
+            self.truncations += before != after
+
+    # ------------------------------------------------------------------------------------------------------- states
+    def watch(self, truth: Truth) -> None:
+        """Follow what ZooKeeper holds."""
+        truth.listeners.append(lambda partition: self._state_written(truth, partition))
+
+    def _state_written(self, truth: Truth, partition: TopicPartition) -> None:
+        now = truth.state(partition)
+        before = self._states.get(partition)
+        if now is None:
+            return
+        self._states[partition] = now
+        self.seen["controller elected"] += now.controller_epoch > self._controller_epoch
+        self._controller_epoch = max(self._controller_epoch, now.controller_epoch)
+        if before is None or before.czxid != now.czxid:
+            return
+        self.seen["election"] += now.leader not in (-1, before.leader)
+        self.seen["partition without a leader"] += now.leader == -1 != before.leader
+        shrunk = bool(set(before.members) - set(now.members))
+        self.seen["ISR shrunk"] += shrunk
+        self.seen["ISR shrunk below min.insync.replicas"] += shrunk and len(now.members) < now.min_isr
+        self.seen["ISR grew"] += bool(set(now.members) - set(before.members))
+
+    # ------------------------------------------------------------------------------------------------------ answers
+    @contextlib.contextmanager
+    def listening(self, trace: Trace) -> Iterator[None]:
+        """To log lines, answers and verdicts on producers, until the block ends."""
+        logger = logging.getLogger("minibroker")
+        level, propagates = logger.level, logger.propagate
+        decode, check = rpc.decode_response_body, ProducerStates.check  # type: ignore[attr-defined]
+
+        def decoded(api_key: int, body: msgspec.Raw) -> Any:
+            answer = decode(api_key, body)
+            self._answered(answer)
+            return answer
+
+        def checked(states: ProducerStates, *arguments: Any) -> Any:
+            verdict = check(states, *arguments)
+            self.seen["duplicate answered"] += isinstance(verdict, Duplicate)
+            return verdict
+
+        rpc.decode_response_body = decoded  # type: ignore[attr-defined]
+        ProducerStates.check = checked  # type: ignore[method-assign, assignment]
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagates
+            rpc.decode_response_body = decode  # type: ignore[attr-defined]
+            ProducerStates.check = check  # type: ignore[method-assign]
+            self._sum_up(trace)
+
+    def _answered(self, answer: msgspec.Struct) -> None:
+        has_code, has_divergence, lists = outline(type(answer))
+        if has_code and (code := answer.error_code) != 0:  # type: ignore[attr-defined]
+            self.seen[f"answer {error_code(code).name}"] += 1
+        if has_divergence and answer.diverging_epoch is not None:  # type: ignore[attr-defined]
+            self.seen["diverging fetch"] += 1
+        for name in lists:
+            for part in getattr(answer, name) or ():
+                self._answered(part)
+
+    def _sum_up(self, trace: Trace) -> None:
+        for kind, fragments in LINES.items():
+            self.seen[kind] += sum(n for line, n in self.lines.items() if any(each in line for each in fragments))
+        for kind, name in TRACED.items():
+            self.seen[name] += trace.kinds[kind]
+
+
+@cache
+def outline(kind: type[msgspec.Struct]) -> tuple[bool, bool, tuple[str, ...]]:
+    """Of a message: whether it has an error code, a divergence, and its lists of parts that may have them."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    lists = [name for name, annotation in fields.items() if any(any(outline(part)) for part in listed(annotation))]
+    return "error_code" in fields, "diverging_epoch" in fields, tuple(lists)
+
+
+def listed(annotation: Any) -> list[type[msgspec.Struct]]:
+    """The messages that a field lists."""
+    arguments = getattr(annotation, "__args__", ())
+    if get_origin(annotation) is list:
+        return [each for each in arguments if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    return [found for argument in arguments for found in listed(argument)]
