@@ -19,6 +19,10 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.replicas import ReplicaJudge
+from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
@@ -180,7 +184,15 @@ def run_schedule(script: Script) -> tuple[list[Finding], float]:
 
 
 async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
-    history, truth = History(lambda: cluster.world.loop.elapsed), Truth(cluster, options.topics)
+    truth = Truth(cluster, options.topics)
+    with listening(ReplicaJudge(cluster, truth, options.flushes)):
+        await _direct_judged(script, cluster, options, findings, truth)
+
+
+async def _direct_judged(
+    script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding], truth: Truth
+) -> None:
+    history = History(lambda: cluster.world.loop.elapsed)
     cluster.start_all()
     await cluster.until_ready()
     directed = Directed(cluster, options, history, truth)
