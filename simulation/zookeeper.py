@@ -26,6 +26,7 @@ FIRST_SESSION_ID = 0x1000_0000_0000_0000
 LATE_REQUEST_PROBABILITY = 0.5
 """Of links that their client has given up: how many still bring to the server what is under way."""
 
+UNLIMITED = 1_000_000_000
 LINKS_KEPT = 1_000
 """Links that a healed cut wakes; older ones are long given up."""
 
@@ -63,30 +64,87 @@ class ServerOptions(msgspec.Struct):
     """Seconds added each way: a slow ZooKeeper."""
 
 
+class RequestGate:
+    """Holds back requests of a machine before the server, with all that follow them on their link: a test directs when
+    a write happens. A client that hears nothing gives its link up, and what waits there is refused from then on."""
+
+    def __init__(self, host: str | None, match: Callable[[Request], bool] | None, times: int) -> None:
+        self._host = host
+        self._match = match
+        self._times = times
+        self._waiting: list[Pipe] = []
+        self._caught = asyncio.Event()
+        self.is_open = False
+        self.seen: list[Request] = []
+        """Every request that was held, in order."""
+
+    def stops(self, host: str, request: Request, pipe: "Pipe") -> bool:
+        if self.is_open or self._times <= 0 or self._host not in (None, host):
+            return False
+        if self._match is not None and not self._match(request):
+            return False
+        self._times -= 1
+        self.seen.append(request)
+        self._waiting.append(pipe)
+        self._caught.set()
+        return True
+
+    async def caught(self) -> Request:
+        """Wait until it has held a request since the last call; returns the newest."""
+        await self._caught.wait()
+        self._caught.clear()
+        return self.seen[-1]
+
+    def release(self) -> None:
+        """Open for good: what waits goes on, in its order."""
+        self.is_open = True
+        waiting, self._waiting = self._waiting, []
+        for pipe in waiting:
+            pipe.go_on()
+
+
 class Pipe:
     """One direction of a link. A cut holds it, as TCP would resend; it never reorders and never leaves a gap."""
 
-    def __init__(self, server: "SimulatedZooKeeper", host: str, context: contextvars.Context) -> None:
+    def __init__(self, server: "SimulatedZooKeeper", host: str, context: contextvars.Context, is_answers: bool) -> None:
         self._server = server
         self._host = host
         self._context = context
+        self._is_answers = is_answers
+        self._is_held = False
         self._waiting: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         self._last_arrival = 0.0
 
     def put(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._last_arrival = max(self._last_arrival, self._server.loop.time() + self._server.delay())
+        self._last_arrival = max(self._last_arrival, self._server.loop.time() + self._server.delay(self._host))
         self._waiting.append((self._last_arrival, call, arguments))
         self._server.loop.call_at(self._last_arrival, self.pump, context=self._context)
 
     def pump(self) -> None:
-        now = self._server.loop.time()
-        while self._waiting and self._waiting[0][0] <= now and self._server.is_reachable(self._host):
+        now, server = self._server.loop.time(), self._server
+        while self._waiting and self._waiting[0][0] <= now and server.is_reachable(self._host, self._is_answers):
+            if self._is_held or self._stops_at_a_gate():
+                return
             _, call, arguments = self._waiting.popleft()
             call(*arguments)
 
+    def _stops_at_a_gate(self) -> bool:
+        for gate in self._server.gates:
+            for argument in self._waiting[0][2]:
+                if isinstance(argument, Request) and gate.stops(self._host, argument, self):
+                    self._is_held = True
+                    return True
+        return False
+
+    def go_on(self) -> None:
+        """The gate is open again."""
+        self._is_held = False
+        self.pump_soon()
+
     def pump_soon(self) -> None:
         if self._waiting:
-            self._server.loop.call_at(self._server.loop.time() + self._server.delay(), self.pump, context=self._context)
+            when = self._server.loop.time() + self._server.delay(self._host)
+            self._server.loop.call_at(when, self.pump, context=self._context)
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -100,8 +158,8 @@ class Link:
         self.process = process
         self._owner = owner
         self.session_id = 0
-        self._requests = Pipe(server, process.name, WORLD)
-        self._answers = Pipe(server, process.name, process.context)
+        self._requests = Pipe(server, process.name, WORLD, is_answers=False)
+        self._answers = Pipe(server, process.name, process.context, is_answers=True)
         server.add_link(self)
 
     def send(self, request: Request, answer: Answer) -> None:
@@ -161,10 +219,15 @@ class SimulatedZooKeeper:
         self._next_session_id = FIRST_SESSION_ID
         self._watches: dict[Changed, list[tuple[Link, int]]] = {}
         self._unreachable: set[str] = set()
+        self._unheard: set[str] = set()
+        self.slow_hosts: dict[str, float] = {}
+        """Seconds added each way for one machine."""
+        self.gates: tuple[RequestGate, ...] = ()
         self._everybody_cut = False
         self._stopped = False
         self._links: deque[Link] = deque(maxlen=LINKS_KEPT)
         self._lost_replies: dict[str, int] = {}
+        self._lost_requests: dict[str, int] = {}
 
     # -------------------------------------------------------------------------------------------------- faults
     def cut(self, host: str | None = None) -> None:
@@ -174,18 +237,41 @@ class SimulatedZooKeeper:
         else:
             self._unreachable.add(host)
 
+    def cut_answers(self, host: str) -> None:
+        """One way: the server hears the machine and keeps its session, but nothing comes back."""
+        self._unheard.add(host)
+
     def heal(self, host: str | None = None) -> None:
+        """Take back cuts; for all, also slow links and gates."""
         if host is None:
             self._everybody_cut = False
             self._unreachable.clear()
+            self._unheard.clear()
+            self.slow_hosts.clear()
+            for gate in self.gates:
+                gate.release()
+            self.gates = ()
         else:
             self._unreachable.discard(host)
+            self._unheard.discard(host)
         for link in self._links:
             link.pump_soon()
 
     def lose_next_reply(self, host: str, times: int = 1) -> None:
         """The next write of this machine happens, but its connection breaks before the answer."""
         self._lost_replies[host] = self._lost_replies.get(host, 0) + times
+
+    def lose_next_request(self, host: str, times: int = 1) -> None:
+        """The next write of this machine never happens: its connection breaks on the way."""
+        self._lost_requests[host] = self._lost_requests.get(host, 0) + times
+
+    def hold(
+        self, host: str | None = None, match: Callable[[Request], bool] | None = None, times: int = UNLIMITED
+    ) -> RequestGate:
+        """Hold back requests of one machine (None: any) until the gate is released."""
+        gate = RequestGate(host, match, times)
+        self.gates = (*(other for other in self.gates if not other.is_open), gate)
+        return gate
 
     def drop_connection(self, host: str) -> None:
         """A reset connection, wherever it was broken: both ends learn of it. The session lives."""
@@ -225,8 +311,10 @@ class SimulatedZooKeeper:
     def add_link(self, link: Link) -> None:
         self._links.append(link)
 
-    def is_reachable(self, host: str) -> bool:
-        return not self._everybody_cut and host not in self._unreachable
+    def is_reachable(self, host: str, for_answers: bool = False) -> bool:
+        if self._everybody_cut or host in self._unreachable:
+            return False
+        return not (for_answers and host in self._unheard)
 
     @property
     def is_running(self) -> bool:
@@ -292,11 +380,11 @@ class SimulatedZooKeeper:
             session.link = None
 
     # ------------------------------------------------------------------------------------------------ requests
-    def delay(self) -> float:
+    def delay(self, host: str) -> float:
         """One way, to or from a client."""
         options = self.options
-        extra = self.random.expovariate(1 / options.latency_extra_mean) if options.latency_extra_mean else 0.0
-        return options.latency_minimum + extra + options.extra_delay
+        extra = -options.latency_extra_mean * math.log(1.0 - self.random.random())
+        return options.latency_minimum + extra + options.extra_delay + self.slow_hosts.get(host, 0.0)
 
     def receive(self, link: Link, request: Request, answer: Answer) -> None:
         session = self.sessions.get(link.session_id)
@@ -308,11 +396,16 @@ class SimulatedZooKeeper:
             self._end_session(session)
             link.deliver(answer, None, None)
             return
+        host = link.process.name
+        if request.kind == "write" and self._lost_requests.get(host, 0) > 0:
+            self._lost_requests[host] -= 1
+            session.link = None
+            link.break_from_server()
+            return
         try:
             result, error = self._perform(link, request, session.session_id), None
         except CoordinationError as failure:
             result, error = None, failure
-        host = link.process.name
         if request.kind == "write":
             self.trace.record("zk-write", host, self.tree.zxid, describe(request.operations), type(error).__name__)
             if self._lost_replies.get(host, 0) > 0:

@@ -153,3 +153,68 @@ async def test_two_clients_of_one_machine_are_cut_together(clients: Clients) -> 
         with pytest.raises(CoordinationUnavailable):
             await client.exists("/")
     assert await clients.other.exists("/") is not None
+
+
+@in_a_world
+async def test_one_machine_may_have_a_slow_way_to_the_server(clients: Clients) -> None:
+    clients.zookeeper.slow_hosts["broker-1"] = 0.2
+    began = clients.world.loop.time()
+    await clients.other.create("/fast", b"")
+    assert clients.world.loop.time() - began < 0.2
+    await clients.broker.create("/slow", b"")
+    assert clients.world.loop.time() - began > 0.4
+
+
+@in_a_world
+async def test_a_lost_request_leaves_the_outcome_open_and_changes_nothing(clients: Clients) -> None:
+    clients.zookeeper.lose_next_request("broker-1")
+    with pytest.raises(OutcomeUnknown):
+        await clients.broker.create("/node", b"")
+    assert await clients.other.exists("/node") is None
+
+
+@in_a_world
+async def test_a_lost_reply_leaves_the_outcome_open_of_what_was_done(clients: Clients) -> None:
+    clients.zookeeper.lose_next_reply("broker-1")
+    with pytest.raises(OutcomeUnknown):
+        await clients.broker.create("/node", b"")
+    assert await clients.other.exists("/node") is not None
+
+
+@in_a_world
+async def test_who_hears_no_answers_passes_its_deadline_while_its_session_lives(clients: Clients) -> None:
+    await clients.broker.create("/me", b"", ephemeral=True)
+    clients.zookeeper.cut_answers("broker-1")
+    for _ in range(20):
+        await asyncio.sleep(0.5)
+        assert await clients.other.exists("/me") is not None
+    assert clients.broker.session_deadline < clients.world.loop.time()
+    clients.zookeeper.heal("broker-1")
+    await asyncio.sleep(3)
+    assert clients.kinds == ["connected", "suspended", "connected"]
+
+
+@in_a_world
+async def test_a_gate_holds_a_write_and_what_follows_it_until_it_is_released(clients: Clients) -> None:
+    gate = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write", times=1)
+    first = asyncio.create_task(clients.broker.create("/first", b""))
+    second = asyncio.create_task(clients.broker.exists("/first"))
+    held = await gate.caught()
+    assert held.operations[0].path == "/first"
+    await asyncio.sleep(0.5)
+    assert await clients.other.exists("/first") is None
+    assert not second.done()
+    gate.release()
+    await first
+    assert await second is not None
+
+
+@in_a_world
+async def test_who_waits_at_a_gate_too_long_gives_up_and_the_write_never_happens(clients: Clients) -> None:
+    gate = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write")
+    with pytest.raises(OutcomeUnknown):
+        await clients.broker.create("/late", b"")
+    await asyncio.sleep(2)
+    gate.release()
+    await asyncio.sleep(2)
+    assert await clients.other.exists("/late") is None
