@@ -134,6 +134,7 @@ COMMITTED = (
                 "    _set_remotes(state, event, reset=False, effects=effects)\n",
             ),
         ),
+        schedule=Schedule("in_sync_replicas:leader_hears_its_state_again"),
     ),
 )
 
@@ -182,6 +183,7 @@ LAG = (
                 "",
             ),
         ),
+        schedule=Schedule("in_sync_replicas:idle_followers"),
     ),
     Mutant(
         name="B27d",

@@ -1,0 +1,279 @@
+"""Orders of events around the in-sync set: eligibility, incarnations, lag, and the minimum."""
+
+import asyncio
+
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import (
+    ApiKey,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from minibroker.protocol.znodes import TopicAssignment, topic_path
+from minibroker.simulation.gates import requests, responses
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import (
+    apart,
+    batch,
+    broker_epoch,
+    convict,
+    host,
+    members,
+    operator,
+    read_all,
+    remove_controller,
+    restarted,
+    say,
+)
+
+LONG_LAG = {"replica.lag.time.max.ms": "10000"}
+SOON_SECONDS = 3.0
+
+
+# --------------------------------------------------------------------------------------------------------- eligibility
+async def _shutting_down(directed: Directed, follower: int, controller: int) -> None:
+    """The follower has been let go, has heard of the new epoch, and fetches in it: it does not know yet that it may
+    stop, and the order to stop its replica is still on its way."""
+    network = directed.world.network
+    answer = network.hold(host(controller), host(follower), responses(ApiKey.CONTROLLED_SHUTDOWN))
+    network.hold(host(controller), host(follower), requests(ApiKey.STOP_REPLICA))
+    directed.cluster.stop(follower)
+    await answer.caught()
+    await directed.produce("while it asks on")
+    await asyncio.sleep(1.0)
+
+
+@on_stage(Stage())
+async def shutting_down_follower_fetches(directed: Directed) -> None:
+    """KIP-841: a follower in its controlled shutdown still fetches; nobody may take it back."""
+    _, controller, follower = await apart(directed)
+    process = directed.world.process(host(follower))
+    await _shutting_down(directed, follower, controller)
+    if follower in members(directed):
+        convict(directed, "I34", f"broker {follower} is shutting down, and is in the ISR {members(directed)}")
+    directed.world.network.heal_all()
+    await directed.until(lambda: not process.alive, "the end of the shutdown")
+
+
+@on_stage(Stage(settings=LONG_LAG))
+async def acknowledged_after_a_shutdown(directed: Directed) -> None:
+    """KAFKA-15021: who has just been shut down was caught up a moment ago, and will never fetch again."""
+    _, controller, follower = await apart(directed)
+    process = directed.world.process(host(follower))
+    await _shutting_down(directed, follower, controller)
+    directed.world.network.heal_all()
+    await directed.until(lambda: not process.alive, "the end of the shutdown")
+    await _must_be_acknowledged(directed, "after a controlled shutdown")
+
+
+async def _must_be_acknowledged(directed: Directed, when: str, seconds: float = SOON_SECONDS) -> None:
+    sending = directed.produce_soon(when)
+    done, _ = await asyncio.wait([sending], timeout=seconds)
+    if not done:
+        convict(directed, "I37", f"{when}: no acknowledgement within {seconds} s, ISR {members(directed)}")
+
+
+@on_stage(Stage())
+async def joiner_loses_power_before_the_controller_judges(directed: Directed) -> None:
+    """KIP-903: the joiner caught up, lost power, and is back with a short log when its joining is judged."""
+    leader, controller, joiner = await apart(directed)
+    network = directed.world.network
+    for number in range(3):
+        await directed.produce(f"{number}")
+    network.partition(host(leader), host(joiner))
+    waiting = directed.produce_soon("without it")
+    await directed.until_isr(leader, controller)
+    await waiting
+    wish = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
+    network.heal(host(leader), host(joiner))
+    network.heal(host(joiner), host(leader))
+    await wish.caught()
+    network.partition(host(leader), host(joiner))
+    old_epoch = broker_epoch(directed, joiner)
+    directed.cluster.power_loss(joiner)
+    directed.cluster.start(joiner)
+    await restarted(directed, joiner, old_epoch)
+    await asyncio.sleep(0.1)
+    wish.release()
+    await asyncio.sleep(1.0)
+    directed.cluster.kill(leader)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, leader), "another leader")
+
+
+# --------------------------------------------------------------------------------------------------------- the mark
+@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
+async def last_replica_standing(directed: Directed) -> None:
+    """KIP-966: the ISR is the leader alone, acks=1 goes on, a consumer reads, the leader loses power."""
+    leader = directed.leader
+    for number in range(3):
+        await directed.produce(f"{number}")
+    followers = directed.followers()
+    for follower in followers:
+        directed.cluster.kill(follower)
+    await directed.until_isr(leader)
+    await asyncio.sleep(2.5)  # longer than its fsync takes
+    for number in range(3):
+        await directed.produce(f"alone-{number}", acks=1)
+    await read_all(directed)
+    directed.cluster.power_loss(leader)
+    for broker_id in (leader, *followers):
+        directed.cluster.start(broker_id)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(Stage())
+async def leader_hears_its_state_again(directed: Directed) -> None:
+    """KAFKA-10301: a new controller repeats the partition's state while a record waits for the followers."""
+    leader, network = directed.leader, directed.world.network
+    network.count_frames()  # from here on it is known which request a response answers
+    await directed.produce("everywhere")
+    await asyncio.sleep(1.0)
+    async with operator(directed) as coordination:
+        network.hold(host(leader), None, responses(ApiKey.FETCH))
+        await directed.produce("on the leader alone", acks=1)
+        await remove_controller(coordination)
+        await asyncio.sleep(0.5)
+    network.heal_all()
+    await directed.produce("everywhere again")
+
+
+# --------------------------------------------------------------------------------------------------------------- lag
+@on_stage(Stage())
+async def steady_load_over_a_slow_link(directed: Directed) -> None:
+    """KAFKA-1546, KAFKA-4485: followers are always some records behind, and keep up all the same."""
+    leader, links = directed.leader, directed.world.network.slow_links
+    for follower in directed.followers():
+        links[host(leader), host(follower)] = links[host(follower), host(leader)] = 0.2
+    await asyncio.sleep(1.0)
+    changes = directed.truth.isr_changes
+    sends = []
+    for number in range(1_200):
+        sends.append(directed.produce_soon(f"{number}", acks=1))
+        await asyncio.sleep(0.005)
+    await asyncio.gather(*sends)
+    if directed.truth.isr_changes != changes:
+        convict(directed, "I37", f"the ISR changed {directed.truth.isr_changes - changes} times in a sound cluster")
+
+
+@on_stage(Stage())
+async def idle_followers(directed: Directed) -> None:
+    """KAFKA-7152: nobody writes for a long time."""
+    await directed.produce("the only one")
+    changes = directed.truth.isr_changes
+    await asyncio.sleep(10.0)
+    if directed.truth.isr_changes != changes:
+        convict(directed, "I37", f"the ISR changed {directed.truth.isr_changes - changes} times in an idle cluster")
+
+
+@on_stage(Stage(settings={"log.tail.cache.bytes": "0"}))
+async def follower_stuck_but_fetching(directed: Directed) -> None:
+    """KAFKA-1546: the leader cannot read the next record from its disk; a follower asks for it again and again."""
+    leader, (stuck, other) = directed.leader, directed.followers()
+    await directed.produce("everywhere")
+    network = directed.world.network
+    network.partition(host(leader), host(stuck))
+    damaged = await directed.produce("the leader's disk will rot", acks=1)
+    assert damaged is not None
+    await directed.until(
+        lambda: directed.replica(other).state.log_end_offset > damaged, "the copy of the other follower", 1.0
+    )
+    path = directed.replica(leader).log.segments[-1].log_path
+    storage = directed.world.machine(host(leader)).storage
+    damaged_at = len(storage.find_file(path).content) - 1
+    storage.flip_bit(path, damaged_at)
+    network.heal_all()
+    await asyncio.sleep(4.0)
+    await _must_be_acknowledged(directed, "while one follower is stuck", 1.0)
+    storage.flip_bit(path, damaged_at)
+
+
+# -------------------------------------------------------------------------------------------------------------- sets
+@on_stage(Stage())
+async def another_tool_changes_the_assignment(directed: Directed) -> None:
+    """KAFKA-9672: a broker is taken from the assignment while it is in the ISR; the next controller sees both."""
+    _, _, third = await apart(directed)
+    await directed.produce("everywhere")
+    path = topic_path(TOPIC)
+    async with operator(directed) as coordination:
+        content, _ = await coordination.get(path)
+        before = TopicAssignment.decode(content)
+        kept = tuple(b for b in before.replicas()[0] if b != third)
+        await coordination.set(path, TopicAssignment.of(before.topic_id, {0: kept}).encode())
+        await remove_controller(coordination)
+        await asyncio.sleep(1.0)
+        await _must_be_acknowledged(directed, "with a smaller assignment")
+        if third in members(directed):
+            convict(directed, "I34", f"broker {third} is in the ISR {members(directed)}, not in {kept}")
+        await coordination.set(path, content)
+        await remove_controller(coordination)
+        await asyncio.sleep(1.0)
+
+
+@on_stage(Stage(topics={TOPIC: (1, 2, 1)}, settings=LONG_LAG))
+async def stranger_fetches(directed: Directed) -> None:
+    """KAFKA-13837: a broker that is no replica (of this leader's assignment) fetches, once."""
+    leader = directed.leader
+    stranger = next(b for b in directed.cluster.broker_ids if directed.cluster.replica(b, TOPIC) is None)
+    await directed.produce("everywhere")
+    state = directed.replica(leader).state
+    fetch = FetchPartition(partition=0, current_leader_epoch=state.leader_epoch or 0, fetch_offset=state.log_end_offset)
+    request = FetchRequest(
+        replica_id=stranger,
+        replica_epoch=broker_epoch(directed, stranger),
+        max_wait_ms=0,
+        session_epoch=0,
+        topics=[FetchTopic(topic=TOPIC, partitions=[fetch])],
+    )
+    await say(directed, leader, request)
+    await _must_be_acknowledged(directed, "after a stranger's fetch")
+
+
+# ------------------------------------------------------------------------------------------------------- the minimum
+@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
+async def too_few_in_sync(directed: Directed) -> None:
+    """KAFKA-1555: acks=all is refused and leaves nothing behind; acks=1 is none of the minimum's business."""
+    leader = directed.leader
+    await directed.produce("everywhere")
+    for follower in directed.followers():
+        directed.cluster.kill(follower)
+    await directed.until_isr(leader)
+    end = directed.replica(leader).state.log_end_offset
+    waiting = directed.produce_soon("too early")
+    await asyncio.sleep(1.0)
+    if directed.replica(leader).state.log_end_offset != end:
+        convict(directed, "I24", "acks=all was appended with fewer than min.insync.replicas in sync")
+    sending = directed.produce_soon("weak", acks=1)
+    done, _ = await asyncio.wait([sending], timeout=SOON_SECONDS)
+    if not done:
+        convict(directed, "I24", "acks=1 was refused because of min.insync.replicas")
+    for broker_id in directed.cluster.broker_ids:
+        if broker_id != leader:
+            directed.cluster.start(broker_id)
+    await asyncio.gather(waiting, sending)
+
+
+@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
+async def shrink_between_append_and_acknowledgement(directed: Directed) -> None:
+    """KAFKA-1555: a record is appended, then the ISR falls below the minimum."""
+    leader = directed.leader
+    await directed.produce("everywhere")
+    for follower in directed.followers():
+        directed.cluster.kill(follower)
+    data = ProducePartition(index=0, records=batch(b"in between"))
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceTopic(name=TOPIC, partition_data=[data])])
+    waiting = asyncio.create_task(say(directed, leader, request, 40_000))
+    await directed.until_isr(leader)
+    done, _ = await asyncio.wait([waiting], timeout=SOON_SECONDS)
+    if not done:
+        convict(directed, "I24", "the ISR fell below the minimum, and who waits was not told")
+    else:
+        answer = waiting.result()
+        assert isinstance(answer, ProduceResponse)
+        code = answer.responses[0].partition_responses[0].error_code
+        if code != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            convict(directed, "I24", f"appended with the full ISR, answered {code} with the leader alone")
+    waiting.cancel()

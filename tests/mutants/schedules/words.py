@@ -1,0 +1,113 @@
+"""What several scripts say and do: the roles they need apart, single requests on the wire, an operator's hand in
+ZooKeeper, and the reading that a consumer does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from functools import partial
+from functools import partial
+
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import Request, Response
+from minibroker.protocol.record_batch import build_batch
+from minibroker.protocol.znodes import CONTROLLER
+from minibroker.runtime.ports import Coordination, NoNode
+from minibroker.runtime.rpc import connect
+from minibroker.simulation.cluster import PORT
+from tests.mutants.judged import FIRST, Directed
+
+ATTEMPTS = 8
+ANSWER_MS = 5_000
+
+
+def host(broker_id: int) -> str:
+    return f"broker-{broker_id}"
+
+
+async def apart(directed: Directed) -> tuple[int, int, int]:
+    """(leader, controller, third): the leader is not the controller. Whoever is both is bounced until it is so."""
+    cluster = directed.cluster
+    for _ in range(ATTEMPTS):
+        leader, controller = directed.leader, directed.controller
+        if leader != controller:
+            third = next(b for b in cluster.broker_ids if b not in (leader, controller))
+            return leader, controller, third
+        cluster.kill(controller)
+        await directed.until(partial(_is_replaced, directed, controller), "another controller and leader")
+        cluster.start(controller)
+        await directed.until_isr(*cluster.broker_ids)
+    raise AssertionError("the leader is always the controller")
+
+
+def _is_replaced(directed: Directed, broker_id: int) -> bool:
+    if CONTROLLER not in directed.world.zookeeper.tree.nodes or directed.controller == broker_id:
+        return False
+    return directed.cluster.leader(FIRST.topic) not in (None, broker_id)
+
+
+def members(directed: Directed, partition: TopicPartition = FIRST) -> tuple[int, ...]:
+    """The ISR by ZooKeeper's word."""
+    return next(state.members for state in directed.truth.states() if state.partition == partition)
+
+
+def convict(directed: Directed, invariant: str, text: str) -> None:
+    """A promise of the rules that no general judge can see, for only the script knows what came before."""
+    directed.history.find(invariant, text, FIRST)
+
+
+def broker_epoch(directed: Directed, broker_id: int) -> int:
+    """As registered; -1 while it is not."""
+    broker = directed.cluster.brokers[broker_id]
+    epoch = broker.registration.broker_epoch if hasattr(broker, "registration") else None
+    return -1 if epoch is None else epoch
+
+
+async def restarted(directed: Directed, broker_id: int, old_epoch: int) -> None:
+    """Wait until a broker that was started again is registered."""
+    await directed.until(lambda: broker_epoch(directed, broker_id) > old_epoch, f"broker {broker_id} registered anew")
+
+
+async def say(directed: Directed, broker_id: int, request: Request, timeout_ms: int = ANSWER_MS) -> Response:
+    """One request on a connection of its own."""
+    network = directed.cluster.client_runtime().network
+    connection = await connect(network, host(broker_id), PORT, client_id="script", timeout_ms=ANSWER_MS)
+    try:
+        return await connection.request(request, timeout_ms)
+    finally:
+        connection.abort()
+
+
+def batch(value: bytes) -> bytes:
+    """One record, as a producer without idempotence packs it."""
+    return bytes(build_batch([(None, value, 0, ())]))
+
+
+@contextlib.asynccontextmanager
+async def operator(directed: Directed) -> AsyncGenerator[Coordination]:
+    """Somebody with a ZooKeeper shell."""
+    coordination = directed.cluster.client_runtime().open_coordination("zookeeper:2181", 3_000)
+    await coordination.start()
+    try:
+        yield coordination
+    finally:
+        await coordination.close()
+
+
+async def remove_controller(coordination: Coordination) -> None:
+    """How operators of Kafka made it elect another controller: the broker lives on, its session, too."""
+    with contextlib.suppress(NoNode):
+        await coordination.delete(CONTROLLER)
+
+
+async def read_all(directed: Directed, seconds: float = 2.0) -> None:
+    """A consumer reads what it can get; the history notes it."""
+    consumer = directed.workload.consumer()
+    async with consumer:
+        consumer.assign([FIRST])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while True:
+                    for partition, records in (await consumer.getmany(timeout_ms=200)).items():
+                        for record in records:
+                            directed.history.read[partition, record.offset] = record.value or b""
