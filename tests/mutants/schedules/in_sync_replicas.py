@@ -175,6 +175,8 @@ async def follower_stuck_but_fetching(directed: Directed) -> None:
     leader, (stuck, other) = directed.leader, directed.followers()
     await directed.produce("everywhere")
     network = directed.world.network
+    network.reset_connections(host(leader), host(stuck))
+    await asyncio.sleep(0.005)  # both ends know, and nobody has connected anew: no answer is on its way
     network.partition(host(leader), host(stuck))
     damaged = await directed.produce("the leader's disk will rot", acks=1)
     assert damaged is not None

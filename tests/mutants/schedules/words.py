@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from functools import partial
-from functools import partial
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import Request, Response
@@ -78,9 +77,9 @@ async def say(directed: Directed, broker_id: int, request: Request, timeout_ms: 
         connection.abort()
 
 
-def batch(value: bytes) -> bytes:
+def batch(value: bytes) -> bytearray:
     """One record, as a producer without idempotence packs it."""
-    return bytes(build_batch([(None, value, 0, ())]))
+    return build_batch([(None, value, 0, ())])
 
 
 @contextlib.asynccontextmanager
