@@ -67,8 +67,8 @@ STATES = (
     "ISR grew",
     "controller elected",
 )
-ELSE = ("diverging fetch", "duplicate answered")
-MUST_SEE = (*STATES, *ELSE, *LINES, *TRACED.values(), *(f"answer {code.name}" for code in ANSWERS))
+
+MUST_SEE = (*STATES, "duplicate answered", *LINES, *TRACED.values(), *(f"answer {code.name}" for code in ANSWERS))
 """A swarm of many runs that never saw one of these is blind in that eye."""
 
 

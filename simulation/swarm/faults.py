@@ -5,7 +5,12 @@ Owns: what one fault is. Refuses to judge whether it may come now (`hand`), or i
 
 from minibroker.simulation.swarm.hand import Hand, name_of
 
-BENIGN = frozenset({"reset", "slow_link", "slow_broker", "client_cut", "zk_lost_reply", "zk_reset", "clock"})
+BENIGN = frozenset(
+    {
+        *("reset", "half_open", "slow_link", "narrow_link", "slow_broker", "client_cut"),
+        *("zk_lost_reply", "zk_reset", "clock"),
+    }
+)
 """Faults that keep every broker in office; only these may come while the promise hangs on a single copy."""
 AT_ONCE_SHARE = 0.4
 """How many of the dead are started again within their session."""
@@ -86,10 +91,12 @@ class Faults:
 
     # -------------------------------------------------------------------------------------------------------- links
     def isolate(self) -> None:
+        """From everybody else, clients too."""
         hand, victim = self.hand, self.hand.broker()
-        hand.note("isolate", victim)
-        hand.network.isolate(name_of(victim))
-        hand.impair(victim, hand.network.heal_all)
+        seconds, one, client = hand.seconds(), name_of(victim), "client"
+        hand.cut_off(victim, hand.others(victim), seconds)
+        hand.network.partition(one, client)
+        hand.later(lambda: hand.heal([(one, client), (client, one)]), seconds)
 
     def cut_pair(self) -> None:
         one, other = self.hand.random.sample(self.hand.cluster.broker_ids, 2)
@@ -124,6 +131,20 @@ class Faults:
         delay, seconds = hand.random.choice((0.02, 0.1, 0.3)), hand.seconds()
         for other in hand.others(victim):
             hand.slow(name_of(victim), name_of(other), delay, seconds)
+
+    def narrow_link(self) -> None:
+        """Few bytes per second pass."""
+        hand, links = self.hand, self.hand.network.bandwidth
+        one, other = self._two_hosts()
+        links[one, other] = hand.random.choice((2_000.0, 20_000.0))
+        hand.note("narrow link", one, other, links[one, other])
+        hand.later(lambda: links.pop((one, other), None))
+
+    def half_open(self) -> None:
+        """One end has lost its connections, the other does not know."""
+        one, other = self._two_hosts()
+        self.hand.note("half open", one, other)
+        self.hand.network.half_open(one, other)
 
     # ---------------------------------------------------------------------------------------------------- ZooKeeper
     def zk_cut(self) -> None:

@@ -6,8 +6,8 @@ Owns: the order of things. Refuses to know how a fault is done (`faults`, `plots
 import asyncio
 from collections.abc import Callable
 
-from minibroker.simulation.swarm.control_plots import ControlPlots
 from minibroker.simulation.swarm.faults import BENIGN, Faults
+from minibroker.simulation.swarm.gate_plots import GatePlots
 from minibroker.simulation.swarm.hand import Hand, name_of
 
 RESTART_SHARE = 0.3
@@ -32,7 +32,7 @@ class Injector:
         self._world = hand.world
         self._random = hand.random
         self._faults = Faults(hand)
-        self._plots = ControlPlots(hand)
+        self._plots = GatePlots(hand)
         self._running: set[asyncio.Task[None]] = set()
         self._has_enough = has_enough
 
@@ -86,7 +86,6 @@ class Injector:
         """Faults stop: everything works, everybody runs."""
         world, hand = self._world, self._hand
         world.network.heal_all()
-        world.network.slow_links.clear()
         world.zookeeper.start()
         world.zookeeper.heal()
         world.zookeeper.options.extra_delay = 0.0

@@ -10,7 +10,10 @@ import msgspec
 
 DEATHS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
-LINKS = ("isolate", "cut_pair", "cut_one_way", "reset", "slow_link", "slow_broker", "client_cut")
+LINKS = (
+    *("isolate", "cut_pair", "cut_one_way", "reset", "half_open", "slow_link", "narrow_link", "slow_broker"),
+    "client_cut",
+)
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_error")
 FAULTS = (*DEATHS, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
@@ -36,6 +39,14 @@ PLOTS = (
     "power_twice",
     "rejoin_without_tail",
     "paused_leader",
+    "held_orders",
+    "lost_orders",
+    "held_isr_answer",
+    "lost_isr_answer",
+    "held_fetch_answer",
+    "held_epoch_answer",
+    "held_produce_answers",
+    "lost_produce_answers",
 )
 """Orders of several faults that real bugs needed, and that single faults hit too seldom."""
 
@@ -87,7 +98,7 @@ def draw_options(rng: random.Random, brokers: int = 3) -> Options:
         topics=topics,
         settings=settings,
         faults=tuple(sorted(rng.sample(FAULTS, rng.randint(2, 7)))),
-        plots=tuple(sorted(rng.sample(PLOTS, rng.randint(2, 6)))),
+        plots=tuple(sorted(rng.sample(PLOTS, rng.randint(2, 7)))),
         plot_share=rng.choice((0.2, 0.4, 0.7)),
         pause_mean=rng.choice((0.2, 0.5, 1.0)),
         fault_seconds_max=rng.choice((1.0, 2.0, 4.0)),
