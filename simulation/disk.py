@@ -1,195 +1,21 @@
-"""The virtual disk: what is written, what is synced, and what a crash leaves of it.
+"""The virtual disk door: the file system of a machine, as one of its processes uses it.
 
-Theory: a killed process loses nothing that it wrote, for the kernel holds it. Power loss keeps what was synced: of a
-file the bytes of its last `sync`, and of a directory the entries of its last `sync_directory`; a new or renamed file
-whose directory was not synced is gone or old again. Of appended bytes that were not synced a torn prefix may survive.
-One test per sentence of this model. Paths are those of one machine; every process on it has a door to the same files.
+What survives a crash and what may go wrong is `storage.py`'s; here is what calls do and cost. Paths are those of one
+machine; every process on it has a door to the same files.
 """
 
 import asyncio
 import posixpath
-import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import msgspec
-
-from minibroker.runtime.ports import Buffer, DiskError, DiskFull, FileMissing, LockHeld
+from minibroker.runtime.ports import Buffer, DiskError, FileMissing, LockHeld
 from minibroker.simulation.clock import SimulatedClock
-from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.node import Process
-from minibroker.simulation.trace import Trace, checksum
+from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize, parts_of, walk_files
+from minibroker.simulation.trace import checksum
 
 T = TypeVar("T")
-
-CAPACITY_BYTES = 1 << 40
-
-GARBAGE_BYTES_MAX = 64
-"""A torn write may end in bytes that nobody wrote."""
-
-
-class Cost(msgspec.Struct):
-    """Virtual seconds that synchronous calls take from the process, and background work from nobody."""
-
-    append: float = 0.0
-    read: float = 0.0
-    sync: float = 0.001
-    background_mean: float = 0.002
-
-
-class Fault(msgspec.Struct):
-    """An injected IO error: calls of this name on paths with this prefix fail, this many times."""
-
-    call: str
-    path_prefix: str = "/"
-    times: int = 1_000_000_000
-    is_full: bool = False
-
-
-class FileNode:
-    """A file: bytes as its readers see them, and what of them is on stable storage."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.synced_size = 0
-        self.synced_copy: bytes | None = None
-        """The synced bytes, once they are no longer a prefix of the content."""
-        self.modified_ms = 0
-
-    def about_to_change(self, position: int) -> None:
-        """Bytes from `position` on will be cut or overwritten."""
-        if position < self.synced_size and self.synced_copy is None:
-            self.synced_copy = bytes(self.content[: self.synced_size])
-
-    def sync(self) -> None:
-        self.synced_size = len(self.content)
-        self.synced_copy = None
-
-    def lose_power(self, rng: random.Random | None) -> None:
-        """Keep what was synced; with `rng`, maybe a torn piece of what was appended after it."""
-        if self.synced_copy is not None:
-            self.content = bytearray(self.synced_copy)
-        else:
-            unsynced = len(self.content) - self.synced_size
-            kept = rng.randrange(unsynced + 1) if rng is not None and unsynced else 0
-            del self.content[self.synced_size + kept :]
-            if rng is not None and kept and rng.random() < 0.3:
-                self.content += rng.randbytes(rng.randrange(1, GARBAGE_BYTES_MAX))
-        self.sync()
-
-
-class DirectoryNode:
-    """A directory: names now, and names on stable storage."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, FileNode | DirectoryNode] = {}
-        self.synced_entries: dict[str, FileNode | DirectoryNode] = {}
-
-    def sync(self) -> None:
-        self.synced_entries = dict(self.entries)
-
-    def lose_power(self, rng: random.Random | None) -> None:
-        self.entries = dict(self.synced_entries)
-        for name in sorted(self.entries):
-            self.entries[name].lose_power(rng)
-
-
-class Storage:
-    """The disk of one machine: survives its processes. Faults are calls on it."""
-
-    def __init__(self, host: str, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
-        self.host = host
-        self.loop = loop
-        self.random = rng
-        self.trace = trace
-        self.cost = Cost()
-        self.capacity_bytes = CAPACITY_BYTES
-        self.used_bytes = 0
-        self.faults: list[Fault] = []
-        self.root = DirectoryNode()
-        self.locks: dict[str, Process] = {}
-        self.boots = 1
-
-    def fail(self, call: str, path_prefix: str = "/", times: int = 1_000_000_000, is_full: bool = False) -> Fault:
-        """Inject an error; `heal` takes it back. Calls: append, read, write_at, truncate, sync, open, replace_file,
-        rename, remove, list_directory, make_directory, sync_directory."""
-        fault = Fault(call, path_prefix, times, is_full)
-        self.faults.append(fault)
-        return fault
-
-    def heal(self) -> None:
-        self.faults.clear()
-
-    def check_fault(self, call: str, path: str) -> None:
-        for fault in self.faults:
-            if fault.call == call and path.startswith(fault.path_prefix) and fault.times > 0:
-                fault.times -= 1
-                self.trace.record("disk-fault", self.host, call, path)
-                if fault.is_full:
-                    raise DiskFull(f"cannot {call} {path}: no space left on device (simulated)")
-                raise DiskError(f"cannot {call} {path}: input/output error (simulated)")
-
-    def provision(self, path: str) -> None:
-        """A directory that was there before the machine's first start, on stable storage."""
-        node = self.root
-        for name in parts_of(path):
-            child = node.entries.setdefault(name, DirectoryNode())
-            assert isinstance(child, DirectoryNode)
-            node.sync()
-            node = child
-
-    def process_ended(self, process: Process) -> None:
-        self.locks = {path: holder for path, holder in self.locks.items() if holder is not process}
-
-    def lose_power(self, tear: bool) -> None:
-        """What was not synced is gone; with `tear`, by chance not all of it."""
-        self.root.lose_power(self.random if tear else None)
-        self.locks.clear()
-        self.boots += 1
-        self.used_bytes = sum(len(file.content) for file in walk_files(self.root))
-
-    def wipe(self) -> None:
-        """A blank disk is put in."""
-        self.root = DirectoryNode()
-        self.used_bytes = 0
-
-    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Bit rot: on stable storage, too."""
-        file = self.find_file(path)
-        file.content[position] ^= 1 << bit
-        if file.synced_copy is not None and position < len(file.synced_copy):
-            rotten = bytearray(file.synced_copy)
-            rotten[position] ^= 1 << bit
-            file.synced_copy = bytes(rotten)
-
-    def find(self, path: str) -> FileNode | DirectoryNode:
-        node: FileNode | DirectoryNode = self.root
-        for name in parts_of(path):
-            child = node.entries.get(name) if isinstance(node, DirectoryNode) else None
-            if child is None:
-                raise FileMissing(f"{path}: no such file or directory")
-            node = child
-        return node
-
-    def find_file(self, path: str) -> FileNode:
-        node = self.find(path)
-        if isinstance(node, DirectoryNode):
-            raise DiskError(f"{path}: is a directory")
-        return node
-
-    def find_directory(self, path: str) -> DirectoryNode:
-        node = self.find(path)
-        if isinstance(node, FileNode):
-            raise DiskError(f"{path}: not a directory")
-        return node
-
-    def parent_of(self, path: str) -> tuple[DirectoryNode, str]:
-        return self.find_directory(posixpath.dirname(normalize(path))), posixpath.basename(normalize(path))
-
-    def take_space(self, length: int, path: str) -> None:
-        if self.used_bytes + length > self.capacity_bytes:
-            raise DiskFull(f"cannot append to {path}: no space left on device")
-        self.used_bytes += length
 
 
 class SimulatedFile:
@@ -216,7 +42,11 @@ class SimulatedFile:
         self._begin("append", self._storage.cost.append)
         data = b"".join(parts)
         self._storage.take_space(len(data), self._path)
-        self._node.content += data
+        if self._storage.is_misdirected(self._path):
+            self._node.content += bytes(len(data))
+            self._storage.scribble_somewhere(self._path, data)
+        else:
+            self._node.content += data
         self._touch()
         self._storage.trace.record("append", self._storage.host, self._path, len(data), checksum(data))
 
@@ -238,15 +68,15 @@ class SimulatedFile:
     def truncate(self, size: int) -> None:
         self._begin("truncate", self._storage.cost.append)
         assert 0 <= size <= self.size
-        self._node.about_to_change(size)
         self._storage.used_bytes -= self.size - size
-        del self._node.content[size:]
+        self._node.cut(size)
         self._touch()
         self._storage.trace.record("truncate", self._storage.host, self._path, size)
 
     def sync(self) -> None:
         self._begin("sync", self._storage.cost.sync)
-        self._node.sync()
+        if not self._storage.ignores_sync:
+            self._node.sync()
         self._storage.trace.record("sync", self._storage.host, self._path, self.size)
 
     def close(self) -> None:
@@ -281,7 +111,7 @@ class SimulatedDisk:
     def spend(self, seconds: float) -> None:
         """A synchronous call holds the process; in the background it was paid for by waiting."""
         if not self._in_background:
-            self.storage.loop.charge(seconds)
+            self.storage.loop.charge(seconds + self.storage.hangs_for)
 
     def _begin(self, call: str, path: str) -> None:
         self.process.check_alive()
@@ -400,13 +230,15 @@ class SimulatedDisk:
             self.storage.trace.record("remove_tree", self.storage.host, path)
 
     def _free(self, node: FileNode | DirectoryNode) -> None:
-        files = [node] if isinstance(node, FileNode) else walk_files(node)
+        files = [node] if isinstance(node, FileNode) else [file for _, file in walk_files(node)]
         self.storage.used_bytes -= sum(len(file.content) for file in files)
 
     def sync_directory(self, path: str) -> None:
         self._begin("sync_directory", path)
         self.spend(self.storage.cost.sync)
-        self.storage.find_directory(path).sync()
+        directory = self.storage.find_directory(path)
+        if not self.storage.ignores_sync:
+            directory.sync()
         self.storage.trace.record("sync_directory", self.storage.host, path)
 
     def lock(self, path: str) -> SimulatedDirectoryLock:
@@ -435,7 +267,7 @@ class SimulatedDisk:
         self.process.check_alive()
         mean = self.storage.cost.background_mean
         before, after = (self.storage.random.expovariate(2 / mean) if mean else 0.0 for _ in range(2))
-        await asyncio.sleep(before)
+        await asyncio.sleep(before + self.storage.hangs_for)
         self.process.check_alive()
         self._in_background = True
         try:
@@ -445,20 +277,3 @@ class SimulatedDisk:
             self.process.check_alive()
         await asyncio.sleep(after)
         return result
-
-
-def normalize(path: str) -> str:
-    assert path, "an empty path"
-    return posixpath.normpath(posixpath.join("/", path))
-
-
-def parts_of(path: str) -> list[str]:
-    return [part for part in normalize(path).split("/") if part]
-
-
-def walk_files(node: DirectoryNode) -> list[FileNode]:
-    files: list[FileNode] = []
-    for name in sorted(node.entries):
-        child = node.entries[name]
-        files.extend([child] if isinstance(child, FileNode) else walk_files(child))
-    return files

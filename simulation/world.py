@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 from minibroker.runtime.ports import Coordination, Runtime
 from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.coordination import SimulatedCoordination
-from minibroker.simulation.disk import SimulatedDisk, Storage
+from minibroker.simulation.disk import SimulatedDisk
 from minibroker.simulation.loop import SECONDS_MAX, VirtualLoop, VirtualTask
 from minibroker.simulation.network import Fabric
 from minibroker.simulation.node import Process, ProcessDead
+from minibroker.simulation.storage import Storage
 from minibroker.simulation.trace import Trace
 from minibroker.simulation.zookeeper import SimulatedZooKeeper
 

@@ -13,7 +13,7 @@ from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, iterate_headers
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.disk import DirectoryNode, FileNode, Storage
+from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
 
 LOG_DIRECTORY = "/data/log"
 

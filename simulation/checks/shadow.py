@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
-from minibroker.simulation.disk import Storage
+from minibroker.simulation.storage import Storage
 
 BATCHES_REMEMBERED = 5
 """Of each producer: as many requests may be in flight."""

@@ -14,8 +14,8 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.storage import Storage
 from minibroker.simulation.node import Process
+from minibroker.simulation.storage import Storage
 from minibroker.simulation.swarm.options import Options
 from minibroker.simulation.swarm.workload import Workload
 

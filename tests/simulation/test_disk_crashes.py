@@ -245,3 +245,125 @@ def test_background_sync_covers_what_was_written_before_it_ran() -> None:
         machine = Machine(seed)
         machine.world.run(main(machine, 0.0001 * seed))
     assert outcomes == {(False, b""), (False, b"x"), (True, b"x")}
+
+
+def test_a_torn_piece_may_have_a_hole_of_zeros_and_what_was_synced_never() -> None:
+    holes = 0
+    for seed in range(300):
+        machine = Machine(seed)
+        file = machine.disk.open(PATH, create=True)
+        machine.disk.sync_directory("/data")
+        file.append([b"s" * 700])
+        file.sync()
+        file.append([b"w" * 3_000])
+        machine.power_loss(tear=True)
+        found = machine.disk.read_file(PATH)
+        assert found[:700] == b"s" * 700
+        holes += bytes(8) in found[700:]
+    assert 0 < holes < 100
+
+
+def test_a_failed_sync_may_forget_and_later_ones_succeed_for_what_comes_after() -> None:
+    machine = Machine()
+    file = machine.disk.open(PATH, create=True)
+    machine.disk.sync_directory("/data")
+    file.append([b"first "])
+    file.sync()
+    machine.storage.fail("sync", times=1, forgets=True)
+    file.append([b"second "])
+    with pytest.raises(DiskError):
+        file.sync()
+    file.append([b"third"])
+    file.sync()
+    machine.kill()
+    assert machine.disk.read_file(PATH) == b"first second third"
+    machine.power_loss()
+    assert machine.disk.read_file(PATH) == b"first \0\0\0\0\0\0\0third"
+
+
+def test_what_a_failed_sync_forgot_is_stable_once_it_was_written_again() -> None:
+    machine = Machine()
+    file = machine.disk.open(PATH, create=True)
+    machine.disk.sync_directory("/data")
+    file.append([b"first "])
+    machine.storage.fail("sync", times=1, forgets=True)
+    with pytest.raises(DiskError):
+        file.sync()
+    file.truncate(0)
+    file.append([b"again"])
+    file.sync()
+    machine.power_loss()
+    assert machine.disk.read_file(PATH) == b"again"
+
+
+def test_a_lying_disk_loses_what_it_said_was_synced() -> None:
+    machine = Machine()
+    file = machine.disk.open(PATH, create=True)
+    machine.disk.sync_directory("/data")
+    machine.storage.ignores_sync = True
+    file.append([b"x"])
+    file.sync()
+    machine.power_loss()
+    assert machine.disk.read_file(PATH) == b""
+
+
+def test_a_misdirected_write_lands_in_another_file_and_leaves_zeros() -> None:
+    machine = Machine()
+    machine.disk.replace_file("/data/other", b"o" * 10)
+    file = machine.disk.open(PATH, create=True)
+    machine.storage.misdirect_next_append(PATH)
+    file.append([b"abc"])
+    file.append([b"def"])
+    assert machine.disk.read_file(PATH) == b"\0\0\0def"
+    machine.power_loss()
+    other = machine.disk.read_file("/data/other")
+    assert len(other) == 10
+    assert b"a" in other
+
+
+def test_rot_flips_one_bit_somewhere_below_a_path() -> None:
+    machine = Machine()
+    machine.disk.replace_file("/data/spared", b"\0" * 10)
+    machine.disk.replace_file(PATH, b"\0" * 10)
+    found = machine.storage.rot(PATH)
+    assert found is not None
+    assert found[0] == PATH
+    machine.power_loss()
+    assert sum(byte.bit_count() for byte in machine.disk.read_file(PATH)) == 1
+    assert machine.disk.read_file("/data/spared") == b"\0" * 10
+    assert machine.storage.rot("/nowhere") is None
+
+
+def test_a_full_disk_leaves_the_room_that_was_said_until_it_heals() -> None:
+    machine = Machine()
+    file = machine.disk.open(PATH, create=True)
+    machine.storage.fill(free_bytes=2)
+    file.append([b"ab"])
+    with pytest.raises(DiskFull):
+        file.append([b"c"])
+    machine.storage.heal()
+    file.append([b"c"])
+    assert machine.disk.read_file(PATH) == b"abc"
+
+
+def test_a_disk_that_hangs_holds_synchronous_calls_and_background_work_until_it_answers() -> None:
+    machine = Machine()
+    ended: list[float] = []
+
+    async def work() -> None:
+        file = machine.disk.open(PATH, create=True)
+        machine.storage.hang(2.0)
+        began = asyncio.get_running_loop().time()
+        await machine.disk.in_background(file.sync)
+        ended.append(asyncio.get_running_loop().time() - began)
+        machine.storage.hang(3.0)
+        began = asyncio.get_running_loop().time()
+        file.append([b"x"])
+        ended.append(asyncio.get_running_loop().time() - began)
+
+    async def main() -> None:
+        await machine.world.spawn("broker-1", work())
+
+    machine.world.run(main())
+    assert 2.0 <= ended[0] < 2.1
+    assert 3.0 <= ended[1] < 3.1

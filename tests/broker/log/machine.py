@@ -19,9 +19,10 @@ from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.simulation.clock import SimulatedClock
-from minibroker.simulation.disk import SimulatedDisk, Storage
+from minibroker.simulation.disk import SimulatedDisk
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.node import Process
+from minibroker.simulation.storage import Storage
 from minibroker.simulation.trace import Trace
 
 T = TypeVar("T")

@@ -1,0 +1,311 @@
+"""The virtual disk of one machine: what is written, what is synced, what a crash leaves of it, and its faults.
+
+Theory: a killed process loses nothing that it wrote, for the kernel holds it. Power loss keeps what was synced: of a
+file the bytes of its last `sync`, and of a directory the entries of its last `sync_directory`; a new or renamed file
+whose directory was not synced is gone or old again. Of appended bytes that were not synced a torn prefix may survive,
+with a hole of zeros or bytes that nobody wrote. Beyond that a disk may rot, hang, fill up, fail calls, forget what a
+failed sync should have made stable, lie about syncing, and write to the wrong place. One test per sentence of this
+model.
+"""
+
+import posixpath
+import random
+
+import msgspec
+
+from minibroker.runtime.ports import DiskError, DiskFull, FileMissing
+from minibroker.simulation.loop import VirtualLoop
+from minibroker.simulation.node import Process
+from minibroker.simulation.trace import Trace
+
+CAPACITY_BYTES = 1 << 40
+
+GARBAGE_BYTES_MAX = 64
+"""A torn write may end in bytes that nobody wrote."""
+
+GARBAGE_PROBABILITY = 0.3
+HOLE_PROBABILITY = 0.1
+SECTOR_BYTES = 512
+"""A torn write may lack a sector in its middle: pages reach the platter in any order."""
+
+UNLIMITED = 1_000_000_000
+
+
+class Cost(msgspec.Struct):
+    """Virtual seconds that synchronous calls take from the process, and background work from nobody."""
+
+    append: float = 0.0
+    read: float = 0.0
+    sync: float = 0.001
+    background_mean: float = 0.002
+
+
+class Fault(msgspec.Struct):
+    """An injected IO error: calls of this name on paths with this prefix fail, this many times."""
+
+    call: str
+    path_prefix: str = "/"
+    times: int = UNLIMITED
+    is_full: bool = False
+    forgets: bool = False
+    """Of a failed sync: what it should have made stable never will be, though later syncs succeed (as on Linux)."""
+
+
+class FileNode:
+    """A file: bytes as its readers see them, and what of them is on stable storage."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.synced_size = 0
+        self.synced_copy: bytes | None = None
+        """The synced bytes, once they are no longer a prefix of the content."""
+        self.cached_only: list[tuple[int, int]] = []
+        """Ranges that only the kernel's cache holds, although it takes them for stable: a sync of them failed."""
+        self.modified_ms = 0
+
+    def about_to_change(self, position: int) -> None:
+        """Bytes from `position` on will be cut or overwritten."""
+        if position < self.synced_size and self.synced_copy is None:
+            self.synced_copy = bytes(self.content[: self.synced_size])
+
+    def cut(self, size: int) -> None:
+        self.about_to_change(size)
+        del self.content[size:]
+        self.cached_only = [(start, min(end, size)) for start, end in self.cached_only if start < size]
+
+    def sync(self) -> None:
+        self.synced_size = len(self.content)
+        self.synced_copy = None
+        if self.cached_only:
+            stable = bytearray(self.content)
+            for start, end in self.cached_only:
+                stable[start:end] = bytes(end - start)
+            self.synced_copy = bytes(stable)
+
+    def forget_unsynced(self) -> None:
+        """A sync failed, and the kernel counts its pages as clean from now on."""
+        if self.synced_size < len(self.content):
+            self.cached_only.append((self.synced_size, len(self.content)))
+
+    def scribble(self, position: int, data: bytes) -> None:
+        """Bytes change on stable storage, and nobody has written them here."""
+        data = data[: max(0, len(self.content) - position)]
+        self.content[position : position + len(data)] = data
+        if self.synced_copy is not None:
+            stable = bytearray(self.synced_copy)
+            end = min(position + len(data), len(stable))
+            stable[position:end] = data[: max(0, end - position)]
+            self.synced_copy = bytes(stable)
+
+    def lose_power(self, rng: random.Random | None) -> None:
+        """Keep what was synced; with `rng`, maybe a torn piece of what was appended after it."""
+        if self.synced_copy is not None:
+            self.content = bytearray(self.synced_copy)
+        else:
+            unsynced = len(self.content) - self.synced_size
+            kept = rng.randrange(unsynced + 1) if rng is not None and unsynced else 0
+            del self.content[self.synced_size + kept :]
+            if rng is not None and kept:
+                self._tear(rng)
+        self.cached_only.clear()
+        self.sync()
+
+    def _tear(self, rng: random.Random) -> None:
+        if rng.random() < GARBAGE_PROBABILITY:
+            self.content += rng.randbytes(rng.randrange(1, GARBAGE_BYTES_MAX))
+        if rng.random() < HOLE_PROBABILITY:
+            start = max(
+                self.synced_size, rng.randrange(self.synced_size, len(self.content)) // SECTOR_BYTES * SECTOR_BYTES
+            )
+            end = min(start + SECTOR_BYTES, len(self.content))
+            self.content[start:end] = bytes(end - start)
+
+
+class DirectoryNode:
+    """A directory: names now, and names on stable storage."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileNode | DirectoryNode] = {}
+        self.synced_entries: dict[str, FileNode | DirectoryNode] = {}
+
+    def sync(self) -> None:
+        self.synced_entries = dict(self.entries)
+
+    def lose_power(self, rng: random.Random | None) -> None:
+        self.entries = dict(self.synced_entries)
+        for name in sorted(self.entries):
+            self.entries[name].lose_power(rng)
+
+
+class Storage:
+    """The disk of one machine: survives its processes. Faults are calls on it."""
+
+    def __init__(self, host: str, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
+        self.host = host
+        self.loop = loop
+        self.random = rng
+        self.trace = trace
+        self.cost = Cost()
+        self.capacity_bytes = CAPACITY_BYTES
+        self.used_bytes = 0
+        self.faults: list[Fault] = []
+        self.root = DirectoryNode()
+        self.locks: dict[str, Process] = {}
+        self.boots = 1
+        self.ignores_sync = False
+        """A lying disk: it says that it has synced, and has not."""
+        self._hangs_until = 0.0
+        self._misdirected: list[str] = []
+
+    def fail(
+        self, call: str, path_prefix: str = "/", times: int = UNLIMITED, is_full: bool = False, forgets: bool = False
+    ) -> Fault:
+        """Inject an error; `heal` takes it back. Calls: append, read, write_at, truncate, sync, open, replace_file,
+        rename, remove, list_directory, make_directory, sync_directory."""
+        fault = Fault(call, path_prefix, times, is_full, forgets)
+        self.faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        """From now on it works. What was done to its bytes stays."""
+        self.faults.clear()
+        self._misdirected.clear()
+        self.ignores_sync = False
+        self._hangs_until = 0.0
+        self.capacity_bytes = CAPACITY_BYTES
+
+    def hang(self, seconds: float) -> None:
+        """Every write, read and sync takes until then."""
+        self._hangs_until = self.loop.time() + seconds
+
+    @property
+    def hangs_for(self) -> float:
+        """Seconds until it answers again."""
+        return max(0.0, self._hangs_until - self.loop.time()) if self._hangs_until else 0.0
+
+    def fill(self, free_bytes: int = 0) -> None:
+        """Somebody else's files leave so much room."""
+        self.capacity_bytes = self.used_bytes + free_bytes
+
+    def misdirect_next_append(self, path_prefix: str = "/") -> None:
+        """The bytes of the next append below this path land in some other file's; where they belong are zeros."""
+        self._misdirected.append(path_prefix)
+
+    def is_misdirected(self, path: str) -> bool:
+        """Asked by an append; once."""
+        for prefix in self._misdirected:
+            if path.startswith(prefix):
+                self._misdirected.remove(prefix)
+                return True
+        return False
+
+    def scribble_somewhere(self, path: str, data: bytes) -> None:
+        """What was meant for `path` overwrites another file, if there is one."""
+        others = [(name, file) for name, file in self.files("/") if name != normalize(path) and file.content]
+        if others:
+            name, file = self.random.choice(others)
+            position = self.random.randrange(len(file.content))
+            file.scribble(position, data)
+            self.trace.record("misdirected", self.host, path, name, position)
+
+    def check_fault(self, call: str, path: str) -> None:
+        for fault in self.faults:
+            if fault.call == call and path.startswith(fault.path_prefix) and fault.times > 0:
+                fault.times -= 1
+                self.trace.record("disk-fault", self.host, call, path)
+                if fault.forgets and call == "sync":
+                    self.find_file(path).forget_unsynced()
+                if fault.is_full:
+                    raise DiskFull(f"cannot {call} {path}: no space left on device (simulated)")
+                raise DiskError(f"cannot {call} {path}: input/output error (simulated)")
+
+    def provision(self, path: str) -> None:
+        """A directory that was there before the machine's first start, on stable storage."""
+        node = self.root
+        for name in parts_of(path):
+            child = node.entries.setdefault(name, DirectoryNode())
+            assert isinstance(child, DirectoryNode)
+            node.sync()
+            node = child
+
+    def process_ended(self, process: Process) -> None:
+        self.locks = {path: holder for path, holder in self.locks.items() if holder is not process}
+
+    def lose_power(self, tear: bool) -> None:
+        """What was not synced is gone; with `tear`, by chance not all of it."""
+        self.root.lose_power(self.random if tear else None)
+        self.locks.clear()
+        self.boots += 1
+        self.used_bytes = sum(len(file.content) for _, file in walk_files(self.root))
+
+    def wipe(self) -> None:
+        """A blank disk is put in."""
+        self.root = DirectoryNode()
+        self.used_bytes = 0
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Bit rot: on stable storage, too."""
+        file = self.find_file(path)
+        file.scribble(position, bytes([file.content[position] ^ (1 << bit)]))
+
+    def rot(self, path_prefix: str = "/") -> tuple[str, int] | None:
+        """Flip one bit of a file below this path: (its path, position), or None if there is no byte."""
+        files = [(name, file) for name, file in self.files(path_prefix) if file.content]
+        if not files:
+            return None
+        name, file = self.random.choice(files)
+        position = self.random.randrange(len(file.content))
+        self.flip_bit(name, position, self.random.randrange(8))
+        self.trace.record("bit-rot", self.host, name, position)
+        return name, position
+
+    def files(self, path_prefix: str) -> list[tuple[str, FileNode]]:
+        """All files whose path begins so, in the order of their paths."""
+        return [(path, file) for path, file in walk_files(self.root) if path.startswith(path_prefix)]
+
+    def find(self, path: str) -> FileNode | DirectoryNode:
+        node: FileNode | DirectoryNode = self.root
+        for name in parts_of(path):
+            child = node.entries.get(name) if isinstance(node, DirectoryNode) else None
+            if child is None:
+                raise FileMissing(f"{path}: no such file or directory")
+            node = child
+        return node
+
+    def find_file(self, path: str) -> FileNode:
+        node = self.find(path)
+        if isinstance(node, DirectoryNode):
+            raise DiskError(f"{path}: is a directory")
+        return node
+
+    def find_directory(self, path: str) -> DirectoryNode:
+        node = self.find(path)
+        if isinstance(node, FileNode):
+            raise DiskError(f"{path}: not a directory")
+        return node
+
+    def parent_of(self, path: str) -> tuple[DirectoryNode, str]:
+        return self.find_directory(posixpath.dirname(normalize(path))), posixpath.basename(normalize(path))
+
+    def take_space(self, length: int, path: str) -> None:
+        if self.used_bytes + length > self.capacity_bytes:
+            raise DiskFull(f"cannot append to {path}: no space left on device")
+        self.used_bytes += length
+
+
+def normalize(path: str) -> str:
+    assert path, "an empty path"
+    return posixpath.normpath(posixpath.join("/", path))
+
+
+def parts_of(path: str) -> list[str]:
+    return [part for part in normalize(path).split("/") if part]
+
+
+def walk_files(node: DirectoryNode, path: str = "") -> list[tuple[str, FileNode]]:
+    """Each file below a directory, with its path."""
+    files: list[tuple[str, FileNode]] = []
+    for name in sorted(node.entries):
+        child, below = node.entries[name], f"{path}/{name}"
+        files.extend([(below, child)] if isinstance(child, FileNode) else walk_files(child, below))
+    return files
