@@ -10,7 +10,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
 )
 CANNOT_APPLY: tuple[CannotApply, ...] = tuple(each for theme in THEMES for each in theme.CANNOT_APPLY)
 LATER: tuple[CannotApply, ...] = strict.LATER
-LATER: tuple[CannotApply, ...] = strict.LATER
 """Bugs of what is not built yet."""
 HARMLESS: tuple[Mutant, ...] = harmless.PATCHES
 

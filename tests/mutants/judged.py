@@ -21,8 +21,6 @@ from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
-from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History

@@ -1,7 +1,8 @@
 """The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
 
-`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17` or `schedule:theme:function`. With
-`--stop` it ends after the first run that convicts the mutant.
+`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `schedule:theme:function` or
+`model:scenery@depth` (every order of events of a small model, down to that depth). With `--stop` it ends after the first
+run that convicts the mutant.
 """
 
 import importlib
@@ -51,7 +52,7 @@ def perform(run: str) -> RunResult:
     """One run, to its end."""
     kind, _, name = run.partition(":")
     started = time.monotonic()
-    findings, virtual_seconds = _run_seed(int(name)) if kind == "seed" else _run_schedule(name)
+    findings, virtual_seconds = _KINDS[kind](name)
     return RunResult(
         run=run,
         findings=[Found(each.invariant, str(each), each.origin) for each in findings],
@@ -60,10 +61,10 @@ def perform(run: str) -> RunResult:
     )
 
 
-def _run_seed(seed: int) -> "tuple[list[Finding], float]":
+def _run_seed(name: str) -> "tuple[list[Finding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(seed)
+    outcome = run_seed(int(name))
     return outcome.findings, outcome.virtual_seconds
 
 
@@ -74,6 +75,26 @@ def _run_schedule(name: str) -> "tuple[list[Finding], float]":
 
     script: Script = getattr(module, function)
     return run_schedule(script)
+
+
+def _search_model(name: str) -> "tuple[list[Finding], float]":
+    from minibroker.simulation.checks.finding import Finding, crash_finding
+    from minibroker.simulation.model.scenery import find_scenery
+    from minibroker.simulation.model.search import search
+
+    scenery, _, depth = name.partition("@")
+    try:
+        coverage = search(find_scenery(scenery), lambda _: True, int(depth))
+    except Exception as error:  # the core itself, or an invariant of its own
+        return [crash_finding(error, None)], 0.0
+    if coverage.broken is None:
+        return [], 0.0
+    invariant, _, text = coverage.broken.partition(":")
+    steps = " / ".join(" ".join(map(str, move)) for move in coverage.path)
+    return [Finding(invariant=invariant, text=text.strip(), facts=(steps,))], 0.0
+
+
+_KINDS = {"seed": _run_seed, "schedule": _run_schedule, "model": _search_model}
 
 
 def main() -> None:
