@@ -13,6 +13,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.leader import FetchRefused
 from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer
@@ -29,8 +30,8 @@ class Listener(Protocol):
         """A process made it over the log it found, or created one."""
         ...
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect]) -> None:
-        """The core has decided; the effects are not performed yet."""
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+        """The core has decided; the effects are not performed yet. `refused`: a fetch that proves nothing."""
         ...
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
@@ -57,12 +58,12 @@ def listening(listener: Listener) -> Iterator[None]:
 
     def heard_step(state: ReplicaState, event: ev.Event) -> list[ev.Effect]:
         effects: list[ev.Effect] = step(state, event)
-        listener.stepped(acting[-1], event, effects)
+        listener.stepped(acting[-1], event, effects, refused=False)
         return effects
 
     def heard_step_fetch(state: ReplicaState, event: ev.FollowerFetched) -> tuple[Any, list[ev.Effect]]:
         answer, effects = step_fetch(state, event)
-        listener.stepped(acting[-1], event, effects)
+        listener.stepped(acting[-1], event, effects, refused=isinstance(answer, FetchRefused))
         return answer, effects
 
     def heard_order(self: ReplicaManager, request: Any, obey: Any) -> Any:

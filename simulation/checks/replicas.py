@@ -16,6 +16,7 @@ from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.in_sync import InSyncJudge
 from minibroker.simulation.checks.lineage import Lineage, Writer
 from minibroker.simulation.checks.shadow import Batch, ShadowLog, read_batches
 from minibroker.simulation.checks.truth import TrueState, Truth
@@ -50,6 +51,7 @@ class ReplicaJudge:
 
     def __init__(self, cluster: SimulatedCluster, truth: Truth, counts_only_synced: bool) -> None:
         self.truth = truth
+        self.in_sync = InSyncJudge(cluster, truth)
         self._cluster = cluster
         self._only_synced = counts_only_synced
         self._seats: dict[Partition, Seat] = {}
@@ -151,6 +153,7 @@ class ReplicaJudge:
         if log.log_end_offset < seat.shadow.end:
             gone = seat.shadow.cut_to(log.log_end_offset)
             self._check_cut(seat, gone)
+            self._check_epochs(seat)
         elif log.log_start_offset == log.log_end_offset > seat.shadow.end:
             seat.shadow.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
 
@@ -161,7 +164,7 @@ class ReplicaJudge:
                 self.truth.find("I32", "a committed record was cut", seat.partition, *facts)
                 return
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect]) -> None:
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
         seat = self._seats.get(replica)
         if seat is None:
             return
@@ -171,9 +174,12 @@ class ReplicaJudge:
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(seat, state, event)
+        self.in_sync.stepped(seat.writer, seat.partition, state, event, refused)
         for effect in effects:
             if type(effect) is ev.AnswerProduce and effect.error_code is ErrorCode.NONE:
                 self._check_answer(seat, state, effect)
+            elif type(effect) is ev.ProposeIsr:
+                self.in_sync.proposed(seat.writer, seat.partition, state, effect)
 
     # -------------------------------------------------------------------------------------------------------- marks
     def _mark_moved(self, seat: Seat, state: ReplicaState) -> None:
@@ -236,9 +242,9 @@ class ReplicaJudge:
         if state.leader_epoch == seat.leader_epoch:
             return
         seat.leader_epoch = state.leader_epoch
-        self._check_epochs(seat)
         if state.role is Role.LEADER:
             assert state.leader_epoch is not None
+            self._check_epochs(seat)
             seat.lineage.leads(state.leader_epoch, seat.writer)
             self._check_producers(seat)
             self._require_all(seat, f"leads epoch {state.leader_epoch}")

@@ -44,6 +44,8 @@ class Truth:
         self.isr_changes = 0
         self.listeners: list[Callable[[TopicPartition], None]] = []
         """Called in the moment in which a partition's state was written."""
+        self.samplers: list[Callable[[], None]] = []
+        """Called with each sample."""
         self._cluster = cluster
         self._topics = topics
         self._states: dict[TopicPartition, TrueState] = {}
@@ -162,6 +164,8 @@ class Truth:
     # --------------------------------------------------------------------------------------------------- sampling
     def sample(self) -> None:
         """I4, I11, I18 over what living brokers believe now."""
+        for sampler in self.samplers:
+            sampler()
         for state in list(self._states.values()):
             for broker_id in self._cluster.alive():
                 self._sample_one(state, broker_id)

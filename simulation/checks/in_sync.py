@@ -1,0 +1,261 @@
+"""Judges who is called in sync: proposals of leaders, what ZooKeeper makes of them, and whether lag was real.
+
+Owns: its own measure of each follower's lag, from the fetches that arrive, and the proposals under way. Judges I8, I31,
+I34, I37 and hardening rules 4 and 7 (a leader's own stall is not its followers' lag). Refuses to judge logs.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import IsrKind, ReplicaState, Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import BrokerRegistration, broker_path
+from minibroker.simulation.checks.lineage import Writer
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.cluster import SimulatedCluster
+
+TOLERANCE_SECONDS = 0.25
+"""Lag is looked at by ticks of milliseconds and by a process that may be in a slow call: so much is no mistake."""
+SETTLED_SECONDS = 3.0
+"""An fsync that was begun is done by then."""
+
+
+class Follower(Struct):
+    """What its leader heard of it in this reign."""
+
+    caught_up_at: float
+    fetched_at: float
+    end: int | None = None
+    leader_end_at_fetch: int = 0
+
+
+class Reign(Struct):
+    """One broker leading one epoch."""
+
+    leader_epoch: int
+    followers: dict[int, Follower]
+    outstanding: int | None = None
+    """The proposal that was sent and not answered."""
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    """(when, seconds): what the leader says that it stood still."""
+
+
+class Seen(Struct):
+    """One step of a leader."""
+
+    writer: Writer
+    partition: TopicPartition
+    reign: Reign
+    state: ReplicaState
+    refused: bool
+
+
+class InSyncJudge:
+    """One run. Times are the loop's, as the running process sees it."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._loop = cluster.world.loop
+        self._reigns: dict[tuple[Writer, TopicPartition], Reign] = {}
+        self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
+        self._known: dict[TopicPartition, TrueState] = {}
+        self._pauses: dict[str, list[tuple[float, float]]] = {}
+        self._paused_at: dict[str, float] = {}
+        self._wrap_pauses()
+        truth.listeners.append(self._on_true_state)
+        truth.samplers.append(self._sample)
+
+    def _wrap_pauses(self) -> None:
+        world = self._cluster.world
+        pause, resume = world.pause, world.resume
+
+        def watched_pause(name: str) -> None:
+            self._paused_at[name] = self._loop.time()
+            pause(name)
+
+        def watched_resume(name: str) -> None:
+            began = self._paused_at.pop(name, None)
+            if began is not None:
+                self._pauses.setdefault(name, []).append((began, self._loop.time() - began))
+            resume(name)
+
+        world.pause, world.resume = watched_pause, watched_resume  # type: ignore[method-assign]
+
+    # ------------------------------------------------------------------------------------------------------- reigns
+    def stepped(
+        self, writer: Writer, partition: TopicPartition, state: ReplicaState, event: ev.Event, refused: bool
+    ) -> None:
+        """Before the effects of the step are told."""
+        handler = _HANDLERS.get(type(event))
+        if handler is None:
+            return
+        if state.role is not Role.LEADER:
+            self._reigns.pop((writer, partition), None)
+            return
+        assert state.leader_epoch is not None
+        reign = self._reigns.get((writer, partition))
+        if reign is None or reign.leader_epoch != state.leader_epoch:
+            reign = self._reigns[writer, partition] = self._new_reign(state)
+        handler(self, Seen(writer, partition, reign, state, refused), event)
+
+    def _new_reign(self, state: ReplicaState) -> Reign:
+        assert state.leader_epoch is not None
+        now = self._loop.time()
+        return Reign(state.leader_epoch, {b: Follower(now, now) for b in state.assignment})
+
+    def _on_fetched(self, seen: Seen, event: ev.FollowerFetched) -> None:
+        follower = seen.reign.followers.get(event.replica_id)
+        if seen.refused or follower is None:
+            return
+        now, end = self._loop.time(), seen.state.log_end_offset
+        if event.fetch_offset >= end:
+            follower.caught_up_at = now
+        elif event.fetch_offset >= follower.leader_end_at_fetch:
+            follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
+        follower.end, follower.fetched_at, follower.leader_end_at_fetch = event.fetch_offset, now, end
+
+    def _on_appended(self, seen: Seen, event: ev.BatchAppended) -> None:
+        for follower in seen.reign.followers.values():
+            if follower.end == event.base_offset:
+                follower.caught_up_at = self._loop.time()
+
+    def _on_stalled(self, seen: Seen, event: ev.LeaderStalled) -> None:
+        seen.reign.stalls.append((self._loop.time(), event.stalled_ms / 1000))
+
+    def _on_settled(self, seen: Seen, event: ev.AlterPartitionAnswered | ev.AlterPartitionLost) -> None:
+        if seen.reign.outstanding == event.proposal_id:
+            seen.reign.outstanding = None
+
+    def _on_lag_checked(self, seen: Seen, event: ev.LagChecked) -> None:
+        """I37: who lags leaves, at the latest when somebody looks."""
+        is_busy = seen.state.pending_isr is not None or seen.state.proposal_in_flight is not None
+        if seen.state.fenced or is_busy or seen.state.shrink_waits_for_sync is not None:
+            return
+        limit = seen.state.config.replica_lag_time_max_ms / 1000
+        for broker_id in seen.state.in_sync_replicas:
+            follower = seen.reign.followers.get(broker_id)
+            if follower is None or broker_id == seen.writer.broker_id or follower.end == seen.state.log_end_offset:
+                continue
+            lag = (
+                self._loop.time()
+                - follower.caught_up_at
+                - sum(s for at, s in seen.reign.stalls if at >= follower.caught_up_at)
+            )
+            if lag > limit + TOLERANCE_SECONDS:
+                facts = (f"broker {broker_id} was last caught up {lag:.3f} s ago", f"replica.lag.time.max is {limit} s")
+                self._truth.find("I37", f"{seen.writer} leaves a laggard in the ISR", seen.partition, *facts)
+
+    # ---------------------------------------------------------------------------------------------------- proposals
+    def proposed(self, writer: Writer, partition: TopicPartition, state: ReplicaState, proposal: ev.ProposeIsr) -> None:
+        reign = self._reigns.get((writer, partition))
+        if reign is None:
+            reign = self._reigns[writer, partition] = self._new_reign(state)
+        if reign.outstanding not in (None, proposal.proposal_id):
+            facts = (f"proposal {reign.outstanding} is not answered", f"{writer} sends proposal {proposal.proposal_id}")
+            self._truth.find("I8", "two proposals in flight", partition, *facts)
+        reign.outstanding = proposal.proposal_id
+        members = frozenset(broker_id for broker_id, _ in proposal.new_isr_with_epochs)
+        entry = (proposal.partition_epoch, members)
+        known = self._proposed.setdefault((partition, proposal.leader_epoch), [])
+        if entry not in known:
+            known.append(entry)
+            if proposal.kind is IsrKind.SHRINK:
+                self._check_shrink(writer, partition, reign, state, members)
+
+    def _check_shrink(
+        self, writer: Writer, partition: TopicPartition, reign: Reign, state: ReplicaState, members: frozenset[int]
+    ) -> None:
+        """Nobody falls out who keeps up, by time in which the leader ran (KAFKA-1546, 4485, 7152; hardening rule 7)."""
+        limit = state.config.replica_lag_time_max_ms / 1000
+        for broker_id in state.in_sync_replicas:
+            follower = reign.followers.get(broker_id)
+            if broker_id in members or follower is None or broker_id not in state.assignment:
+                continue
+            lag = self._loop.time() - follower.caught_up_at - self._paused_since(writer, follower.caught_up_at)
+            if follower.end == state.log_end_offset or lag < limit - TOLERANCE_SECONDS:
+                facts = (
+                    f"broker {broker_id} reported end {follower.end}, the leader's is {state.log_end_offset}",
+                    f"it lags by {lag:.3f} s of the leader's running time, and may by {limit} s",
+                )
+                self._truth.find("I36", f"{writer} drops a follower that keeps up", partition, *facts)
+
+    def _paused_since(self, writer: Writer, since: float) -> float:
+        pauses = self._pauses.get(f"broker-{writer.broker_id}", ())
+        return sum(seconds for began, seconds in pauses if began >= since)
+
+    # ---------------------------------------------------------------------------------------------------- ZooKeeper
+    def _on_true_state(self, partition: TopicPartition) -> None:
+        after, before = self._truth.state(partition), self._known.get(partition)
+        if after is None or not self._truth.is_promised(partition.topic):
+            return
+        self._known[partition] = after
+        if before is None or before.czxid != after.czxid or set(before.members) == set(after.members):
+            return
+        self._check_joiners(before, after)
+        if (before.leader, before.leader_epoch) == (after.leader, after.leader_epoch):
+            self._check_accepted(before, after)
+
+    def _check_joiners(self, before: TrueState, after: TrueState) -> None:
+        """I31, I34: a joiner is alive, and is the process that the ISR names."""
+        nodes = self._cluster.world.zookeeper.tree.nodes
+        for broker_id in after.members:
+            if broker_id in before.members:
+                continue
+            node = nodes.get(broker_path(broker_id))
+            registered = None if node is None else BrokerRegistration.decode(node.data).incarnation_id
+            listed = after.incarnations.get(str(broker_id))
+            if registered is None or registered != listed:
+                facts = (f"the ISR lists incarnation {listed} of broker {broker_id}", f"registered is {registered}")
+                self._truth.find("I34", "a replica joined that is not there", after.partition, *facts)
+
+    def _check_accepted(self, before: TrueState, after: TrueState) -> None:
+        """I8: in one reign the set changes only as its leader proposed, on the version it proposed it for."""
+        proposed = self._proposed.get((after.partition, after.leader_epoch), [])
+        if (before.version, frozenset(after.members)) not in proposed:
+            changed = f"ZooKeeper goes from {before.members} (version {before.version}) to {after.members}"
+            last = f"the leader's last proposals: {[(v, sorted(m)) for v, m in proposed[-3:]]}"
+            self._truth.find("I8", "an ISR that nobody proposed", after.partition, changed, last)
+        leader = self._cluster.replica(after.leader, after.partition.topic, after.partition.partition)
+        fell = len(after.members) < min(after.min_isr, after.replication_factor) <= len(before.members)
+        if fell and leader is not None and leader.log.recovery_point < leader.state.high_watermark:
+            facts = (
+                f"the leader has synced up to {leader.log.recovery_point}",
+                f"its mark is {leader.state.high_watermark}, and the ISR is {after.members} now",
+            )
+            self._truth.find("H14", "the ISR fell below the minimum without an fsync", after.partition, *facts)
+
+    def _sample(self) -> None:
+        """Hardening rule 4: some time after the ISR fell below the minimum, its leader's copy survives a power loss."""
+        for true in self._truth.states():
+            if len(true.members) >= min(true.min_isr, true.replication_factor) or true.leader == -1:
+                continue
+            host = f"broker-{true.leader}"
+            replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
+            settled = self._loop.elapsed - true.since > SETTLED_SECONDS
+            if replica is None or not settled or self._cluster.world.machine(host).storage.faults:
+                continue
+            state, process = replica.state, self._cluster.world.process(host)
+            leads = state.is_leader and state.leader_epoch == true.leader_epoch and not process.paused
+            if leads and process.runs and replica.log.recovery_point < state.high_watermark:
+                facts = (
+                    f"broker {true.leader} is the ISR",
+                    f"synced {replica.log.recovery_point}, mark {state.high_watermark}",
+                )
+                self._truth.find("H14", "the only copy is not synced", true.partition, *facts)
+
+
+_HANDLERS: dict[type[ev.Event], Callable[..., None]] = {
+    ev.FollowerFetched: InSyncJudge._on_fetched,
+    ev.BatchAppended: InSyncJudge._on_appended,
+    ev.LeaderStalled: InSyncJudge._on_stalled,
+    ev.AlterPartitionAnswered: InSyncJudge._on_settled,
+    ev.AlterPartitionLost: InSyncJudge._on_settled,
+    ev.LagChecked: InSyncJudge._on_lag_checked,
+    ev.LeaderAndIsrReceived: lambda *facts: None,
+    ev.ReplicaStopped: lambda *facts: None,
+    ev.LogFailed: lambda *facts: None,
+}
+"""The last ones only begin or end a reign."""
