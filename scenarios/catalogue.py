@@ -10,6 +10,15 @@ NAMES = (
     "loss",
     "divergence",
     "epochs",
+    "fast-failover",
+    "zombie-fetch",
+    "empty-epoch",
+    "stuck-follower",
+    "slow-follower",
+    "bootstrapping-follower",
+    "min-isr",
+    "unclean-election",
+    "retention-vs-slow-follower",
 )
 
 

@@ -25,6 +25,7 @@ from minibroker.scenarios.telling.story import TOPIC, Cast
 from minibroker.scenarios.telling.wire import Wiretap
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.gates import Gate, Match
+from minibroker.simulation.world import PROVISIONED_DIRECTORY
 
 PARTITION = TopicPartition(TOPIC, 0)
 SEED = 1
@@ -130,7 +131,7 @@ class SimulatedStage(Stage):
         await asyncio.sleep(seconds)
 
     async def look(self) -> list[Row]:
-        return [self._row(broker) for broker in self.cast.replicas]
+        return [self._row(broker) for broker in sorted(self.cast.replicas)]
 
     def _row(self, broker: str) -> Row:
         disk = read_disk(self.world.machine(self.machine(broker)).storage, PARTITION)
@@ -169,27 +170,26 @@ class SimulatedStage(Stage):
         return role + (", fenced" if state.fenced and state.is_leader else "")
 
     # ------------------------------------------------------------------------------------------------------ clients
-    async def produce(self, *values: str, acks: Acks = "all") -> Sending:
+    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
         producer, sending = self._producers[acks], Sending(values)
         deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
-        self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks)))
+        self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks, quietly)))
         return sending
 
-    async def _hear(self, sending: Sending, deliveries: list[Delivery], acks: Acks) -> None:
+    async def _hear(self, sending: Sending, deliveries: list[Delivery], acks: Acks, quietly: bool) -> None:
         try:
             found = [await delivery for delivery in deliveries]
         except MinibrokerError as error:
             sending.error = "no answer in time" if error.code is None else error.code.name
-            sending.outcome = f"producer: {sending.name} failed: {sending.error}"
-            self.note(sending.outcome)
+            self.note(f"producer: {sending.name} failed: {sending.error}")
             return
         assert found[0].offset is not None
         sending.offset = found[0].offset
         if acks == "all":
             self.acknowledged += [(sending.offset + i, value) for i, value in enumerate(sending.values)]
         at = f"offset {sending.offset}" if len(found) == 1 else f"offsets {sending.offset} to {found[-1].offset}"
-        sending.outcome = f"producer: {sending.name} acknowledged at {at} (acks={acks})"
-        self.note(sending.outcome)
+        if not quietly:
+            self.note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")
 
     async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
         try:
@@ -203,7 +203,9 @@ class SimulatedStage(Stage):
         values: list[str] = []
         async with (
             asyncio.timeout(READ_WITHIN_SECONDS),
-            Consumer(self.cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=runtime) as consumer,
+            Consumer(
+                bootstrap_servers=self.cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=runtime
+            ) as consumer,
         ):
             consumer.assign([PARTITION])
             end = (await consumer.end_offsets([PARTITION]))[PARTITION]
@@ -249,6 +251,16 @@ class SimulatedStage(Stage):
         """ZooKeeper ends the broker's session, which learns of it like everybody else."""
         for session_id in self.world.zookeeper.sessions_of(self.machine(broker)):
             self.world.zookeeper.expire_session(session_id)
+
+    def slow_disk(self, broker: str, append_seconds: float) -> None:
+        """Each write takes so long, and the process with it."""
+        self.world.machine(self.machine(broker)).storage.cost.append = append_seconds
+
+    def blank_disk(self, broker: str) -> None:
+        """A new one is put into the machine."""
+        storage = self.world.machine(self.machine(broker)).storage
+        storage.wipe()
+        storage.provision(PROVISIONED_DIRECTORY)
 
     def sync_disk(self, *brokers: str) -> None:
         """The kernel writes back what is in its cache, as it does when it likes."""

@@ -52,8 +52,6 @@ class Sending:
         """Of the first, once acknowledged."""
         self.error: str | None = None
         """The error's name, once it failed for good."""
-        self.outcome = ""
-        """The same as a note."""
 
     @property
     def name(self) -> str:
@@ -151,19 +149,19 @@ class Stage(ABC):
         """Leader, epoch and ISR as ZooKeeper has them."""
 
     @abstractmethod
-    async def produce(self, *values: str, acks: Acks = "all") -> Sending:
-        """Hand one batch to the producer; the outcome becomes a note, and `settled` waits for it."""
+    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
+        """Hand one batch to the producer; the outcome becomes a note (`quietly`: only if it failed), and `settled`
+        waits for it."""
 
     async def write(self, *values: str, acks: Acks = "all", batch_records: int = 1) -> None:
         """Produce batch after batch, each acknowledged before the next. Raises StoryFailed."""
-        sendings = []
+        many = len(values) > batch_records
         for first in range(0, len(values), batch_records):
-            sending = await self.settled(await self.produce(*values[first : first + batch_records], acks=acks))
+            batch = values[first : first + batch_records]
+            sending = await self.settled(await self.produce(*batch, acks=acks, quietly=many))
             if sending.error is not None:
                 raise StoryFailed(f"{sending.name} was not acknowledged: {sending.error}")
-            sendings.append(sending)
-        if len(sendings) > 1:
-            self._notes = [note for note in self._notes if note not in {sending.outcome for sending in sendings}]
+        if many:
             self.note(f"producer: {values[0]}..{values[-1]} acknowledged (acks={acks})")
 
     @abstractmethod

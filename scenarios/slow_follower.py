@@ -1,0 +1,63 @@
+"""A follower whose disk is slower than the records come."""
+
+import asyncio
+
+from minibroker.scenarios.telling.rows import Shows
+from minibroker.scenarios.telling.simulated import SimulatedStage
+from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+
+
+async def play(stage: SimulatedStage) -> Ending:
+    await stage.write("m0")
+    await stage.tell(
+        "m0 is on all three.", A=Shows(role="leader", leo=1, hw=1, isr="ABC"), B=Shows(hw=1), C=Shows(hw=1)
+    )
+    stage.slow_disk("C", APPEND_SECONDS)
+    await stage.write(*(f"m{number}" for number in range(1, 1 + BURST)), acks=1)
+    await stage.until(A=Shows(hw=1 + BURST), C=Shows(leo=1 + BURST))
+    await stage.tell(
+        f"C's disk now takes {APPEND_SECONDS:g} s for a write. A burst of {BURST} records alone drops nobody: C is there"
+        " within replica.lag.time.max.ms.",
+        A=Shows(leo=1 + BURST, hw=1 + BURST, isr="ABC"),
+        C=Shows(leo=1 + BURST),
+    )
+    writing = asyncio.create_task(_write_on(stage))
+    await stage.until(A=Shows(isr="AB"))
+    await stage.tell(
+        "Then records come, for long, faster than C can write. C fetches without a pause and is never at A's LEO: after"
+        " replica.lag.time.max.ms it leaves the ISR. The HW goes on with A and B.",
+        A=Shows(isr="AB"),
+    )
+    await writing
+    await stage.tell(
+        "Nothing more comes. C reaches A's LEO and is in the ISR again.",
+        A=Shows(isr="ABC", leo=LAST, hw=LAST),
+        B=Shows(leo=LAST, hw=LAST),
+        C=Shows(leo=LAST, hw=LAST),
+    )
+    return Ending(moral="A slow follower costs the others nothing but redundancy; a burst costs nothing at all.")
+
+
+async def _write_on(stage: SimulatedStage) -> None:
+    """Twenty a second. A fetch of C brings fourteen, and takes a second to write."""
+    for number in range(1 + BURST, LAST):
+        await stage.produce(f"m{number}", acks=1, quietly=True)
+        await stage.wait(0.05)
+
+
+APPEND_SECONDS = 1.0
+BURST = 5
+LAST = 240
+SETTINGS = {
+    "replica.lag.time.max.ms": "3000",
+    "replica.fetch.max.bytes": "1024",
+    "replica.fetch.response.max.bytes": "1024",
+    "zookeeper.session.timeout.ms": "10000",
+}
+
+STORY = Story(
+    name="slow-follower",
+    title="A follower whose disk is slower than the records come",
+    acts=(Act(cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS), play=play),),
+    page=Page(story="", rule="", source=""),
+)

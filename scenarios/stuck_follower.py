@@ -1,0 +1,58 @@
+"""A follower that stops fetching leaves the ISR; an idle one does not."""
+
+from minibroker.scenarios.telling.rows import Shows
+from minibroker.scenarios.telling.stage import Stage
+from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+
+
+async def play(stage: Stage) -> Ending:
+    await stage.write("m0")
+    await stage.tell(
+        "m0 is on all three.", A=Shows(role="leader", leo=1, hw=1, isr="ABC"), B=Shows(hw=1), C=Shows(hw=1)
+    )
+    await stage.wait(IDLE_SECONDS)
+    await stage.tell(
+        f"Nothing is written for {IDLE_SECONDS:g} seconds, many times replica.lag.time.max.ms. B and C are at A's LEO:"
+        " nobody is dropped for being idle.",
+        A=Shows(isr="ABC"),
+    )
+    await stage.pause("C")
+    m1 = await stage.produce("m1")
+    await stage.tell(
+        "C stands still. m1 reaches B, but C is in the ISR: the HW waits for it, and so does the producer.",
+        A=Shows(leo=2, hw=1, isr="ABC"),
+        B=Shows(leo=2),
+    )
+    stage.check("m1 waits", not m1.is_settled)
+    await stage.settled(m1)
+    await stage.tell(
+        "After replica.lag.time.max.ms C leaves the ISR, and the HW is tried again at once: it goes on with A and B.",
+        A=Shows(leo=2, hw=2, isr="AB"),
+        B=Shows(leo=2, hw=2),
+        C=Shows(leo=1),
+    )
+    await stage.write("m2")
+    await stage.resume("C")
+    await stage.tell(
+        "C wakes, fetches what it missed, and comes back once it has reached A's LEO.",
+        A=Shows(leo=3, hw=3, isr="ABC"),
+        C=Shows(leo=3, hw=3, records="m0 m1 m2"),
+    )
+    return Ending(moral="Lag is time behind the leader's LEO: who is at the LEO has none, however long it is quiet.")
+
+
+IDLE_SECONDS = 30.0
+LAG = {"replica.lag.time.max.ms": "3000", "zookeeper.session.timeout.ms": "10000"}
+
+STORY = Story(
+    name="stuck-follower",
+    title="A follower that stops fetching leaves the ISR; an idle one does not",
+    acts=(
+        Act(
+            cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2, settings=LAG),
+            play=play,
+            live=True,
+        ),
+    ),
+    page=Page(story="", rule="", source=""),
+)
