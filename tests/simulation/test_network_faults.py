@@ -262,3 +262,56 @@ async def test_two_machines_may_use_the_same_port(link: Link) -> None:
     await link.listen()
     listener = await link.world.runtime("client").network.listen(Recorder, "127.0.0.1", PORT)
     assert listener.port == PORT
+
+
+@in_a_world
+async def test_a_link_of_limited_bandwidth_sends_one_after_the_other_whoever_sends(link: Link) -> None:
+    await link.open()
+    second = Recorder()
+    await link.world.runtime("client").network.connect(lambda: second, "server", PORT, 1_000)
+    link.world.network.bandwidth["client", "server"] = 1_000.0
+    began = link.world.loop.time()
+    link.client.transport.write(b"x" * 1_000)
+    second.transport.write(b"y" * 1_000)
+    await link.server.until_received(2_000)
+    assert 2.0 <= link.world.loop.time() - began < 2.1
+    link.server.transport.write(b"z" * 10_000)
+    began = link.world.loop.time()
+    await asyncio.sleep(0.1)
+    assert len(link.client.received) + len(second.received) == 10_000, "the other direction is as fast as ever"
+
+
+@in_a_world
+async def test_a_link_that_was_idle_owes_nothing(link: Link) -> None:
+    await link.open()
+    link.world.network.bandwidth["client", "server"] = 1_000.0
+    for number in range(3):
+        await asyncio.sleep(5.0)
+        began = link.world.loop.time()
+        link.client.transport.write(b"x" * 1_000)
+        await link.server.until_received(1_000 * (number + 1))
+        assert 1.0 <= link.world.loop.time() - began < 1.1
+
+
+@in_a_world
+async def test_a_half_open_connection_is_noticed_by_who_sends_on_it(link: Link) -> None:
+    await link.open()
+    assert link.world.network.half_open("server", "client") == 1
+    await link.server.until_event("lost")
+    await asyncio.sleep(30)
+    assert "lost" not in link.client.events
+    link.client.transport.write(b"anybody?")
+    await link.client.until_event("lost")
+    assert isinstance(link.client.lost_with, ConnectionResetError)
+    assert bytes(link.server.received) == b""
+
+
+@in_a_world
+async def test_mending_takes_slowness_away(link: Link) -> None:
+    await link.open()
+    link.world.network.bandwidth["client", "server"] = 1.0
+    link.world.network.slow_links["client", "server"] = 5.0
+    link.world.network.heal_all()
+    link.client.transport.write(b"x" * 1_000)
+    await asyncio.sleep(0.1)
+    assert len(link.server.received) == 1_000
