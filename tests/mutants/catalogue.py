@@ -1,9 +1,19 @@
 """All mutants, by theme, and what cannot be planted."""
 
-from tests.mutants import fencing, harmless, high_watermark, in_sync_replicas, producer, storage, strict, truncation
+from tests.mutants import (
+    deposed,
+    fencing,
+    harmless,
+    high_watermark,
+    in_sync_replicas,
+    producer,
+    storage,
+    strict,
+    truncation,
+)
 from tests.mutants.mutant import CannotApply, Mutant
 
-THEMES = (truncation, fencing, high_watermark, in_sync_replicas, storage, producer, strict)
+THEMES = (truncation, fencing, high_watermark, in_sync_replicas, deposed, storage, producer, strict)
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     sorted((mutant for theme in THEMES for mutant in theme.MUTANTS), key=lambda each: (len(each.name) < 3, each.name))

@@ -1,0 +1,200 @@
+"""Controllers, brokers and requests whose time is over: two controllers, bounces, late orders, lost answers."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+CONTROLLERS = (
+    Mutant(
+        name="B30a",
+        title="the controller's writes are not tied to its epoch",
+        origin="KAFKA-6082",
+        rule="every write of a controller is one multi with a check of the epoch it won (9)",
+        breaks=("I30", "I18"),
+        edits=(
+            Edit(
+                "controller.cluster_store",
+                "            results = await self.patiently(lambda: self._coordination.multi([self._fence, *operations]))\n",
+                "            results = await self.patiently(lambda: self._coordination.multi([*operations]))\n"
+                "            return results\n",
+            ),
+            Edit("controller.cluster_store", "            if error.index == 0:\n", "            if False:\n"),
+        ),
+        schedule=Schedule("deposed:controller_removed_while_it_sleeps"),
+    ),
+    Mutant(
+        name="B30b",
+        title="a deposed controller adopts the epoch of its successor",
+        origin="KAFKA-1096",
+        rule="a controller never adopts an epoch that it did not win (9)",
+        breaks=("I30", "I18"),
+        edits=(
+            Edit(
+                "controller.cluster_store",
+                "                raise Deposed("
+                'f"controller epoch {self._office.controller_epoch} is over") from error\n'
+                "            raise\n",
+                "                _, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)\n"
+                "                self._fence = CheckOp(path=znodes.CONTROLLER_EPOCH, version=stat.version)\n"
+                "                return await self.multi(operations)\n"
+                "            raise\n",
+            ),
+        ),
+        schedule=Schedule("deposed:controller_removed_while_it_sleeps"),
+    ),
+    Mutant(
+        name="B30c",
+        title="brokers obey a controller of a lower epoch",
+        origin="KAFKA-532, KAFKA-1188",
+        rule="a request of a controller of a lower epoch is refused (9)",
+        breaks=("I29",),
+        edits=(
+            Edit(
+                "broker.metadata_image",
+                "        if controller_epoch < self.controller_epoch:\n            return MetadataChange(",
+                "        if False:\n            return MetadataChange(",
+            ),
+        ),
+        schedule=Schedule("deposed:words_of_an_old_controller"),
+    ),
+)
+
+BROKERS = (
+    Mutant(
+        name="B31a",
+        title="the controller compares registrations by id alone",
+        origin="KAFKA-7235, KIP-380",
+        rule="a broker epoch that changed between two looks is a broker that went down and came up (9)",
+        breaks=("I31", "I36", "I38"),
+        edits=(
+            Edit(
+                "controller.steps",
+                "    bounced = sorted(each for each in now if each in before and before[each].broker_epoch "
+                "!= now[each].broker_epoch)\n",
+                "    bounced: list[BrokerId] = []\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B31b",
+        title="a broker obeys what was meant for its earlier registration",
+        origin="KAFKA-7235, KIP-380",
+        rule="a broker refuses requests for a broker epoch below its own (9)",
+        breaks=("I29", "I21"),
+        edits=(
+            Edit(
+                "broker.metadata_image",
+                "        if own_broker_epoch is None or 0 <= asked_broker_epoch < own_broker_epoch:\n",
+                "        if own_broker_epoch is None:\n",
+            ),
+        ),
+        schedule=Schedule("deposed:orders_for_an_earlier_registration"),
+    ),
+)
+
+ORDERS = (
+    Mutant(
+        name="B32a",
+        title="a late StopReplica stops a replica of a later epoch",
+        origin="KAFKA-9539, KIP-570",
+        rule="StopReplica carries a leader epoch; a stale one changes nothing (7)",
+        breaks=("I35", "I29"),
+        edits=(
+            Edit(
+                "broker.replica_manager",
+                "        if epoch is not None and known is not None and epoch < known:\n"
+                "            return ErrorCode.FENCED_LEADER_EPOCH\n",
+                "",
+            ),
+            Edit(
+                "broker.replication.replica",
+                "    if event.leader_epoch is not None and state.leader_epoch is not None and event.leader_epoch < "
+                "state.leader_epoch:\n        return\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("deposed:late_stop_replica"),
+    ),
+    Mutant(
+        name="B32b",
+        title="a late deletion takes the topic that has the name now",
+        origin="KAFKA-9539, KIP-570",
+        rule="a deletion is of a topic id, not of a name (7)",
+        breaks=("I35", "I21"),
+        edits=(
+            Edit(
+                "broker.replica_manager",
+                "        if topic_id and partition.log.topic_id not in (None, topic_id):\n"
+                "            return ErrorCode.NONE  # meant for the topic that had this name before: that one is gone\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("deposed:late_deletion"),
+    ),
+)
+
+CACHES = (
+    Mutant(
+        name="B33a",
+        title="a new controller does not look for leaders that died meanwhile",
+        origin="KAFKA-3143",
+        rule="taking over compares all states with the live brokers (9)",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "controller.steps",
+                '    changes = elect_all(state, partitions, "controller failover")\n',
+                "    changes: list[PartitionChange] = []\n",
+            ),
+        ),
+        schedule=Schedule("deposed:leader_and_controller_die_together"),
+    ),
+    Mutant(
+        name="B33b",
+        title="the controller's cache keeps the old leader after an election",
+        origin="KAFKA-9212",
+        rule="what was written is adopted, and only then told (9)",
+        breaks=("I29", "I37", "I38"),
+        edits=(
+            Edit(
+                "controller.steps",
+                "        _assert_follows(state, change)\n        state.leaderships[change.partition] = change.after\n",
+                "        _assert_follows(state, change)\n"
+                "        if change.before is None:\n"
+                "            state.leaderships[change.partition] = change.after\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B34a",
+        title="a write whose answer was lost is repeated for ever",
+        origin="KAFKA-1382, KAFKA-2729",
+        rule="after a lost answer ZooKeeper is read again: what we wanted is there, or something else is",
+        breaks=("I36", "I38"),
+        edits=(
+            Edit(
+                "controller.cluster_store",
+                "                stored, unreadable = await self.read_leaderships("
+                "[change.partition for change in changes])\n",
+                "                stored, unreadable = {change.partition: change.before for change in changes}, frozenset()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B34b",
+        title="a late wish for the ISR is written over a newer one",
+        origin="KAFKA-2729",
+        rule="an ISR change is applied only if its version is the present one (6)",
+        breaks=("I8", "I28", "I4"),
+        edits=(
+            Edit(
+                "controller.alter_partition",
+                "    if wish.partition_epoch != current.partition_epoch:\n"
+                "        return refusal(wish.partition_index, ErrorCode.INVALID_UPDATE_VERSION)\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("deposed:late_wish"),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*CONTROLLERS, *BROKERS, *ORDERS, *CACHES)
+CANNOT_APPLY: tuple[CannotApply, ...] = ()

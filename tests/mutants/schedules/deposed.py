@@ -1,0 +1,197 @@
+"""Orders of events around controllers and registrations that are over."""
+
+import asyncio
+
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    LEADER_EPOCH_DURING_DELETE,
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionTopic,
+    BrokerState,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
+    UpdateMetadataRequest,
+)
+from minibroker.protocol.znodes import CONTROLLER_EPOCH
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import (
+    apart,
+    broker_epoch,
+    convict,
+    host,
+    members,
+    operator,
+    remove_controller,
+    restarted,
+    say,
+)
+
+LONG_SESSION = {"zookeeper.session.timeout.ms": "6000"}
+AGAIN = TopicPartition("again", 0)
+
+
+def _controller_epoch(directed: Directed) -> int:
+    return int(directed.world.zookeeper.tree.nodes[CONTROLLER_EPOCH].data)
+
+
+# -------------------------------------------------------------------------------------------------------- controllers
+@on_stage(Stage(settings=LONG_SESSION))
+async def controller_removed_while_it_sleeps(directed: Directed) -> None:
+    """KAFKA-6082, KAFKA-1096: a controller sleeps, with a wish for another ISR in its socket; an operator has another
+    one elected; the sleeper wakes up, its session alive, and goes to work before it hears of that."""
+    leader, controller, _ = await apart(directed)
+    async with operator(directed) as coordination:
+        directed.world.pause(host(controller))
+        waiting = directed.produce_soon("the sleeper lags")
+        state = directed.replica(leader).state
+        await directed.until(lambda: state.proposal_in_flight is not None, "a wish without it")
+        await asyncio.sleep(0.01)  # to its socket
+        epoch = _controller_epoch(directed)
+        await remove_controller(coordination)
+        while _controller_epoch(directed) == epoch:  # noqa: ASYNC110  (nobody signals what happens in ZooKeeper)
+            await asyncio.sleep(0.000_1)
+        directed.world.resume(host(controller))
+        await waiting
+        await asyncio.sleep(1.0)
+
+
+@on_stage(Stage())
+async def words_of_an_old_controller(directed: Directed) -> None:
+    """KAFKA-532, KAFKA-1188: what a deposed controller sent arrives after its successor was heard."""
+    _, controller, other = await apart(directed)
+    image = directed.cluster.brokers[other].image
+    old_id, old_epoch = image.controller_id, image.controller_epoch
+    directed.cluster.kill(controller)
+    await directed.until(lambda: image.controller_epoch > old_epoch, "the words of the next controller")
+    epoch = image.controller_epoch
+    assert old_id is not None
+    late = UpdateMetadataRequest(
+        controller_id=old_id, controller_epoch=old_epoch, broker_epoch=broker_epoch(directed, other)
+    )
+    await say(directed, other, late)
+    if image.controller_epoch < epoch:
+        convict(directed, "I29", f"broker {other} obeys controller epoch {image.controller_epoch} after {epoch}")
+
+
+@on_stage(Stage(brokers=3))
+async def leader_and_controller_die_together(directed: Directed) -> None:
+    """KAFKA-3143: when the next controller takes over, the leader is gone already."""
+    leader, controller, third = await apart(directed)
+    await directed.produce("everywhere")
+    zookeeper = directed.world.zookeeper
+    sessions = [*zookeeper.sessions_of(host(leader)), *zookeeper.sessions_of(host(controller))]
+    directed.cluster.kill(leader)
+    directed.cluster.kill(controller)
+    for session in sessions:
+        zookeeper.expire_session(session)
+    await asyncio.sleep(3.0)
+    if directed.cluster.leader(TOPIC) != third:
+        convict(directed, "I37", f"broker {third} lives and is in sync, and leads nothing for three seconds")
+
+
+# ------------------------------------------------------------------------------------------------------ registrations
+@on_stage(Stage(topics={TOPIC: (6, 3, 2)}, settings=LONG_SESSION))
+async def orders_for_an_earlier_registration(directed: Directed) -> None:
+    """KIP-380: a follower loses power and is elected before anybody knows; it is back before the order arrives."""
+    cluster, zookeeper = directed.cluster, directed.world.zookeeper
+    controller = directed.controller
+    partition = next(
+        state.partition for state in directed.truth.states() if state.members[0] != controller == state.members[2]
+    )
+    leader, elected, _ = members(directed, partition)
+    for number in range(3):
+        await directed.produce(f"{number}", partition=partition)
+    sessions = zookeeper.sessions_of(host(leader))
+    old_epoch = broker_epoch(directed, elected)
+    cluster.kill(elected)
+    cluster.power_loss(elected)
+    cluster.kill(leader)
+    for session in sessions:
+        zookeeper.expire_session(session)
+    await directed.until(
+        lambda: any(s.partition == partition and s.leader == elected for s in directed.truth.states()), "its election"
+    )
+    zookeeper.cut(host(controller))
+    cluster.start(elected)
+    await restarted(directed, elected, old_epoch)
+    await asyncio.sleep(2.0)
+    zookeeper.heal()
+    await directed.until(lambda: cluster.leader(TOPIC, partition.partition) == controller, "a leader with a whole log")
+
+
+# -------------------------------------------------------------------------------------------------------- late orders
+async def _stop(directed: Directed, broker_id: int, topic: str, topic_id: str, order: StopReplicaPartition) -> None:
+    """A copy of what the controller sent once, on another connection."""
+    image = directed.cluster.brokers[broker_id].image
+    assert image.controller_id is not None
+    request = StopReplicaRequest(
+        controller_id=image.controller_id,
+        controller_epoch=image.controller_epoch,
+        broker_epoch=broker_epoch(directed, broker_id),
+        topic_states=[StopReplicaTopic(topic_name=topic, topic_id=topic_id, partition_states=[order])],
+    )
+    await say(directed, broker_id, request)
+
+
+@on_stage(Stage())
+async def late_stop_replica(directed: Directed) -> None:
+    """KIP-570: the order to stop a replica of an earlier leader epoch arrives late."""
+    _, controller, follower = await apart(directed)
+    old_epoch = directed.replica(follower).state.leader_epoch
+    assert old_epoch is not None
+    directed.cluster.kill(controller)
+    await directed.until(
+        lambda: (directed.replica(follower).state.leader_epoch or 0) > old_epoch, "another leader epoch"
+    )
+    topic_id = directed.replica(follower).log.topic_id
+    assert topic_id is not None
+    order = StopReplicaPartition(partition_index=0, leader_epoch=old_epoch)
+    await _stop(directed, follower, TOPIC, topic_id, order)
+    if directed.replica(follower).state.leader_id is None:
+        convict(directed, "I35", f"a StopReplica of leader epoch {old_epoch} stopped the replica of a later one")
+
+
+@on_stage(Stage())
+async def late_deletion(directed: Directed) -> None:
+    """KIP-570: the deletion of a topic arrives after a topic of the same name was made."""
+    async with directed.workload._admin() as admin:
+        await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
+        old_id = directed.replica(1, AGAIN).log.topic_id
+        await admin.delete_topic(AGAIN.topic)
+        await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
+    await directed.until(lambda: directed.cluster.leader(AGAIN.topic) is not None, "a leader of the new topic")
+    broker_id = directed.cluster.leader(AGAIN.topic)
+    assert broker_id is not None and old_id is not None
+    order = StopReplicaPartition(partition_index=0, leader_epoch=LEADER_EPOCH_DURING_DELETE, delete_partition=True)
+    await _stop(directed, broker_id, AGAIN.topic, old_id, order)
+    if directed.cluster.replica(broker_id, AGAIN.topic) is None:
+        convict(directed, "I35", f"the deletion of topic id {old_id} removed a replica of another topic")
+
+
+@on_stage(Stage())
+async def late_wish(directed: Directed) -> None:
+    """KAFKA-2729: a wish for a larger ISR arrives after the ISR has shrunk."""
+    leader, controller, joiner = await apart(directed)
+    network = directed.world.network
+    state = next(s for s in directed.truth.states() if s.partition == FIRST)
+    wished = [BrokerState(broker_id=b, broker_epoch=broker_epoch(directed, b)) for b in state.members]
+    network.partition(host(leader), host(joiner))
+    waiting = directed.produce_soon("without it")
+    await directed.until_isr(leader, controller)
+    await waiting
+    data = AlterPartitionData(
+        partition_index=0,
+        leader_epoch=state.leader_epoch,
+        new_isr_with_epochs=wished,
+        partition_epoch=state.version,
+    )
+    late = AlterPartitionRequest(
+        broker_id=leader,
+        broker_epoch=broker_epoch(directed, leader),
+        topics=[AlterPartitionTopic(topic_name=TOPIC, partitions=[data])],
+    )
+    await say(directed, controller, late)
+    await directed.produce("still without it")
+    await asyncio.sleep(1.0)
