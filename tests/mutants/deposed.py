@@ -18,7 +18,7 @@ CONTROLLERS = (
             ),
             Edit("controller.cluster_store", "            if error.index == 0:\n", "            if False:\n"),
         ),
-        schedule=Schedule("deposed:controller_removed_while_it_sleeps"),
+        schedule=Schedule("deposed:write_of_a_deposed_controller"),
     ),
     Mutant(
         name="B30b",
@@ -38,7 +38,7 @@ CONTROLLERS = (
                 "            raise\n",
             ),
         ),
-        schedule=Schedule("deposed:controller_removed_while_it_sleeps"),
+        schedule=Schedule("deposed:write_of_a_deposed_controller"),
     ),
     Mutant(
         name="B30c",

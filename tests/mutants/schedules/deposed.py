@@ -8,6 +8,7 @@ from minibroker.protocol.messages import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionTopic,
+    ApiKey,
     BrokerState,
     StopReplicaPartition,
     StopReplicaRequest,
@@ -15,6 +16,7 @@ from minibroker.protocol.messages import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.znodes import CONTROLLER_EPOCH
+from minibroker.simulation.gates import requests
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import (
     apart,
@@ -38,22 +40,26 @@ def _controller_epoch(directed: Directed) -> int:
 
 # -------------------------------------------------------------------------------------------------------- controllers
 @on_stage(Stage(settings=LONG_SESSION))
-async def controller_removed_while_it_sleeps(directed: Directed) -> None:
-    """KAFKA-6082, KAFKA-1096: a controller sleeps, with a wish for another ISR in its socket; an operator has another
-    one elected; the sleeper wakes up, its session alive, and goes to work before it hears of that."""
-    leader, controller, _ = await apart(directed)
+async def write_of_a_deposed_controller(directed: Directed) -> None:
+    """KAFKA-6082, KAFKA-1096: a controller's write is on its way to ZooKeeper; an operator has another one elected;
+    the write arrives, its session still alive, before the next controller has changed anything."""
+    leader, controller, third = await apart(directed)
+    zookeeper, network = directed.world.zookeeper, directed.world.network
     async with operator(directed) as coordination:
-        directed.world.pause(host(controller))
-        waiting = directed.produce_soon("the sleeper lags")
-        state = directed.replica(leader).state
-        await directed.until(lambda: state.proposal_in_flight is not None, "a wish without it")
-        await asyncio.sleep(0.01)  # to its socket
+        network.partition(host(leader), host(third))
+        waiting = directed.produce_soon("one follower lags")
+        wish = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
+        await wish.caught()
+        zookeeper.cut(host(controller))
+        wish.release()
+        await asyncio.sleep(0.05)
         epoch = _controller_epoch(directed)
         await remove_controller(coordination)
         while _controller_epoch(directed) == epoch:  # noqa: ASYNC110  (nobody signals what happens in ZooKeeper)
             await asyncio.sleep(0.000_1)
-        directed.world.resume(host(controller))
+        zookeeper.heal(host(controller))
         await waiting
+        network.heal_all()
         await asyncio.sleep(1.0)
 
 
