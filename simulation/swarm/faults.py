@@ -203,6 +203,21 @@ class Faults:
             storage.fail("append", is_full=True)
             hand.impair(victim, storage.heal)
 
+    def disk_fill(self) -> None:
+        """Room for a few more records."""
+        hand, victim = self.hand, self.hand.broker()
+        storage = hand.storage(victim)
+        if not storage.faults:
+            hand.note("disk fills", victim)
+            storage.fill(hand.random.choice((0, 500, 5_000)))
+            hand.impair(victim, storage.heal)
+
+    def disk_hang(self) -> None:
+        hand, victim, seconds = self.hand, self.hand.broker(), self.hand.seconds()
+        hand.note("disk hangs", victim, f"{seconds:.2f}")
+        hand.storage(victim).hang(seconds)
+        hand.impair(victim, lambda: None, seconds)
+
     def disk_error(self) -> None:
         hand, victim = self.hand, self.hand.broker()
         storage = hand.storage(victim)

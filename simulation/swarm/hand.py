@@ -211,8 +211,11 @@ class Hand:
         return True
 
     # -------------------------------------------------------------------------------------------------------- links
-    def cut_off(self, broker_id: int, others: list[int], seconds: float, both_ways: bool = True) -> None:
-        """No byte between this broker and those (one way: from it to them); each end is impaired meanwhile."""
+    def cut_off(
+        self, broker_id: int, others: list[int], seconds: float, both_ways: bool = True
+    ) -> list[tuple[str, str]]:
+        """No byte between this broker and those (one way: from it to them); each end is impaired meanwhile. Returns
+        what `heal` takes, for who wants it earlier."""
         pairs = [(name_of(broker_id), name_of(other)) for other in others]
         pairs += [(other, one) for one, other in pairs] if both_ways else []
         self.note("cut" if both_ways else "cut one way", broker_id, *others, f"{seconds:.2f}")
@@ -221,6 +224,7 @@ class Hand:
         self.impair(broker_id, lambda: self.heal(pairs), seconds)
         for other in others:
             self.impair(other, lambda: None, seconds)
+        return pairs
 
     def heal(self, pairs: list[tuple[str, str]]) -> None:
         for source, target in pairs:

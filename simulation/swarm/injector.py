@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from minibroker.simulation.swarm.faults import BENIGN, Faults
-from minibroker.simulation.swarm.gate_plots import GatePlots
+from minibroker.simulation.swarm.fork_plots import ForkPlots
 from minibroker.simulation.swarm.hand import Hand, name_of
 
 RESTART_SHARE = 0.3
@@ -32,7 +32,7 @@ class Injector:
         self._world = hand.world
         self._random = hand.random
         self._faults = Faults(hand)
-        self._plots = GatePlots(hand)
+        self._plots = ForkPlots(hand)
         self._running: set[asyncio.Task[None]] = set()
         self._has_enough = has_enough
 

@@ -15,7 +15,7 @@ LINKS = (
     "client_cut",
 )
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
-DISKS = ("disk_full", "disk_error")
+DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
 FAULTS = (*DEATHS, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
 PLOTS = (
     "tail",
@@ -47,6 +47,9 @@ PLOTS = (
     "held_epoch_answer",
     "held_produce_answers",
     "lost_produce_answers",
+    "forked_tails",
+    "there_and_back",
+    "lagging_mark",
 )
 """Orders of several faults that real bugs needed, and that single faults hit too seldom."""
 
