@@ -92,7 +92,7 @@ class SimulatedCluster:
     def replica(self, broker_id: int, topic: str, partition: int = 0) -> Partition | None:
         """A living broker's replica."""
         broker = self.brokers.get(broker_id)
-        if broker is None or broker_id not in self.alive() or not hasattr(broker, "manager"):
+        if broker is None or not self.world.is_alive(f"broker-{broker_id}") or not hasattr(broker, "manager"):
             return None
         return broker.manager.partitions.get(TopicPartition(topic, partition))
 

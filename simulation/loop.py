@@ -110,15 +110,21 @@ class NodeTimerHandle(events.TimerHandle):
         self._scheduled = True
         self._process = self._context.get(PROCESS)
 
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None  # type: ignore[assignment]
+            self._loop._timer_handle_cancelled(self)
+
 
 class VirtualFuture(asyncio.Future[T]):
-    """A future with a hash that is the same in every run."""
+    """A future with a hash that is the same in every run: drawn when it is first asked for, which it seldom is."""
 
-    def __init__(self, *, loop: "VirtualLoop") -> None:
-        self._serial = loop.next_serial()
-        super().__init__(loop=loop)
+    _serial = 0
 
     def __hash__(self) -> int:
+        if not self._serial:
+            self._serial = cast(VirtualLoop, self.get_loop()).next_serial()
         return self._serial
 
 

@@ -10,6 +10,7 @@ model.
 
 import posixpath
 import random
+from functools import lru_cache
 
 import msgspec
 
@@ -27,6 +28,9 @@ GARBAGE_PROBABILITY = 0.3
 HOLE_PROBABILITY = 0.1
 SECTOR_BYTES = 512
 """A torn write may lack a sector in its middle: pages reach the platter in any order."""
+
+PATHS_KEPT = 1_000
+"""Paths whose parts are remembered: brokers ask for the same few again and again."""
 
 UNLIMITED = 1_000_000_000
 
@@ -293,13 +297,15 @@ class Storage:
         self.used_bytes += length
 
 
+@lru_cache(maxsize=PATHS_KEPT)
 def normalize(path: str) -> str:
     assert path, "an empty path"
     return posixpath.normpath(posixpath.join("/", path))
 
 
-def parts_of(path: str) -> list[str]:
-    return [part for part in normalize(path).split("/") if part]
+@lru_cache(maxsize=PATHS_KEPT)
+def parts_of(path: str) -> tuple[str, ...]:
+    return tuple(part for part in normalize(path).split("/") if part)
 
 
 def walk_files(node: DirectoryNode, path: str = "") -> list[tuple[str, FileNode]]:

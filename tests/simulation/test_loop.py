@@ -206,7 +206,8 @@ def test_hashes_are_counters_and_equality_is_identity() -> None:
         loop = asyncio.get_running_loop()
         one, other = loop.create_future(), loop.create_future()
         assert isinstance(one, VirtualFuture)
-        assert hash(other) == hash(one) + 1
+        assert hash(one) + 1 == hash(other)
+        assert hash(one) + 1 == hash(other), "drawn once"
         assert one != other
         assert isinstance(asyncio.current_task(), VirtualTask)
 
