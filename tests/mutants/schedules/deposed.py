@@ -19,6 +19,7 @@ from minibroker.protocol.znodes import CONTROLLER_EPOCH
 from minibroker.simulation.gates import requests
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import (
+    administrator,
     apart,
     broker_epoch,
     convict,
@@ -58,8 +59,9 @@ async def write_of_a_deposed_controller(directed: Directed) -> None:
         while _controller_epoch(directed) == epoch:  # noqa: ASYNC110  (nobody signals what happens in ZooKeeper)
             await asyncio.sleep(0.000_1)
         zookeeper.heal(host(controller))
-        await waiting
+        await asyncio.sleep(0.01)
         network.heal_all()
+        await waiting
         await asyncio.sleep(1.0)
 
 
@@ -162,7 +164,7 @@ async def late_stop_replica(directed: Directed) -> None:
 @on_stage(Stage())
 async def late_deletion(directed: Directed) -> None:
     """KIP-570: the deletion of a topic arrives after a topic of the same name was made."""
-    async with directed.workload._admin() as admin:
+    async with administrator(directed) as admin:
         await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
         old_id = directed.replica(1, AGAIN).log.topic_id
         await admin.delete_topic(AGAIN.topic)

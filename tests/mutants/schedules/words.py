@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from functools import partial
 
+from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import Request, Response
 from minibroker.protocol.record_batch import build_batch
@@ -110,3 +111,8 @@ async def read_all(directed: Directed, seconds: float = 2.0) -> None:
                     for partition, records in (await consumer.getmany(timeout_ms=200)).items():
                         for record in records:
                             directed.history.read[partition, record.offset] = record.value or b""
+
+
+def administrator(directed: Directed) -> AdminClient:
+    """Who makes and deletes topics."""
+    return AdminClient(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=directed.cluster.client_runtime())

@@ -1,0 +1,191 @@
+"""Orders of events around what is on the disk, and what a start believes of it."""
+
+import asyncio
+
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted, say
+
+AGAIN = "again"
+MARKS_FILE = "/data/log/replication-offset-checkpoint"
+SELDOM = {"replica.high.watermark.checkpoint.interval.ms": "60000"}
+
+
+# ------------------------------------------------------------------------------------------------------------- marks
+async def _mark_after_a_restart(directed: Directed, broker_id: int) -> int:
+    """What a killed broker knows of the mark when it has loaded its logs, before anybody told it more."""
+    cluster = directed.cluster
+    before = cluster.brokers[broker_id]
+    cluster.kill(broker_id)
+    cluster.start(broker_id)
+    while cluster.brokers[broker_id] is before or cluster.replica(broker_id, TOPIC) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.000_1)
+    return directed.replica(broker_id).state.high_watermark
+
+
+def _marks_in_file(directed: Directed, broker_id: int) -> dict[str, int]:
+    """By the name of the topic."""
+    storage = directed.world.machine(host(broker_id)).storage
+    lines = bytes(storage.find_file(MARKS_FILE).content).decode().splitlines()[2:]
+    return {line.split()[0]: int(line.split()[2]) for line in lines}
+
+
+@on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
+async def marks_over_a_restart(directed: Directed) -> None:
+    """KAFKA-769: the mark was in the checkpoint when the broker was killed."""
+    follower = directed.followers()[0]
+    for number in range(3):
+        await directed.produce(f"{number}")
+    await asyncio.sleep(1.5)
+    before = directed.replica(follower).state.high_watermark
+    found = await _mark_after_a_restart(directed, follower)
+    if found < before:
+        convict(directed, "I11", f"broker {follower} had the mark {before} in its checkpoint, and starts with {found}")
+
+
+@on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "4000"}))
+async def marks_over_a_deletion_and_a_restart(directed: Directed) -> None:
+    """KAFKA-1647: another topic is deleted, which writes the checkpoint soon; then the broker is killed."""
+    follower = directed.followers()[0]
+    async with administrator(directed) as admin:
+        await admin.create_topic(AGAIN, partitions=1, replication_factor=3)
+        for number in range(3):
+            await directed.produce(f"{number}")
+        before = 3
+        await directed.until(lambda: _has_mark(directed, follower, before), "a checkpoint of both")
+        await admin.delete_topic(AGAIN)
+    await directed.until(lambda: AGAIN not in _marks_in_file(directed, follower), "a checkpoint without the other", 3.0)
+    found = await _mark_after_a_restart(directed, follower)
+    if found < before:
+        convict(directed, "I11", f"broker {follower} had the mark {before} in its checkpoint, and starts with {found}")
+
+
+def _has_mark(directed: Directed, broker_id: int, mark: int) -> bool:
+    try:
+        marks = _marks_in_file(directed, broker_id)
+    except Exception:
+        return False  # no checkpoint yet
+    return AGAIN in marks and marks.get(TOPIC, 0) >= mark
+
+
+# ------------------------------------------------------------------------------------------------------------ starts
+async def _stop_and_start(directed: Directed, broker_id: int) -> None:
+    """A clean stop: everything that was written so far is synced."""
+    process, old_epoch = directed.world.process(host(broker_id)), broker_epoch(directed, broker_id)
+    directed.cluster.stop(broker_id)
+    await directed.until(lambda: not process.alive, "the end of a clean stop")
+    directed.cluster.start(broker_id)
+    await restarted(directed, broker_id, old_epoch)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+def _lose_power_in_a_write(directed: Directed, broker_id: int) -> None:
+    """Of the last batch all pages but one reached the disk: its header is whole, its content is not."""
+    path = directed.replica(broker_id).log.segments[-1].log_path
+    storage = directed.world.machine(host(broker_id)).storage
+    written = bytes(storage.find_file(path).content)
+    directed.world.power_loss(host(broker_id), tear=False)
+    node = storage.find_file(path)
+    assert len(node.content) < len(written), "something was not synced"
+    node.content[:] = written
+    node.content[-1] ^= 0xFF
+    node.sync()
+
+
+@on_stage(Stage(settings=SELDOM))
+async def power_loss_soon_after_a_clean_start(directed: Directed) -> None:
+    """KAFKA-10471: a clean stop, a start, some records, and a power loss in the middle of a write."""
+    follower = directed.followers()[0]
+    await directed.produce("before")
+    await _stop_and_start(directed, follower)
+    for number in range(3):
+        await directed.produce(f"{number}")
+    _lose_power_in_a_write(directed, follower)
+    directed.cluster.start(follower)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(Stage(settings=SELDOM))
+async def start_aborted_while_it_recovers(directed: Directed) -> None:
+    """KAFKA-15375: a power loss in the middle of a write, a start that ends while it recovers, another start."""
+    cluster, follower = directed.cluster, directed.followers()[0]
+    await directed.produce("before")
+    await _stop_and_start(directed, follower)
+    for number in range(3):
+        await directed.produce(f"{number}")
+    _lose_power_in_a_write(directed, follower)
+    storage = directed.world.machine(host(follower)).storage
+    storage.fail("read", path_prefix=f"/data/log/{TOPIC}-0")
+    cluster.start(follower)
+    await directed.until(lambda: bool(directed.world.crashes), "the end of the first start")
+    directed.world.crashes.clear()
+    storage.heal()
+    cluster.start(follower)
+    await directed.until_isr(*cluster.broker_ids)
+
+
+@on_stage(Stage())
+async def appends_after_an_io_error(directed: Directed) -> None:
+    """KAFKA-10778: one append fails; nothing is appended in that process from then on."""
+    follower = directed.followers()[0]
+    await directed.produce("before")
+    storage = directed.world.machine(host(follower)).storage
+    path = directed.replica(follower).log.segments[-1].log_path
+    storage.fail("append", path_prefix=path, times=1)
+    await directed.produce("it fails at one follower", acks=1)
+    await asyncio.sleep(0.5)
+    size = len(storage.find_file(path).content)
+    process = directed.world.process(host(follower))
+    for number in range(3):
+        await directed.produce(f"{number}", acks=1)
+        await asyncio.sleep(2.0)
+    if process.alive and len(storage.find_file(path).content) > size:
+        convict(directed, "I15", f"broker {follower} goes on to append to {path} after an IO error")
+    directed.cluster.kill(follower)
+
+
+@on_stage(Stage(settings={"log.segment.bytes": "1024", "log.flush.offset.checkpoint.interval.ms": "500"}))
+async def epochs_of_closed_segments(directed: Directed) -> None:
+    """KAFKA-16541: leaders change, segments are closed and synced; then everybody loses power, one after the other."""
+    cluster = directed.cluster
+    for number in range(3):
+        leader = directed.leader
+        for count in range(8):
+            await directed.produce(f"{number}-{count}".ljust(200, "."))
+        cluster.kill(leader)
+        await directed.until(lambda old=leader: cluster.leader(TOPIC) not in (None, old), "another leader")  # type: ignore[misc]
+        cluster.start(leader)
+        await directed.until_isr(*cluster.broker_ids)
+    for count in range(8):
+        await directed.produce(f"last-{count}".ljust(200, "."))
+    await asyncio.sleep(3.0)
+    for broker_id in cluster.broker_ids:
+        old_epoch = broker_epoch(directed, broker_id)
+        cluster.power_loss(broker_id)
+        cluster.start(broker_id)
+        await restarted(directed, broker_id, old_epoch)
+        await directed.until_isr(*cluster.broker_ids)
+
+
+# ------------------------------------------------------------------------------------------------------------ epochs
+@on_stage(Stage())
+async def undefined_epoch_is_asked(directed: Directed) -> None:
+    """KAFKA-6857: somebody without any epoch asks where it ended."""
+    leader = directed.leader
+    await directed.produce("everywhere")
+    question = OffsetForLeaderPartition(
+        partition=0, current_leader_epoch=directed.replica(leader).state.leader_epoch or 0, leader_epoch=-1
+    )
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[question])])
+    reply = await say(directed, leader, request)
+    assert isinstance(reply, OffsetForLeaderEpochResponse)
+    answer = reply.topics[0].partitions[0]
+    if answer.error_code == ErrorCode.NONE and (answer.leader_epoch, answer.end_offset) != (-1, -1):
+        said = f"epoch {answer.leader_epoch} ending at {answer.end_offset}"
+        convict(directed, "I7", f"{FIRST}: the undefined epoch is answered with {said}")
