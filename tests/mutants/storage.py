@@ -156,6 +156,8 @@ STARTS = (
                 "        self.epochs_stored = True\n        if not sync:\n            self.unsynced.add(path)\n",
                 "        self.epochs_stored = True\n",
             ),
+            # and recovery does not look for what the file lacks: either of the two would heal the other's absence
+            Edit("broker.log.recovery", "        self._complete_epochs(end)\n        epochs =", "        epochs ="),
         ),
         schedule=Schedule("storage:epochs_of_closed_segments"),
     ),
