@@ -78,6 +78,8 @@ class Injector:
             partition = self._hand.truth.states()[0].partition
             if await self._plots.whole(partition):
                 self._hand.note("staged", partition)
+                # a tail that retention overtakes is not cut, but given up with the whole log
+                self._hand.workload.quiet_until[partition] = self._world.loop.elapsed + 2 * STAGED_SECONDS
                 await self._plots.tail(partition, "bounce")
                 await self._hand.wait(self._has_enough, STAGED_SECONDS)
 

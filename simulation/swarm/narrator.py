@@ -48,7 +48,7 @@ class Line(NamedTuple):
         return f"{start} {columns} {self.what}"
 
     def as_json(self) -> dict[str, object]:
-        found: dict[str, object] = {"event": "fault" if self.broker_id is None else "state"}
+        found: dict[str, object] = {"event": "world" if self.broker_id is None else "state"}
         found |= {"at_seconds": round(self.at_seconds, 6), "what": self.what}
         if self.broker_id is not None:
             found |= {"broker": self.broker_id, "partition": str(self.partition)}
@@ -74,13 +74,13 @@ class Narrator:
 
     def fault(self, line: str) -> None:
         """As the injector notes it: time, then what."""
-        self._add(Line(self._now(), f"fault: {line.split(maxsplit=1)[-1]}"))
+        self._add(Line(self._now(), f"world: {line.split(maxsplit=1)[-1]}"))
 
     # ------------------------------------------------------------------------------------------------- as a listener
     def replica_loaded(self, replica: Partition) -> None:
         self._look(replica, "loaded")
 
-    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect]) -> None:
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
         self._look(replica, "")
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:

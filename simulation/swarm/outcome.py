@@ -8,9 +8,11 @@ from collections import Counter
 from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.swarm.coverage import Coverage
 from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.options import Options
 from minibroker.simulation.swarm.workload import ACKNOWLEDGED_MIN, PRODUCERS_MIN
 
+READERS_MIN = 2
 ELECTIONS_MIN = 2
 TRUNCATIONS_MIN = 1
 """A run with less than this shows nothing, see also `workload`."""
@@ -33,7 +35,12 @@ class Outcome:
         self.coverage = Coverage()
         self.acknowledged: Counter[str] = Counter()
         self.injected: Counter[str] = Counter()
+        self.readers = 0
         self.virtual_seconds = 0.0
+        self.deliveries = 0
+        """Arrivals of bytes on the virtual network."""
+        self.callbacks = 0
+        self.narrator: Narrator | None = None
 
     @property
     def lines(self) -> Counter[str]:
@@ -49,6 +56,7 @@ class Outcome:
         have = (
             ("acknowledged records", self.acknowledged.total(), ACKNOWLEDGED_MIN),
             ("producers with acknowledgements", len(self.acknowledged), PRODUCERS_MIN),
+            ("consumers that read", self.readers, READERS_MIN),
             ("elections", self.elections, ELECTIONS_MIN),
             ("truncations", self.truncations, TRUNCATIONS_MIN),
         )

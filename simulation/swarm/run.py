@@ -4,9 +4,12 @@ As a program: `python -m minibroker.simulation.swarm.run FIRST LAST [-v]` runs t
 """
 
 import asyncio
+import contextlib
 import logging
 import sys
+from collections.abc import Callable
 
+from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
@@ -15,31 +18,38 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
+from minibroker.simulation.swarm.narrator import Line, Narrator
 from minibroker.simulation.swarm.options import draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
 from minibroker.simulation.swarm.workload import Workload
-from minibroker.simulation.world import ProcessCrashed
+from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
 
+BROKERS = 3
 SAMPLE_SECONDS = 0.05
 SECONDS_MAX = 400
 HURRY_SECONDS_MAX = 20
 LINES_PER_SECOND_MAX = 100
 
 
-async def _drive(cluster: SimulatedCluster, outcome: Outcome) -> None:
+async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
     truth = Truth(cluster, outcome.options.topics)
-    with listening(ReplicaJudge(cluster, truth, outcome.options.flushes)):
-        await _drive_judged(cluster, outcome, truth)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
+        if narrator is not None:
+            stack.enter_context(listening(narrator))
+        await _drive_judged(cluster, outcome, truth, narrator)
 
 
-async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Truth) -> None:
+async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Truth, narrator: Narrator | None) -> None:
     world, options, history = cluster.world, outcome.options, outcome.history
     workload = Workload(cluster, options, history, world.random("workload"))
     hand = Hand(cluster, options, truth, workload, world.random("faults"))
     injector = Injector(hand, lambda: truth.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN)
     outcome.events, outcome.acknowledged = hand.history, workload.acknowledged
     outcome.coverage.watch(truth)
+    if narrator is not None:
+        hand.listeners.append(narrator.fault)
     cluster.start_all()
     await cluster.until_ready()
     await workload.create_topics()
@@ -64,32 +74,35 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
         await stay_idle(cluster, history)
         compare_replicas(cluster, workload, history)
         await compare_history(cluster, workload, history)
+        outcome.findings += audit_disks(cluster, truth.states(), history.acked)
     finally:
         sampling.cancel()
         working.cancel()
         outcome.findings += truth.findings + history.findings
         outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
-        outcome.injected = hand.injected
+        outcome.injected, outcome.readers = hand.injected, len(workload.readers)
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
 
 
-def run_seed(seed: int) -> Outcome:
-    """One run. What went wrong is in `findings`."""
-    cluster = SimulatedCluster(seed)
-    options = draw_options(cluster.world.random("options"))
-    cluster = SimulatedCluster(seed, settings=options.settings)
+def run_seed(seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None) -> Outcome:
+    """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens."""
+    options = draw_options(SimulatedWorld(seed).random("options"), brokers)
+    cluster = SimulatedCluster(seed, brokers, settings=options.settings)
+    narrator = None if tell is None else Narrator(lambda: cluster.world.loop.elapsed, tell)
     outcome = Outcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     try:
         with outcome.coverage.listening(cluster.world.trace):
-            cluster.world.run(_drive(cluster, outcome), seconds_max=SECONDS_MAX)
+            cluster.world.run(_drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)
     except Exception as error:  # whatever it is, it is a finding of this seed
         if not isinstance(error, ProcessCrashed):
             outcome.findings.append(crash_finding(error, None))
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
+    outcome.deliveries, outcome.callbacks = cluster.world.trace.kinds["net"], cluster.world.loop.callbacks_run
+    outcome.narrator = narrator
     if outcome.lines.total() > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
         text = f"too many log lines: {outcome.lines.most_common(3)}"
         outcome.findings.append(Finding(invariant="I36", text=text))

@@ -44,6 +44,8 @@ class Workload:
         self.stop = asyncio.Event()
         self.acknowledged: Counter[str] = Counter()
         """Records for which a producer was told that they are written, by producer."""
+        self.readers: set[int] = set()
+        """Consumers that have read a record, by number."""
         self.in_a_hurry = False
         """The run is at its end and has too few acknowledged records."""
         self.quiet_until: dict[TopicPartition, float] = {}
@@ -91,8 +93,8 @@ class Workload:
             for kind in self.producers():
                 group.create_task(self._produce(kind))
             group.create_task(self._burst_until_stopped())
-            group.create_task(self._consume())
-            group.create_task(self._consume())
+            group.create_task(self._consume(1))
+            group.create_task(self._consume(2))
             group.create_task(self._poll_ends())
             if options.churn:
                 group.create_task(self._churn())
@@ -184,7 +186,7 @@ class Workload:
             history.find("I21", "two records acknowledged at one offset", partition, *facts)
 
     # ---------------------------------------------------------------------------------------------------- consumers
-    async def _consume(self) -> None:
+    async def _consume(self, number: int) -> None:
         positions: dict[TopicPartition, int] = {}
         async with self.consumer() as consumer:
             consumer.assign(self.partitions)
@@ -199,6 +201,7 @@ class Workload:
                     await asyncio.sleep(0.1)
                     continue
                 for partition in sorted(found):
+                    self.readers.add(number)
                     for record in found[partition]:
                         self._note_read(partition, record.offset, record.value or b"", positions)
 
