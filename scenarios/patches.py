@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minibroker.broker.replication import follower
+from minibroker.broker.replication import follower, high_watermark, isr
 from minibroker.broker.replication.events import EpochEndAnswered
-from minibroker.broker.replication.state import ReplicaState
+from minibroker.broker.replication.state import RemoteReplica, ReplicaState
 
 
 @contextmanager
@@ -37,4 +37,19 @@ def answers_without_epoch() -> Iterator[None]:
         replaced(follower, "_truncation_point", truncation_point),
         replaced(ReplicaState, "last_fetched_epoch", unchecked),
     ):
+        yield
+
+
+LAG_MESSAGES = 10
+"""Kafka's default for replica.lag.max.messages was 4000, for larger bursts."""
+
+
+@contextmanager
+def lag_in_messages() -> Iterator[None]:
+    """replica.lag.max.messages, as before 0.9 (KAFKA-1546): who is further behind than that is out of sync."""
+
+    def in_lag_limits(state: ReplicaState, remote: RemoteReplica, now_ms: int) -> bool:
+        return remote.log_end_offset is None or state.log_end_offset - remote.log_end_offset <= LAG_MESSAGES
+
+    with replaced(high_watermark, "in_lag_limits", in_lag_limits), replaced(isr, "in_lag_limits", in_lag_limits):
         yield

@@ -28,14 +28,12 @@ async def play(stage: Stage) -> Ending:
     stage.release("A", "B")
     stage.release("B", "A")
     await stage.tell(
-        "B reaches A again. Its fetch is answered OFFSET_OUT_OF_RANGE. B asks for A's ends, drops its log and starts anew"
-        " at A's log start. Its HW is never below its log start.",
+        "B reaches A again. Its fetch is answered OFFSET_OUT_OF_RANGE. B asks for A's ends, drops its log and starts"
+        " anew at A's log start. Its HW is never below its log start.",
         A=Shows(isr="AB"),
         B=Shows(start=start, leo=60, hw=60),
     )
-    return Ending(
-        moral="What is committed may go by retention; a follower that comes too late begins where the log does."
-    )
+    return Ending(moral="What is committed may go by retention; who comes too late begins where the log does.")
 
 
 RETENTION_CHECKED_SECONDS = 5.0

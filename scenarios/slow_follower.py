@@ -16,8 +16,8 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.write(*(f"m{number}" for number in range(1, 1 + BURST)), acks=1)
     await stage.until(A=Shows(hw=1 + BURST), C=Shows(leo=1 + BURST))
     await stage.tell(
-        f"C's disk now takes {APPEND_SECONDS:g} s for a write. A burst of {BURST} records alone drops nobody: C is there"
-        " within replica.lag.time.max.ms.",
+        f"C's disk now takes {APPEND_SECONDS:g} s for a write. A burst of {BURST} records alone drops nobody: C is"
+        " there within replica.lag.time.max.ms.",
         A=Shows(leo=1 + BURST, hw=1 + BURST, isr="ABC"),
         C=Shows(leo=1 + BURST),
     )

@@ -8,7 +8,8 @@ from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
 async def play_wait(stage: Stage) -> Ending:
     await _until_a_dies(stage)
     await stage.tell(
-        "A dies. B is alive, but was not in sync: with unclean.leader.election.enable=false the partition has no leader.",
+        "A dies. B is alive, but was not in sync: with unclean.leader.election.enable=false the partition has no"
+        " leader.",
         B=Shows(role="no leader", leo=1),
     )
     m2 = await stage.settled(await stage.produce("m2"))

@@ -51,7 +51,8 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = l
             await stage.checkpointed()
 
     patch = contextlib.nullcontext() if act.patch is None else act.patch()
-    with listening(stage.note), patch:
+    stage.patched = act.patch is not None
+    with listening(stage.hear), patch:
         stage.world.run(play())
     verdict = _audit(stage)
     if ending is not None and verdict.findings != tuple(sorted(ending.findings)):

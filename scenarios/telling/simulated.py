@@ -55,6 +55,9 @@ class SimulatedStage(Stage):
         """(offset, value) of what producers were told is safe (acks=all)."""
         self._producers: dict[Acks, Producer] = {}
         self._waiting: list[asyncio.Task[None]] = []
+        self.patched = False
+        """A rule is taken out for this act (`Act.patch`)."""
+        self.isr_changes: list[str] = []
         self.world.network.count_frames(None, None, Wiretap(self.note).wants)
 
     def number(self, broker: str) -> int:
@@ -97,6 +100,9 @@ class SimulatedStage(Stage):
             lambda: len(self.cluster.in_sync_replicas(TOPIC)) == len(cast.replicas), what="a full ISR"
         )
 
+    async def new_producer(self, acks: Acks) -> None:
+        await self._open_producer(acks)
+
     async def _open_producer(self, acks: Acks) -> None:
         producer = Producer(
             self.cluster.bootstrap_servers,
@@ -122,6 +128,12 @@ class SimulatedStage(Stage):
     def true_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them."""
         return PartitionState.decode(self.world.zookeeper.tree.nodes[partition_state_path(PARTITION)].data)
+
+    def hear(self, line: str) -> None:
+        """Brokers say something."""
+        if ": ISR " in line:
+            self.isr_changes.append(line)
+        self.note(line)
 
     # ------------------------------------------------------------------------------------------------------ looking
     def now(self) -> float:
@@ -246,6 +258,14 @@ class SimulatedStage(Stage):
         """Hold only such frames from one broker to another (`*`: from or to anybody)."""
         one, other = (None if name == "*" else self.machine(name) for name in (source, target))
         return self.world.network.hold(one, other, match)
+
+    def count(self, client: str, match: Match) -> Gate:
+        """See such frames of a client, and let them pass."""
+        return self.world.network.count_frames(client, None, match)
+
+    def slow_link(self, source: str, target: str, seconds: float) -> None:
+        """So much more, one way."""
+        self.world.network.slow_links[self.machine(source), self.machine(target)] = seconds
 
     def expire_session(self, broker: str) -> None:
         """ZooKeeper ends the broker's session, which learns of it like everybody else."""

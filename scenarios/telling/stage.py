@@ -153,6 +153,10 @@ class Stage(ABC):
         """Hand one batch to the producer; the outcome becomes a note (`quietly`: only if it failed), and `settled`
         waits for it."""
 
+    @abstractmethod
+    async def new_producer(self, acks: Acks) -> None:
+        """Records with these acks come from another producer from now on, which asks anew who leads."""
+
     async def write(self, *values: str, acks: Acks = "all", batch_records: int = 1) -> None:
         """Produce batch after batch, each acknowledged before the next. Raises StoryFailed."""
         many = len(values) > batch_records
