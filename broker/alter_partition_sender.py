@@ -33,7 +33,7 @@ PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
 CONNECT_TIMEOUT_MS = 2_000
 SILENCE_LOG_INTERVAL_MS = 10_000
-"""A controller that does not answer is asked twenty times a second; a line now and then is enough."""
+"""A controller that does not answer, or refuses, is asked twenty times a second; a line now and then is enough."""
 
 
 class AlterPartitionSender:
@@ -97,21 +97,22 @@ class AlterPartitionSender:
         try:
             response = await self._ask(_request(self._broker_id, self._broker_epoch(), proposals))
         except (NetworkError, RpcError) as error:
-            self._tell_of_silence(error)
+            self._tell_now_and_then(f"got no answer: {error}")
             self._lost(proposals)
             return
         if response.error_code:
-            log.info("AlterPartition refused: %s %s", error_code(response.error_code).name, response.error_message)
+            name, why = error_code(response.error_code).name, response.error_message or ""
+            self._tell_now_and_then(f"was refused: {name} {why}".rstrip())
             self._lost(proposals)
             return
         self._silence_told_ms = None
         self._settle(proposals, response)
 
-    def _tell_of_silence(self, error: Exception) -> None:
+    def _tell_now_and_then(self, what: str) -> None:
         now_ms = self._now_ms()
         if self._silence_told_ms is None or now_ms - self._silence_told_ms >= SILENCE_LOG_INTERVAL_MS:
             self._silence_told_ms = now_ms
-            log.info("AlterPartition got no answer: %s", error)
+            log.info("AlterPartition %s", what)
 
     async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         address = self._controller_address()

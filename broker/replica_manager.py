@@ -394,7 +394,10 @@ class ReplicaManager:
     def _retry(self, partition: Partition, leader_epoch: int | None) -> None:
         current = self.partitions.get(partition.topic_partition) is partition
         if current and partition.state.leader_epoch == leader_epoch and not isinstance(partition.state.phase, Halted):
+            attempts = self._back_offs.get(partition.topic_partition)
             partition.handle(ev.PhaseRetried())
+            if attempts is not None:
+                self._back_offs[partition.topic_partition] = attempts  # asking again is no success yet
 
     # ----------------------------------------------------------------------------------------- disk in the background
     def sync(self, partition: Partition) -> None:

@@ -1,0 +1,46 @@
+"""A follower that gets an error for every fetch asks seldom; what goes well in between makes it quick again."""
+
+import asyncio
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.producer import Producer
+from minibroker.protocol.messages import ApiKey
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.gates import requests
+
+SECONDS = 10
+FETCHES_MAX = 20
+"""Five quick ones, then one for each replica.fetch.backoff.ms (1 s)."""
+
+
+async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
+    """How often the follower asks in SECONDS."""
+    cluster.start_all()
+    await cluster.until_ready()
+    network, servers, doors = cluster.world.network, cluster.bootstrap_servers, cluster.client_runtime()
+    async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+        await admin.create_topic("a", partitions=1, replication_factor=2)
+    leader = cluster.leader("a")
+    assert leader is not None
+    follower = 3 - leader
+    network.reset_connections(f"broker-{leader}", f"broker-{follower}")
+    await asyncio.sleep(0.005)
+    network.partition(f"broker-{leader}", f"broker-{follower}")
+    async with Producer(bootstrap_servers=servers, acks=1, runtime=doors) as producer:
+        await producer.send_and_wait("a", b"will rot")
+    replica = cluster.replica(leader, "a")
+    assert replica is not None
+    storage = cluster.world.machine(f"broker-{leader}").storage
+    path = replica.log.segments[-1].log_path
+    storage.flip_bit(path, len(storage.find_file(path).content) - 1)
+    network.heal_all()
+    fetches = network.count_frames(f"broker-{follower}", f"broker-{leader}", requests(ApiKey.FETCH))
+    await fetches.caught()
+    await asyncio.sleep(SECONDS)
+    return len(fetches.seen)
+
+
+def test_a_follower_whose_fetches_all_fail_asks_once_a_back_off() -> None:
+    cluster = SimulatedCluster(1, brokers=2, settings={"log.tail.cache.bytes": "0"})
+    fetches = cluster.world.run(_ask_for_damaged_bytes(cluster), seconds_max=60)
+    assert SECONDS < fetches <= FETCHES_MAX
