@@ -12,7 +12,7 @@ import pytest
 from minibroker.runtime import disk as real_disk
 from minibroker.runtime.disk import RealDisk
 from minibroker.runtime.ports import DiskError, DiskFull, FileMissing, LockHeld
-from tests.runtime.doors import Doors, conformance
+from tests.runtime.doors import Doors, conformance, settle
 
 
 @conformance
@@ -228,6 +228,87 @@ async def test_background_work_raises_its_error(doors: Doors) -> None:
 
 
 # ------------------------------------------------------------------------------------------- the real disk alone
+@conformance
+async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(doors: Doors) -> None:
+    disk, directory = doors.disk, doors.directory
+    with pytest.raises(FileMissing):
+        disk.rename(f"{directory}/none", f"{directory}/other")
+    with pytest.raises(FileMissing):
+        disk.rename(f"{directory}/none/log", f"{directory}/other")
+    disk.replace_file(f"{directory}/file", b"kept")
+    disk.make_directory(f"{directory}/full/below")
+    disk.make_directory(f"{directory}/empty")
+    with pytest.raises(DiskError):
+        disk.rename(f"{directory}/file", f"{directory}/empty")
+    with pytest.raises(DiskError):
+        disk.rename(f"{directory}/empty", f"{directory}/full")
+    with pytest.raises(DiskError):
+        disk.rename(f"{directory}/empty", f"{directory}/file")
+    disk.rename(f"{directory}/full", f"{directory}/empty")
+    assert disk.list_directory(directory) == ["empty", "file"]
+    assert disk.list_directory(f"{directory}/empty") == ["below"]
+    assert disk.read_file(f"{directory}/file") == b"kept"
+
+
+@conformance
+async def test_renaming_to_its_own_name_changes_nothing(doors: Doors) -> None:
+    path = f"{doors.directory}/file"
+    doors.disk.replace_file(path, b"kept")
+    doors.disk.rename(path, path)
+    assert doors.disk.read_file(path) == b"kept"
+
+
+@conformance
+async def test_an_open_file_survives_its_removal(doors: Doors) -> None:
+    path = f"{doors.directory}/log"
+    file = doors.disk.open(path, create=True)
+    file.append([b"old"])
+    doors.disk.remove(path)
+    assert not doors.disk.exists(path)
+    file.append([b" and more"])
+    assert file.read_at(0, 100) == b"old and more"
+    assert doors.disk.open(path, create=True).size == 0
+
+
+@conformance
+async def test_what_needs_a_directory_says_when_there_is_none(doors: Doors) -> None:
+    disk, missing = doors.disk, f"{doors.directory}/none"
+    for call in (
+        lambda: disk.open(f"{missing}/log", create=True),
+        lambda: disk.lock(f"{missing}/.lock"),
+        lambda: disk.replace_file(f"{missing}/checkpoint", b"x"),
+        lambda: disk.sync_directory(missing),
+        lambda: disk.free_bytes(missing),
+        lambda: disk.modified_ms(missing),
+    ):
+        with pytest.raises(FileMissing):
+            call()
+    disk.remove(f"{missing}/log")
+    disk.remove_tree(f"{missing}/below")
+    assert not disk.exists(missing)
+
+
+@conformance
+async def test_a_path_may_be_written_in_several_ways(doors: Doors) -> None:
+    doors.disk.replace_file(f"{doors.directory}/./file", b"x")
+    assert doors.disk.read_file(f"{doors.directory}//file") == b"x"
+    held = doors.disk.lock(f"{doors.directory}/.lock")
+    with pytest.raises(LockHeld):
+        doors.disk.lock(f"{doors.directory}/./.lock")
+    held.release()
+
+
+@conformance
+async def test_a_file_remembers_when_it_was_changed(doors: Doors) -> None:
+    path = f"{doors.directory}/log"
+    file = doors.disk.open(path, create=True)
+    created = doors.disk.modified_ms(path)
+    await settle(0.05)
+    file.append([b"x"])
+    assert doors.disk.modified_ms(path) >= created + 40
+    assert abs(doors.disk.modified_ms(path) - doors.runtime.clock.now_ms()) < 10_000
+
+
 def test_failed_append_leaves_nothing_behind(tmp_path: Path) -> None:
     """The kernel takes the first 4 KiB and then refuses."""
     file = RealDisk().open(str(tmp_path / "log"), create=True)

@@ -1,0 +1,161 @@
+"""Errors of the disk door: the same ones on a real file system whose calls fail and on a simulated disk with faults."""
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing
+from minibroker.runtime.real import real_runtime
+from minibroker.simulation.world import SimulatedWorld
+
+SYSTEM_CALLS = {
+    "append": "pwritev",
+    "write_at": "pwritev",
+    "read": "pread",
+    "truncate": "ftruncate",
+    "sync": "fsync",
+    "sync_directory": "fsync",
+    "open": "open",
+    "rename": "replace",
+    "remove": "unlink",
+    "list_directory": "listdir",
+    "make_directory": "makedirs",
+}
+"""What fails on a real machine when this call of the door fails."""
+
+
+class FragileDisk:
+    """A disk whose next call of a kind can be made to fail, and a directory on it."""
+
+    def __init__(self, disk: Disk, directory: str, fail: Callable[[str, bool], None]) -> None:
+        self.disk = disk
+        self.directory = directory
+        self._fail = fail
+
+    def fail_next(self, call: str, is_full: bool = False) -> None:
+        self._fail(call, is_full)
+
+
+@pytest.fixture(params=["real", "simulated"])
+def fragile(request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> FragileDisk:
+    if request.param == "simulated":
+        world = SimulatedWorld()
+        storage = world.machine("case").storage
+        return FragileDisk(
+            world.runtime("case").disk, "/data", lambda call, full: void(storage.fail(call, times=1, is_full=full))
+        )
+
+    def fail(call: str, is_full: bool) -> None:
+        name = SYSTEM_CALLS[call]
+        works = getattr(os, name)
+
+        def fails_once(*arguments: object, **options: object) -> None:
+            monkeypatch.setattr(os, name, works)
+            number = errno.ENOSPC if is_full else errno.EIO
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, name, fails_once)
+
+    return FragileDisk(real_runtime().disk, str(tmp_path), fail)
+
+
+def void(_: object) -> None:
+    """A fault can be taken back; these cases have them happen once."""
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_failed_append_leaves_the_file_as_it_was_and_the_next_one_works(fragile: FragileDisk, is_full: bool) -> None:
+    file = fragile.disk.open(f"{fragile.directory}/log", create=True)
+    file.append([b"before "])
+    fragile.fail_next("append", is_full)
+    with pytest.raises(DiskError) as failure:
+        file.append([b"lost"])
+    assert isinstance(failure.value, DiskFull) is is_full
+    assert "log" in str(failure.value)
+    assert file.size == 7
+    file.append([b"after"])
+    assert file.read_at(0, 100) == b"before after"
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_failed_sync_says_so_and_the_bytes_are_still_readable(fragile: FragileDisk, is_full: bool) -> None:
+    file = fragile.disk.open(f"{fragile.directory}/log", create=True)
+    file.append([b"written"])
+    fragile.fail_next("sync", is_full)
+    with pytest.raises(DiskError) as failure:
+        file.sync()
+    assert isinstance(failure.value, DiskFull) is is_full
+    assert file.read_at(0, 100) == b"written"
+    assert file.size == 7
+
+
+def test_failed_truncation_keeps_the_bytes(fragile: FragileDisk) -> None:
+    file = fragile.disk.open(f"{fragile.directory}/log", create=True)
+    file.append([b"kept"])
+    fragile.fail_next("truncate")
+    with pytest.raises(DiskError):
+        file.truncate(1)
+    assert file.size == 4
+    assert file.read_at(0, 100) == b"kept"
+
+
+def test_failed_overwriting_keeps_the_bytes(fragile: FragileDisk) -> None:
+    file = fragile.disk.open(f"{fragile.directory}/index", create=True)
+    file.append([b"kept"])
+    fragile.fail_next("write_at")
+    with pytest.raises(DiskError):
+        file.write_at(0, b"lost")
+    assert file.read_at(0, 100) == b"kept"
+
+
+def test_failed_reading_is_an_error_and_no_end_of_file(fragile: FragileDisk) -> None:
+    file = fragile.disk.open(f"{fragile.directory}/log", create=True)
+    file.append([b"there"])
+    fragile.fail_next("read")
+    with pytest.raises(DiskError):
+        file.read_at(0, 5)
+    assert file.read_at(0, 5) == b"there"
+
+
+def test_a_file_that_cannot_be_opened_is_not_missing(fragile: FragileDisk) -> None:
+    fragile.disk.open(f"{fragile.directory}/log", create=True).close()
+    fragile.fail_next("open")
+    with pytest.raises(DiskError) as failure:
+        fragile.disk.open(f"{fragile.directory}/log")
+    assert not isinstance(failure.value, FileMissing)
+
+
+@pytest.mark.parametrize("call", ["sync", "rename"])
+def test_a_replacement_that_fails_keeps_the_old_file_and_leaves_no_other(fragile: FragileDisk, call: str) -> None:
+    path = f"{fragile.directory}/checkpoint"
+    fragile.disk.replace_file(path, b"old")
+    fragile.fail_next(call)
+    with pytest.raises(DiskError):
+        fragile.disk.replace_file(path, b"new")
+    assert fragile.disk.read_file(path) == b"old"
+    assert fragile.disk.list_directory(fragile.directory) == ["checkpoint"]
+
+
+def test_failed_removal_keeps_the_file(fragile: FragileDisk) -> None:
+    path = f"{fragile.directory}/log"
+    fragile.disk.open(path, create=True).close()
+    fragile.fail_next("remove")
+    with pytest.raises(DiskError):
+        fragile.disk.remove(path)
+    assert fragile.disk.exists(path)
+
+
+@pytest.mark.parametrize("call", ["sync_directory", "list_directory"])
+def test_failed_calls_on_directories_say_so(fragile: FragileDisk, call: str) -> None:
+    fragile.fail_next(call)
+    with pytest.raises(DiskError):
+        getattr(fragile.disk, call)(fragile.directory)
+
+
+def test_failed_making_of_a_directory_makes_none(fragile: FragileDisk) -> None:
+    fragile.fail_next("make_directory")
+    with pytest.raises(DiskError):
+        fragile.disk.make_directory(f"{fragile.directory}/new")
+    assert not fragile.disk.exists(f"{fragile.directory}/new")

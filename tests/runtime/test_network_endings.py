@@ -1,0 +1,117 @@
+"""The network door: connections that begin and end in crowds, halves and hurry, on real and on simulated sockets."""
+
+import asyncio
+
+import pytest
+
+from minibroker.runtime.ports import ConnectionRefused
+from tests.runtime.doors import Doors, conformance, settle
+from tests.runtime.test_network import HOST, TIMEOUT_MS, Recorder, connected
+
+
+class HalfOpen(Recorder):
+    """Goes on writing when its peer has ended its side."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return True
+
+
+@conformance
+async def test_who_writes_on_to_a_peer_that_has_closed_is_reset(doors: Doors) -> None:
+    accepted: asyncio.Queue[HalfOpen] = asyncio.Queue()
+
+    def accept() -> HalfOpen:
+        server = HalfOpen()
+        accepted.put_nowait(server)
+        return server
+
+    listener = await doors.network.listen(accept, HOST, 0)
+    _, client = await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    assert isinstance(client, Recorder)
+    server = await accepted.get()
+    client.transport.close()
+    await server.until_event("eof")
+    await settle()
+    assert "lost" not in server.events
+    assert not server.transport.is_closing()
+    async with asyncio.timeout(10):
+        while "lost" not in server.events:
+            if not server.transport.is_closing():
+                server.transport.write(b"still there?")
+            await settle()
+    assert isinstance(server.lost_with, ConnectionError)
+    await listener.close()
+
+
+@conformance
+async def test_abort_throws_away_what_was_not_sent(doors: Doors) -> None:
+    pair = await connected(doors)
+    pair.server.transport.pause_reading()
+    data = b"x" * 20_000_000
+    pair.client.transport.write(data)
+    assert pair.client.transport.get_write_buffer_size() > 0
+    pair.client.transport.abort()
+    await pair.client.until_event("lost")
+    pair.server.transport.resume_reading()
+    await pair.server.until_event("lost")
+    assert len(pair.server.received) < len(data)
+    await pair.close()
+
+
+@conformance
+async def test_a_cancelled_attempt_leaves_no_connection(doors: Doors) -> None:
+    accepted: list[Recorder] = []
+
+    def accept() -> Recorder:
+        accepted.append(Recorder())
+        return accepted[-1]
+
+    listener = await doors.network.listen(accept, HOST, 0)
+    attempt = asyncio.ensure_future(doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS))
+    await asyncio.sleep(0)
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    await settle()
+    for server in accepted:
+        await server.until_event("lost")
+    await listener.close()
+
+
+@conformance
+async def test_many_connections_at_once_are_all_made(doors: Doors) -> None:
+    accepted: asyncio.Queue[Recorder] = asyncio.Queue()
+
+    def accept() -> Recorder:
+        server = Recorder()
+        accepted.put_nowait(server)
+        return server
+
+    listener = await doors.network.listen(accept, HOST, 0)
+    opened = await asyncio.gather(
+        *(doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS) for _ in range(100))
+    )
+    async with asyncio.timeout(10):
+        servers = [await accepted.get() for _ in range(100)]
+    assert len({transport.get_extra_info("sockname")[1] for transport, _ in opened}) == 100
+    for end in (*servers, *(protocol for _, protocol in opened)):
+        assert isinstance(end, Recorder)
+        end.transport.abort()
+        await end.until_event("lost")
+    await listener.close()
+
+
+@conformance
+async def test_a_listener_that_has_closed_refuses_and_may_be_opened_again_at_once(doors: Doors) -> None:
+    pair = await connected(doors)
+    await pair.listener.close()
+    with pytest.raises(ConnectionRefused):
+        await doors.network.connect(Recorder, HOST, pair.listener.port, TIMEOUT_MS)
+    again = await doors.network.listen(Recorder, HOST, pair.listener.port)
+    transport, client = await doors.network.connect(Recorder, HOST, again.port, TIMEOUT_MS)
+    assert isinstance(client, Recorder)
+    transport.abort()
+    await client.until_event("lost")
+    await again.close()
+    await pair.close()
