@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all invariants fuzz mutants lock clean
+.PHONY: help setup demo test check format docs-all simulate invariants fuzz mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ docs-all: setup ## run every command of README.md and docs/, the slow ones and D
 
 invariants: setup ## which of the invariants I1 to I38 have a test
 	@$(PYTHON_IN_VENV) -m tests.invariant_coverage
+
+simulate: setup ## simulated clusters under faults, on all cores (SEEDS=1000 FIRST_SEED=1, or SEEDS=17-99)
+	@$(PYTHON_IN_VENV) -m minibroker simulate --seeds $(or $(SEEDS),200) --first-seed $(or $(FIRST_SEED),1) $(ARGS)
 
 fuzz: setup ## the property and fuzz tests of the wire with 20 times the examples (FOLDER=tests/broker for others)
 	@$(PYTHON_IN_VENV) -m pytest --hypothesis-profile=fuzz --timeout=3600 -m hypothesis $(or $(FOLDER),tests/protocol tests/runtime) $(ARGS)

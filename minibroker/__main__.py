@@ -25,6 +25,10 @@ COMMANDS = {
         "Read records; one JSON event a line.",
     ),
     "scenario": ("minibroker.commands.scenario:scenario", "Tell a story of replication, step by step."),
+    "simulate": (
+        "minibroker.commands.simulate:simulate",
+        "Run a cluster under faults drawn from a seed, and judge it.",
+    ),
     "audit": ("minibroker.commands.audit:audit", "Prove from the files that the replicas agree."),
 }
 

@@ -1,0 +1,218 @@
+"""`minibroker simulate`: a whole cluster in one process, its faults and its order of events drawn from a seed."""
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    WrongUsage,
+    json_option,
+    note,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from minibroker.simulation.checks.finding import Finding
+    from minibroker.simulation.swarm.outcome import Outcome
+    from minibroker.swarm_runs import RunResult, Sum
+
+SEEDS_SHOWN = 12
+
+
+@click.command()
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Show this one run, line by line.")
+@click.option("--seeds", metavar="NUMBER or A-B", help="Run so many seeds (or these) on all cores, and sum up.")
+@click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
+@click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
+@click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
+@json_option
+def simulate(
+    seed: int | None,
+    seeds: str | None,
+    first_seed: int,
+    brokers: int,
+    quiet: bool,
+    workers: int | None,
+    as_json: bool,
+) -> int:
+    """Run a cluster under faults drawn from a seed, and judge it.
+
+    One seed and one commit are one run, to the last byte (its trace hash). Exit code 10 if an invariant broke, or if
+    many runs never saw a kind of event.
+    """
+    if (seed is None) == (seeds is None):
+        raise WrongUsage("give one of --seed N (one run, shown) and --seeds NUMBER (many runs, summed up)")
+    if seed is not None:
+        return _one(seed, brokers, quiet, as_json)
+    assert seeds is not None
+    return _many(_parse(seeds, first_seed), brokers, workers, as_json)
+
+
+def _parse(seeds: str, first_seed: int) -> range:
+    first, dash, last = seeds.partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        raise WrongUsage(f"--seeds {seeds}: give a number, as in 1000, or a range, as in 17-99")
+    found = range(int(first), int(last) + 1) if dash else range(first_seed, first_seed + int(first))
+    if not found:
+        raise WrongUsage(f"--seeds {seeds} names no seed")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- one seed
+def _one(seed: int, brokers: int, quiet: bool, as_json: bool) -> int:
+    from minibroker.simulation.swarm.narrator import HEADER, Line
+    from minibroker.simulation.swarm.run import run_seed
+
+    def tell(line: Line) -> None:
+        if as_json and not quiet:
+            print_json(line.as_json())
+        elif not quiet:
+            click.echo(str(line))
+
+    if not quiet and not as_json:
+        click.secho(HEADER, bold=True)
+    started = time.perf_counter()
+    outcome = run_seed(seed, brokers=brokers, tell=tell)
+    real_seconds = time.perf_counter() - started
+    command = f"minibroker simulate --seed {seed}" + (f" --brokers {brokers}" if brokers != 3 else "")
+    if as_json:
+        print_json(_as_json(outcome, real_seconds, command))
+    else:
+        _print_outcome(outcome, real_seconds, command)
+    return EXIT_FOUND_WRONG if outcome.findings else EXIT_FINE
+
+
+def _as_json(outcome: "Outcome", real_seconds: float, command: str) -> dict[str, Any]:
+    return {
+        "event": "summary",
+        "seed": outcome.seed,
+        "trace_hash": outcome.trace_hash,
+        "findings": [_finding_as_json(outcome, finding) for finding in outcome.findings],
+        "counts": outcome.counts,
+        "missing": outcome.missing,
+        "replay": command,
+        "acknowledged": dict(outcome.acknowledged),
+        "read": len(outcome.history.read),
+        "unknown": outcome.history.unknown,
+        "virtual_seconds": round(outcome.virtual_seconds, 6),
+        "real_seconds": round(real_seconds, 3),
+        "deliveries": outcome.deliveries,
+        "events": outcome.callbacks,
+        "seen": dict(outcome.coverage.seen.most_common()),
+        "injected": dict(outcome.injected.most_common()),
+    }
+
+
+def _finding_as_json(outcome: "Outcome", finding: "Finding") -> dict[str, Any]:
+    assert outcome.narrator is not None
+    return {
+        "invariant": finding.invariant,
+        "text": finding.text,
+        "at_seconds": finding.at_seconds,
+        "partition": None if finding.partition is None else str(finding.partition),
+        "facts": list(finding.facts),
+        "history": [line.as_json() for line in outcome.narrator.shortest_history(finding)],
+    }
+
+
+def _print_outcome(outcome: "Outcome", real_seconds: float, command: str) -> None:
+    for finding in outcome.findings[:1]:
+        _print_finding(outcome, finding)
+    for finding in outcome.findings[1:SEEDS_SHOWN]:
+        click.echo(f"also: {finding}")
+    click.echo()
+    click.echo(f"seed {outcome.seed}: {outcome.summary}")
+    rates = f"{outcome.deliveries / real_seconds:,.0f} deliveries and {outcome.callbacks / real_seconds:,.0f} events"
+    click.echo(
+        f"{outcome.virtual_seconds:.1f} virtual seconds in {real_seconds:.2f} real ones, {rates} per real second; "
+        f"trace hash {outcome.trace_hash}"
+    )
+    if outcome.findings:
+        click.secho(f"{len(outcome.findings)} findings; replay with: {command}", fg="red", bold=True)
+    else:
+        click.secho("every invariant held", fg="green")
+
+
+def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
+    assert outcome.narrator is not None
+    from minibroker.simulation.swarm.narrator import HEADER
+
+    click.echo()
+    where = f" of {finding.partition}" if finding.partition is not None else ""
+    when = "at the end" if finding.at_seconds is None else f"at {finding.at_seconds:.3f} s"
+    click.secho(f"{finding.invariant} broke {when}{where}: {finding.text}", fg="red", bold=True)
+    for fact in finding.facts:
+        click.echo(f"    {fact}")
+    click.echo(f"the history{where} since its replicas last agreed:")
+    click.echo(HEADER)
+    for line in outcome.narrator.shortest_history(finding):
+        click.echo(str(line))
+
+
+# --------------------------------------------------------------------------------------------------------- many seeds
+def _many(seeds: range, brokers: int, workers: int | None, as_json: bool) -> int:
+    from minibroker.swarm_runs import Sum, run_many
+
+    total, started = Sum(), time.monotonic()
+    results = run_many(seeds, workers=workers, brokers=brokers)
+    try:
+        for result in _with_progress(results, len(seeds)):
+            total.add(result)
+            if result.findings and not as_json:
+                click.secho(f"seed {result.seed}: {result.findings[0]}", fg="red")
+    finally:
+        results.close()
+        if total.runs < len(seeds):
+            note(f"ended after {total.runs} of {len(seeds)} runs")
+    real_seconds = time.monotonic() - started
+    if as_json:
+        print_json(total.as_json() | {"real_seconds": round(real_seconds, 3), "seeds": [seeds[0], seeds[-1]]})
+    else:
+        _print_sum(total, seeds, real_seconds)
+    return EXIT_FOUND_WRONG if total.complaints else EXIT_FINE
+
+
+def _with_progress(results: "Iterable[RunResult]", number: int) -> "Iterable[RunResult]":
+    """Shown on a terminal only."""
+    if not sys.stderr.isatty():
+        yield from results
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs, {task.fields[failed]} failed"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        task, failed = progress.add_task("runs", total=number, failed=0), 0
+        for result in results:
+            failed += bool(result.findings)
+            progress.update(task, advance=1, failed=failed)
+            yield result
+
+
+def _print_sum(total: "Sum", seeds: range, real_seconds: float) -> None:
+    print_table(("seen", "times"), total.seen.most_common())
+    click.echo()
+    print_table(("injected", "times"), total.injected.most_common())
+    click.echo()
+    click.echo(
+        f"{total.runs} runs (seeds {seeds[0]} to {seeds[-1]}), {total.counted} count, {len(total.failed)} failed; "
+        f"{total.acknowledged:,} acknowledged records"
+    )
+    click.echo(
+        f"{total.virtual_seconds:,.0f} virtual seconds in {real_seconds:,.0f} real ones "
+        f"({total.run_seconds / max(1, total.runs):.2f} s of one core a run); {total.deliveries / real_seconds:,.0f} "
+        f"deliveries and {total.events / real_seconds:,.0f} events per real second"
+    )
+    for seed, missing in list(sorted(total.not_counted.items()))[:SEEDS_SHOWN]:
+        note(f"seed {seed} does not count: {', '.join(missing)}")
+    for complaint in total.complaints:
+        click.secho(complaint, fg="red")
+    if not total.complaints:
+        click.secho("every invariant held in every run", fg="green")

@@ -1,0 +1,152 @@
+"""Many simulated runs on all cores, and the sum of what they saw.
+
+Owns: the worker processes, the order in which results are taken, and the judgement whether the swarm as a whole saw
+enough. Refuses to know what a run is (`simulation.swarm.run`).
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import msgspec
+
+RUNS_TO_SEE_ALL = 200
+"""A kind of event that so many runs never saw is a hole in the swarm; fewer runs may miss a rare one."""
+RUNS_PER_PROCESS = 100
+"""Then a worker is replaced: memory that leaks between runs would hide behind them."""
+MUST_COUNT_SHARE = 0.95
+NAMED_MAX = 20
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run came to, as it travels between processes."""
+
+    seed: int
+    findings: list[str]
+    missing: list[str]
+    """What it lacks to count."""
+    trace_hash: str
+    acknowledged: int
+    read: int
+    virtual_seconds: float
+    real_seconds: float
+    deliveries: int
+    """Arrivals of bytes on the virtual network."""
+    events: int
+    """Callbacks of the loop."""
+    seen: dict[str, int]
+    injected: dict[str, int]
+
+
+class Sum(msgspec.Struct, kw_only=True):
+    """Of many runs."""
+
+    runs: int = 0
+    counted: int = 0
+    acknowledged: int = 0
+    virtual_seconds: float = 0.0
+    run_seconds: float = 0.0
+    """Real ones, of all cores together."""
+    deliveries: int = 0
+    events: int = 0
+    seen: Counter[str] = msgspec.field(default_factory=Counter)
+    injected: Counter[str] = msgspec.field(default_factory=Counter)
+    failed: dict[int, list[str]] = msgspec.field(default_factory=dict)
+    not_counted: dict[int, list[str]] = msgspec.field(default_factory=dict)
+
+    def add(self, result: RunResult) -> None:
+        self.runs += 1
+        self.counted += not result.missing
+        self.acknowledged += result.acknowledged
+        self.virtual_seconds += result.virtual_seconds
+        self.run_seconds += result.real_seconds
+        self.deliveries += result.deliveries
+        self.events += result.events
+        self.seen.update(result.seen)
+        self.injected.update(result.injected)
+        if result.findings:
+            self.failed[result.seed] = result.findings
+        if result.missing:
+            self.not_counted[result.seed] = result.missing
+
+    @property
+    def never_seen(self) -> list[str]:
+        """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
+        from minibroker.simulation.swarm.coverage import MUST_SEE
+        from minibroker.simulation.swarm.options import FAULTS, PLOTS
+
+        if self.runs < RUNS_TO_SEE_ALL:
+            return []
+        kinds = [*(f"fault {each}" for each in FAULTS), *(f"plot {each}" for each in PLOTS)]
+        return [each for each in MUST_SEE if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
+
+    @property
+    def complaints(self) -> list[str]:
+        """Why the swarm as a whole failed, one sentence each."""
+        found = [f"seed {seed}: {findings[0]}" for seed, findings in sorted(self.failed.items())[:NAMED_MAX]]
+        found += [f"never seen in {self.runs} runs: {each}" for each in self.never_seen]
+        if self.runs >= RUNS_TO_SEE_ALL and self.counted < MUST_COUNT_SHARE * self.runs:
+            found.append(f"only {self.counted} of {self.runs} runs count: {dict(list(self.not_counted.items())[:3])}")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "event": "summary",
+            "runs": self.runs,
+            "counted": self.counted,
+            "failed": {str(seed): findings for seed, findings in sorted(self.failed.items())},
+            "not_counted": {str(seed): missing for seed, missing in sorted(self.not_counted.items())},
+            "never_seen": self.never_seen,
+            "acknowledged": self.acknowledged,
+            "virtual_seconds": round(self.virtual_seconds, 3),
+            "run_seconds": round(self.run_seconds, 3),
+            "deliveries": self.deliveries,
+            "events": self.events,
+            "seen": dict(self.seen.most_common()),
+            "injected": dict(self.injected.most_common()),
+        }
+
+
+def run_one(job: tuple[int, int]) -> RunResult:
+    """In a worker: (seed, brokers)."""
+    from minibroker.simulation.swarm.run import run_seed
+
+    seed, brokers = job
+    started = time.process_time()
+    outcome = run_seed(seed, brokers=brokers)
+    return RunResult(
+        seed=seed,
+        findings=[str(finding) for finding in outcome.findings],
+        missing=outcome.missing,
+        trace_hash=outcome.trace_hash,
+        acknowledged=outcome.acknowledged.total(),
+        read=len(outcome.history.read),
+        virtual_seconds=outcome.virtual_seconds,
+        real_seconds=time.process_time() - started,
+        deliveries=outcome.deliveries,
+        events=outcome.callbacks,
+        seen=dict(outcome.coverage.seen),
+        injected=dict(outcome.injected),
+    )
+
+
+def run_many(seeds: Sequence[int], *, workers: int | None = None, brokers: int = 3) -> Generator[RunResult]:
+    """Results as they come, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
+    context = multiprocessing.get_context("spawn")
+    number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
+    pool = context.Pool(number, initializer=_ignore_interrupts, maxtasksperchild=RUNS_PER_PROCESS)
+    try:
+        yield from pool.imap_unordered(run_one, [(seed, brokers) for seed in seeds])
+        pool.close()
+    finally:
+        pool.terminate()
+        pool.join()
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches the whole group; the parent ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
