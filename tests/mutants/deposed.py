@@ -177,6 +177,7 @@ CACHES = (
                 "                stored, unreadable = {change.partition: change.before for change in changes}, frozenset()\n",
             ),
         ),
+        schedule=Schedule("deposed:answer_of_zookeeper_is_lost"),
     ),
     Mutant(
         name="B34b",

@@ -25,6 +25,7 @@ ANSWERS = (
                 "if verdict.error_code == ErrorCode.FENCED_LEADER_EPOCH:",
             ),
         ),
+        schedule=Schedule("deposed:answer_to_an_isr_change_is_lost"),
     ),
 )
 

@@ -1,6 +1,6 @@
 """Idempotence: what a broker remembers of a producer, and what a retry is told."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -16,6 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            batches = (batch,)\n",
             ),
         ),
+        schedule=Schedule("producer:replies_lost_at_depth"),
     ),
     Mutant(
         name="B40b",
@@ -48,6 +49,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "",
             ),
         ),
+        schedule=Schedule("producer:batch_is_cut_and_sent_again"),
     ),
     Mutant(
         name="B40d",

@@ -35,6 +35,7 @@ ROLES = (
                 "    return event.leader_epoch < state.leader_epoch or event.partition_epoch <= state.partition_epoch\n",
             ),
         ),
+        schedule=Schedule("deposed:session_of_a_leader_is_replaced_unseen"),
     ),
 )
 
@@ -79,6 +80,7 @@ READERS = (
                 "            self.log_end_offset = end\n            segment.append(batches, parts)\n",
             ),
         ),
+        schedule=Schedule("storage:disk_is_full_for_a_moment"),
     ),
     Mutant(
         name="B37b",

@@ -25,6 +25,7 @@ from tests.mutants.schedules.words import (
     convict,
     host,
     members,
+    must_be_acknowledged,
     operator,
     remove_controller,
     restarted,
@@ -203,3 +204,52 @@ async def late_wish(directed: Directed) -> None:
     await say(directed, controller, late)
     await directed.produce("still without it")
     await asyncio.sleep(1.0)
+
+
+# -------------------------------------------------------------------------------------------------------- lost answers
+@on_stage(Stage(settings=LONG_SESSION))
+async def session_of_a_leader_is_replaced_unseen(directed: Directed) -> None:
+    """KAFKA-9769: a leader's session ends and it registers anew before the controller looks: its state is told again,
+    with the same epochs, and this time it counts."""
+    leader, controller, _ = await apart(directed)
+    zookeeper = directed.world.zookeeper
+    await directed.produce("before")
+    old_epoch = broker_epoch(directed, leader)
+    zookeeper.cut(host(controller))
+    for session in zookeeper.sessions_of(host(leader)):
+        zookeeper.expire_session(session)
+    await restarted(directed, leader, old_epoch)
+    zookeeper.heal()
+    await asyncio.sleep(1.0)
+    await must_be_acknowledged(directed, "after a session was replaced")
+
+
+@on_stage(Stage())
+async def answer_to_an_isr_change_is_lost(directed: Directed) -> None:
+    """KAFKA-14144: the change was made, the answer is lost, the leader asks again."""
+    leader, controller, third = await apart(directed)
+    network = directed.world.network
+    network.count_frames()  # from here on it is known which request a response answers
+    lost = network.lose_replies(host(leader), host(controller), ApiKey.ALTER_PARTITION)
+    network.partition(host(leader), host(third))
+    waiting = directed.produce_soon("one follower lags")
+    await lost.caught()
+    await asyncio.sleep(2.0)
+    await must_be_acknowledged(directed, "after an answer was lost")
+    network.heal_all()
+    await waiting
+
+
+@on_stage(Stage())
+async def answer_of_zookeeper_is_lost(directed: Directed) -> None:
+    """KAFKA-1382, KAFKA-2729: the controller's write happened, its answer is lost."""
+    leader, controller, third = await apart(directed)
+    network = directed.world.network
+    network.partition(host(leader), host(third))
+    directed.world.zookeeper.lose_next_reply(host(controller))
+    waiting = directed.produce_soon("one follower lags")
+    await directed.until(lambda: third not in members(directed), "an ISR without it")
+    await asyncio.sleep(3.0)
+    await must_be_acknowledged(directed, "after an answer of ZooKeeper was lost")
+    network.heal_all()
+    await waiting

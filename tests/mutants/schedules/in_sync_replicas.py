@@ -17,12 +17,14 @@ from minibroker.protocol.znodes import TopicAssignment, topic_path
 from minibroker.simulation.gates import requests, responses
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import (
+    SOON_SECONDS,
     apart,
     batch,
     broker_epoch,
     convict,
     host,
     members,
+    must_be_acknowledged,
     operator,
     read_all,
     remove_controller,
@@ -31,7 +33,6 @@ from tests.mutants.schedules.words import (
 )
 
 LONG_LAG = {"replica.lag.time.max.ms": "10000"}
-SOON_SECONDS = 3.0
 
 
 # --------------------------------------------------------------------------------------------------------- eligibility
@@ -67,14 +68,7 @@ async def acknowledged_after_a_shutdown(directed: Directed) -> None:
     await _shutting_down(directed, follower, controller)
     directed.world.network.heal_all()
     await directed.until(lambda: not process.alive, "the end of the shutdown")
-    await _must_be_acknowledged(directed, "after a controlled shutdown")
-
-
-async def _must_be_acknowledged(directed: Directed, when: str, seconds: float = SOON_SECONDS) -> None:
-    sending = directed.produce_soon(when)
-    done, _ = await asyncio.wait([sending], timeout=seconds)
-    if not done:
-        convict(directed, "I37", f"{when}: no acknowledgement within {seconds} s, ISR {members(directed)}")
+    await must_be_acknowledged(directed, "after a controlled shutdown")
 
 
 @on_stage(Stage())
@@ -189,7 +183,7 @@ async def follower_stuck_but_fetching(directed: Directed) -> None:
     storage.flip_bit(path, damaged_at)
     network.heal_all()
     await asyncio.sleep(4.0)
-    await _must_be_acknowledged(directed, "while one follower is stuck", 1.0)
+    await must_be_acknowledged(directed, "while one follower is stuck", 1.0)
     storage.flip_bit(path, damaged_at)
 
 
@@ -207,7 +201,7 @@ async def another_tool_changes_the_assignment(directed: Directed) -> None:
         await coordination.set(path, TopicAssignment.of(before.topic_id, {0: kept}).encode())
         await remove_controller(coordination)
         await asyncio.sleep(1.0)
-        await _must_be_acknowledged(directed, "with a smaller assignment")
+        await must_be_acknowledged(directed, "with a smaller assignment")
         if third in members(directed):
             convict(directed, "I34", f"broker {third} is in the ISR {members(directed)}, not in {kept}")
         await coordination.set(path, content)
@@ -231,7 +225,7 @@ async def stranger_fetches(directed: Directed) -> None:
         topics=[FetchTopic(topic=TOPIC, partitions=[fetch])],
     )
     await say(directed, leader, request)
-    await _must_be_acknowledged(directed, "after a stranger's fetch")
+    await must_be_acknowledged(directed, "after a stranger's fetch")
 
 
 # ------------------------------------------------------------------------------------------------------- the minimum

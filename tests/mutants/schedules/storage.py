@@ -189,3 +189,17 @@ async def undefined_epoch_is_asked(directed: Directed) -> None:
     if answer.error_code == ErrorCode.NONE and (answer.leader_epoch, answer.end_offset) != (-1, -1):
         said = f"epoch {answer.leader_epoch} ending at {answer.end_offset}"
         convict(directed, "I7", f"{FIRST}: the undefined epoch is answered with {said}")
+
+
+# -------------------------------------------------------------------------------------------------------------- full
+@on_stage(Stage())
+async def disk_is_full_for_a_moment(directed: Directed) -> None:
+    """KAFKA-698: an append fails for want of room; soon there is room again."""
+    follower = directed.followers()[0]
+    await directed.produce("before")
+    storage = directed.world.machine(host(follower)).storage
+    storage.fail("append", path_prefix=directed.replica(follower).log.segments[-1].log_path, times=1, is_full=True)
+    for number in range(3):
+        await directed.produce(f"{number}", acks=1)
+    await asyncio.sleep(3.0)
+    await directed.produce("after")

@@ -19,6 +19,7 @@ from tests.mutants.judged import FIRST, Directed
 
 ATTEMPTS = 8
 ANSWER_MS = 5_000
+SOON_SECONDS = 3.0
 
 
 def host(broker_id: int) -> str:
@@ -116,3 +117,11 @@ async def read_all(directed: Directed, seconds: float = 2.0) -> None:
 def administrator(directed: Directed) -> AdminClient:
     """Who makes and deletes topics."""
     return AdminClient(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=directed.cluster.client_runtime())
+
+
+async def must_be_acknowledged(directed: Directed, when: str, seconds: float = SOON_SECONDS) -> None:
+    """A promise of liveness that depends on what came before."""
+    sending = directed.produce_soon(when)
+    done, _ = await asyncio.wait([sending], timeout=seconds)
+    if not done:
+        convict(directed, "I37", f"{when}: no acknowledgement within {seconds} s, ISR {members(directed)}")

@@ -1,0 +1,51 @@
+"""Orders of events around retries of an idempotent producer."""
+
+import asyncio
+
+from minibroker.protocol.messages import ApiKey
+from minibroker.simulation.gates import requests, responses
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import convict, host
+
+IN_FLIGHT = 5
+
+
+@on_stage(Stage())
+async def replies_lost_at_depth(directed: Directed) -> None:
+    """KAFKA-5494: five batches are written, all their answers are lost, and they are sent again, oldest first."""
+    leader, network = directed.leader, directed.world.network
+    network.count_frames()  # from here on it is known which request a response answers
+    await directed.produce("first")
+    answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
+    sends = []
+    for number in range(IN_FLIGHT):
+        sends.append(directed.produce_soon(f"{number}"))
+        await asyncio.sleep(0.02)
+    await directed.until(lambda: directed.replica(leader).state.log_end_offset == 1 + IN_FLIGHT, "five batches")
+    answers.drop()
+    offsets = await asyncio.gather(*sends)
+    if offsets != [1 + number for number in range(IN_FLIGHT)]:
+        convict(directed, "I25", f"retries of offsets 1 to {IN_FLIGHT} are acknowledged with {offsets}")
+
+
+@on_stage(Stage())
+async def batch_is_cut_and_sent_again(directed: Directed) -> None:
+    """KAFKA-5494: a batch is on the leader alone; that one falls, returns, and cuts it; the producer sends it again,
+    to whoever leads then."""
+    cluster, network, leader = directed.cluster, directed.world.network, directed.leader
+    await directed.produce("everywhere")
+    for follower in directed.followers():
+        network.cut(host(leader), host(follower))
+    sending = directed.produce_soon("on the leader alone")
+    await directed.until(lambda: directed.replica(leader).state.log_end_offset == 2, "the batch")
+    network.hold("client", None, requests(ApiKey.PRODUCE))
+    cluster.kill(leader)
+    await directed.until(lambda: cluster.leader(TOPIC) not in (None, leader), "another leader")
+    for follower in cluster.broker_ids:
+        network.heal(host(leader), host(follower))
+    cluster.start(leader)
+    await directed.until_isr(*cluster.broker_ids)
+    cluster.kill(directed.leader)
+    await asyncio.sleep(4.0)
+    network.heal_all()
+    await sending
