@@ -25,17 +25,21 @@ _CHILDREN: list["subprocess.Popen[bytes]"] = []
 def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: int) -> str:
     """The broker's configuration: the local defaults, then what `cluster up --set` changed."""
     count = len(record.brokers)
-    values = {
-        "broker.id": str(broker_id),
-        "listeners": f"PLAINTEXT://127.0.0.1:{record.brokers[broker_id].port}",
-        "log.dirs": str(data_directory / f"broker-{broker_id}"),
-        "zookeeper.connect": record.zookeeper.connect,
-        "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
-        "default.replication.factor": str(min(3, count)),
-        "min.insync.replicas": str(min(2, count)),
-        "auto.create.topics.enable": "false",
-        "replica.lag.time.max.ms": str(REPLICA_LAG_TIME_MAX_MS),
-    } | record.settings
+    values = (
+        {
+            "broker.id": str(broker_id),
+            "listeners": f"PLAINTEXT://127.0.0.1:{record.brokers[broker_id].port}",
+            "log.dirs": str(data_directory / f"broker-{broker_id}"),
+            "zookeeper.connect": record.zookeeper.connect,
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "default.replication.factor": str(min(3, count)),
+            "min.insync.replicas": str(min(2, count)),
+            "auto.create.topics.enable": "false",
+            "replica.lag.time.max.ms": str(REPLICA_LAG_TIME_MAX_MS),
+        }
+        | record.settings
+        | record.brokers[broker_id].settings
+    )
     lines = ["# Written by `minibroker cluster up`; give other values with its --set."]
     return "\n".join(lines + [f"{key}={value}" for key, value in values.items()]) + "\n"
 
@@ -56,7 +60,8 @@ def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) ->
         )
     _CHILDREN.append(child)
     process = identify(child.pid) or ProcessIdentity(child.pid, "ended at once")
-    return BrokerRecord(port=record.brokers[broker_id].port, process=process)
+    before = record.brokers[broker_id]
+    return BrokerRecord(port=before.port, process=process, settings=before.settings)
 
 
 def _environment() -> dict[str, str]:

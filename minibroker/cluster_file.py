@@ -34,6 +34,8 @@ class BrokerRecord(msgspec.Struct, kw_only=True):
     process: ProcessIdentity | None = None
     ended_by: str | None = None
     """How we ended it: 'stop', 'kill', 'power loss'; None while it should run."""
+    settings: dict[str, str] = {}
+    """Of this broker alone."""
 
 
 class ZooKeeperRecord(msgspec.Struct, kw_only=True):
@@ -90,14 +92,16 @@ def write_cluster_file(data_directory: Path, record: ClusterRecord) -> None:
 def write_cluster_state(
     data_directory: Path, taken_at: float, partitions: Mapping[TopicPartition, MetadataPartition]
 ) -> None:
-    state = ClusterState(
-        taken_at,
-        {
-            str(name): PartitionSnapshot(partition.leader_id, partition.leader_epoch, list(partition.isr_nodes))
-            for name, partition in partitions.items()
-        },
-    )
-    _replace(data_directory / STATE_FILE, msgspec.json.encode(state))
+    snapshots = {
+        str(name): PartitionSnapshot(partition.leader_id, partition.leader_epoch, list(partition.isr_nodes))
+        for name, partition in partitions.items()
+    }
+    write_snapshots(data_directory, taken_at, snapshots)
+
+
+def write_snapshots(data_directory: Path, taken_at: float, partitions: dict[str, PartitionSnapshot]) -> None:
+    """`partitions` by topic-partition."""
+    _replace(data_directory / STATE_FILE, msgspec.json.encode(ClusterState(taken_at, partitions)))
 
 
 def forget_cluster_state(data_directory: Path) -> None:

@@ -161,12 +161,7 @@ class LocalCluster:
         for broker in self.record.brokers.values():
             zookeeper_process.refuse_taken_port(broker.port)
         forget_cluster_state(self.data_directory)
-        zookeeper = self.record.zookeeper
-        if zookeeper.port is not None:
-            child = zookeeper_process.start_zookeeper(str(self.data_directory / "zookeeper"), zookeeper.port)
-            zookeeper.process = identify(child.pid)
-            self._zookeeper_child = child  # kept: it reaps the process when it ends
-        self._save()
+        self._spawn_zookeeper()
         for broker_id in self.broker_ids:
             self._spawn(broker_id)
         try:
@@ -219,6 +214,29 @@ class LocalCluster:
             await self.kill(broker_id)
             return f"{error}; it was killed"
         return None
+
+    def _spawn_zookeeper(self) -> None:
+        zookeeper = self.record.zookeeper
+        if zookeeper.port is not None:
+            child = zookeeper_process.start_zookeeper(str(self.data_directory / "zookeeper"), zookeeper.port)
+            zookeeper.process = identify(child.pid)
+            self._zookeeper_child = child  # kept: it reaps the process when it ends
+        self._save()
+
+    async def start_zookeeper(self, timeout_s: float = UP_TIMEOUT_S) -> None:
+        """Start ours again over its data, and wait until it answers. Raises ZooKeeperFailed."""
+        if self.record.zookeeper.port is None or self.zookeeper_is_running():
+            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} runs already, or is not ours")
+        self._spawn_zookeeper()
+        assert self._zookeeper_child is not None
+        await self._zookeeper_child.wait_ready(timeout_s)
+
+    async def kill_zookeeper(self) -> None:
+        """SIGKILL: what it has answered is on its disk."""
+        process = self.record.zookeeper.process
+        if process is None or not process.send(signal.SIGKILL):
+            raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} does not run, or is not ours")
+        await _wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
 
     async def _stop_zookeeper(self) -> None:
         record = self.record.zookeeper

@@ -1,0 +1,161 @@
+"""How a tested cluster is opened: in a virtual loop that runs already, in one made for the purpose, or for real.
+
+Owns: the entry points. `cluster` never guesses: on an ordinary loop a simulation would have to lie about time, so it
+says what to do instead.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from minibroker.testing.tested_cluster import TestedCluster
+
+if TYPE_CHECKING:
+    from minibroker.simulation.loop import VirtualLoop
+
+T = TypeVar("T")
+
+VIRTUAL_SECONDS_MAX = 600.0
+"""A test that waits longer waits for what never comes, while heartbeats go on. It costs some 10 s of real time."""
+
+
+class NeedsVirtualTime(RuntimeError):
+    """A simulated cluster was opened on an ordinary event loop."""
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `cluster`, `simulated` and `@pytest.mark.minibroker` take."""
+
+    brokers: int = 3
+    seed: int = 0
+    """Of a simulation: one seed is one order of events."""
+    settings: dict[str, str] = {}
+    """Of every broker, by their dotted names (docs/CONFIGURATION.md)."""
+    real: bool = False
+    """Processes on this machine instead of a simulation."""
+    virtual_seconds_max: float = VIRTUAL_SECONDS_MAX
+    """A simulated test that lasts longer fails where it waits."""
+
+
+class CommandLine:
+    """What pytest's command line says goes before what a test says. Written by the plugin."""
+
+    seed: int | None = None
+    is_real = False
+
+
+class cluster:
+    """A cluster for one test: `async with cluster(brokers=3, seed=7) as c`. Raises NeedsVirtualTime when entered on an
+    ordinary event loop without `real`."""
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        seed: int = 0,
+        *,
+        settings: Mapping[str, str] | None = None,
+        real: bool = False,
+    ) -> None:
+        self._brokers = brokers
+        self._seed = seed if CommandLine.seed is None else CommandLine.seed
+        self._settings = dict(settings or {})
+        self._real = real or CommandLine.is_real
+        self._opened: Any = None
+
+    async def __aenter__(self) -> TestedCluster:
+        if self._real:
+            from minibroker.testing.real_cluster import RealTestedCluster
+
+            self._opened = RealTestedCluster(self._brokers, self._settings)
+        else:
+            from minibroker.testing.simulated_cluster import SimulatedTestedCluster
+
+            self._opened = SimulatedTestedCluster(self._brokers, self._seed, self._settings, _virtual_loop())
+        opened: TestedCluster = await self._opened.__aenter__()
+        return opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+
+def _virtual_loop() -> "VirtualLoop":
+    from minibroker.simulation.loop import VirtualLoop
+
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise NeedsVirtualTime(
+            "a simulated cluster lives in virtual time, and this event loop runs in real time: mark the test with"
+            " @pytest.mark.minibroker (or use the fixture minibroker_cluster), decorate it with"
+            " @minibroker.testing.simulated, run it with minibroker.testing.run(..), or ask for cluster(real=True)"
+        )
+    return loop
+
+
+def run(main: Coroutine[Any, Any, T], *, virtual_seconds_max: float = VIRTUAL_SECONDS_MAX) -> T:
+    """`asyncio.run` in virtual time, where `cluster` can be opened. TimeoutError after that many seconds of it."""
+    from minibroker.simulation.loop import VirtualLoop
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(limited(main, virtual_seconds_max))
+
+
+async def limited(main: Coroutine[Any, Any, T], virtual_seconds_max: float) -> T:
+    """What hangs would take no time and never end: it is told so where it waits."""
+    try:
+        async with asyncio.timeout(virtual_seconds_max) as deadline:
+            return await main
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        late = f"not done after {virtual_seconds_max:g} virtual seconds (virtual_seconds_max); where it waits is above"
+        raise TimeoutError(late) from error.__cause__
+
+
+@overload
+def simulated(function: Callable[..., Coroutine[Any, Any, Any]], /) -> Callable[..., Any]: ...
+@overload
+def simulated(
+    *, brokers: int = 3, seed: int = 0, settings: Mapping[str, str] | None = None, virtual_seconds_max: float = ...
+) -> Callable[[Callable[..., Coroutine[Any, Any, Any]]], Callable[..., Any]]: ...
+def simulated(
+    function: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+    /,
+    *,
+    brokers: int = 3,
+    seed: int = 0,
+    settings: Mapping[str, str] | None = None,
+    virtual_seconds_max: float = VIRTUAL_SECONDS_MAX,
+) -> Any:
+    """Make an ordinary function of an async one: it runs in virtual time, with an open cluster as first argument.
+
+    For any test runner: pytest with or without pytest-asyncio (fixtures are the other arguments), unittest, a script.
+    """
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        @functools.wraps(test)
+        def in_virtual_time(*arguments: Any, **named: Any) -> Any:
+            is_method = bool(arguments) and first == "self"
+
+            async def play() -> Any:
+                async with cluster(brokers, seed, settings=settings) as opened:
+                    return await test(*arguments[:is_method], opened, *arguments[is_method:], **named)
+
+            return run(play(), virtual_seconds_max=virtual_seconds_max)
+
+        signature = inspect.signature(test)
+        names = list(signature.parameters)
+        first = names[0] if names else ""
+        lent = 1 if first == "self" else 0
+        kept = [signature.parameters[name] for index, name in enumerate(names) if index != lent]
+        in_virtual_time.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        del in_virtual_time.__wrapped__
+        return in_virtual_time
+
+    return decorate if function is None else decorate(function)

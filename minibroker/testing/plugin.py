@@ -1,0 +1,195 @@
+"""The pytest plugin: tests that use a cluster run in virtual time, and their failures say how to replay them.
+
+Loaded by itself where minibroker is installed, else by `pytest_plugins = ["minibroker.testing.plugin"]`. It touches
+only tests that use the fixture `minibroker_cluster` or carry `@pytest.mark.minibroker(..)` (the keywords are those of
+`cluster`). Needs pytest-asyncio for these, in either mode. Nothing of the simulation is imported before it is used.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+if TYPE_CHECKING:
+    from minibroker.testing.opening import ClusterOptions
+    from minibroker.testing.tested_cluster import TestedCluster
+
+MARKER = "minibroker"
+FIXTURE = "minibroker_cluster"
+CLUSTER = pytest.StashKey["TestedCluster"]()
+CURE = "pip install 'pytest-asyncio>=1.4', or decorate the test with @minibroker.testing.simulated instead"
+
+try:
+    import pytest_asyncio
+    from pytest_asyncio.plugin import PytestAsyncioSpecs
+except ImportError:
+    has_loop_factories = False
+else:
+    has_loop_factories = hasattr(PytestAsyncioSpecs, "pytest_asyncio_loop_factories")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("minibroker", "clusters under test (minibroker.testing)")
+    group.addoption("--minibroker-seed", type=int, metavar="N", help="the seed of every simulated cluster")
+    group.addoption(
+        "--minibroker-seeds", type=int, metavar="N", help="run each simulated test N times, with seeds 0 to N-1"
+    )
+    group.addoption(
+        "--minibroker-real", action="store_true", help="processes on this machine instead of simulated clusters"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seed, is_real = config.getoption("minibroker_seed"), config.getoption("minibroker_real")
+    if seed is not None or is_real:
+        from minibroker.testing.opening import CommandLine
+
+        CommandLine.seed, CommandLine.is_real = seed, is_real
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(brokers=3, seed=0, settings=None, real=False, virtual_seconds_max=600): run this async test in"
+        f" virtual time; the options of the fixture {FIXTURE}",
+    )
+
+
+def _options_of(node: pytest.Item, config: pytest.Config) -> "ClusterOptions | None":
+    """None for a test that has nothing to do with clusters."""
+    marker = node.get_closest_marker(MARKER)
+    if marker is None and FIXTURE not in getattr(node, "fixturenames", ()):
+        return None
+    from minibroker.testing.opening import ClusterOptions
+
+    given = {} if marker is None else dict(marker.kwargs)
+    if marker is not None and marker.args:
+        pytest.fail(f"{node.nodeid}: mark.{MARKER} takes keywords only", pytrace=False)
+    if config.getoption("minibroker_real"):
+        given["real"] = True
+    callspec = getattr(node, "callspec", None)
+    if callspec is not None and SEED in callspec.params:
+        given["seed"] = callspec.params[SEED]
+    try:
+        return msgspec.convert(given, ClusterOptions)
+    except msgspec.ValidationError as error:
+        pytest.fail(f"{node.nodeid}: mark.{MARKER}: {error}", pytrace=False)
+
+
+# ------------------------------------------------------------------------------- which loop a test runs on
+SEED = "minibroker_seed"
+
+
+class VirtualLoops:
+    """While one test is being collected: pytest-asyncio is told which loop it needs."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_asyncio_loop_factories(self) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+        from minibroker.simulation.loop import VirtualLoop
+
+        return {"virtual": VirtualLoop}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    options = _options_of(metafunc.definition, metafunc.config)
+    if options is None:
+        return (yield)
+    _ask_for_own_loop(metafunc.definition)
+    if options.real:
+        return (yield)
+    seeds = metafunc.config.getoption("minibroker_seeds")
+    if seeds is not None and FIXTURE in metafunc.fixturenames:
+        metafunc.parametrize(SEED, range(seeds), ids=[f"seed={seed}" for seed in range(seeds)], indirect=True)
+    if not has_loop_factories:
+        return (yield)
+    loops, plugins = VirtualLoops(), metafunc.config.pluginmanager
+    plugins.register(loops)
+    try:
+        return (yield)
+    finally:
+        plugins.unregister(loops)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Generator[None, Any, Any]:
+    made = yield  # ours is the inner wrapper: pytest-asyncio looks for its marker after this
+    for node in made if isinstance(made, list) else [made]:
+        if isinstance(node, pytest.Function) and _options_of(node, node.config) is not None:
+            _ask_for_own_loop(node)
+    return made
+
+
+def _ask_for_own_loop(node: pytest.Item) -> None:
+    """Asyncio's marker, in strict mode, too; and a loop of its own, whatever the project's default is."""
+    if inspect.iscoroutinefunction(getattr(node, "obj", None)):
+        node.add_marker(pytest.mark.asyncio(loop_scope="function"), append=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    options = _options_of(item, item.config)
+    if options is None or not isinstance(item, pytest.Function):
+        return
+    if not inspect.iscoroutinefunction(item.obj):
+        pytest.fail(f"{item.name} uses a minibroker cluster, so it must be `async def`", pytrace=False)
+    if not has_loop_factories:
+        pytest.fail(f"a minibroker cluster in a test needs a newer pytest-asyncio: {CURE}", pytrace=False)
+    if not options.real:
+        item.obj = _limited(item.obj, options.virtual_seconds_max)
+
+
+def _limited(test: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    from minibroker.testing.opening import limited
+
+    @functools.wraps(test)
+    async def limited_test(*arguments: Any, **named: Any) -> None:
+        await limited(test(*arguments, **named), seconds)
+
+    return limited_test
+
+
+# ---------------------------------------------------------------------------------------------------- fixtures
+@pytest.fixture
+def minibroker_seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this test's cluster."""
+    options = _options_of(request.node, request.config)
+    return 0 if options is None else options.seed
+
+
+async def _minibroker_cluster(request: pytest.FixtureRequest, minibroker_seed: int) -> "AsyncIterator[TestedCluster]":
+    """An open cluster: simulated, or real with `@pytest.mark.minibroker(real=True)` or `--minibroker-real`."""
+    from minibroker.testing.opening import cluster
+
+    options = _options_of(request.node, request.config)
+    assert options is not None
+    async with cluster(options.brokers, minibroker_seed, settings=options.settings, real=options.real) as opened:
+        request.node.stash[CLUSTER] = opened
+        yield opened
+
+
+if has_loop_factories:
+    minibroker_cluster = pytest_asyncio.fixture(loop_scope="function", name=FIXTURE)(_minibroker_cluster)
+else:
+
+    @pytest.fixture(name=FIXTURE)
+    def minibroker_cluster() -> None:
+        pytest.fail(f"a minibroker cluster in a test needs a newer pytest-asyncio: {CURE}", pytrace=False)
+
+
+# ------------------------------------------------------------------------------------------------------ reports
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    opened = item.stash.get(CLUSTER, None)
+    if opened is not None and call.when == "call" and report.failed:
+        lines = opened.describe()
+        seed = getattr(opened, "seed", None)
+        if seed is not None:
+            name = item.nodeid if item.config.getoption("minibroker_seeds") is None else item.nodeid.split("[")[0]
+            lines.append(f"minibroker: replay with: pytest '{name}' --minibroker-seed {seed}")
+        report.sections.append(("minibroker cluster", "\n".join(lines)))
+    return report

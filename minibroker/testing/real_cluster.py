@@ -1,0 +1,193 @@
+"""The real kind of a tested cluster: ZooKeeper and brokers as processes on this machine, gates in between.
+
+Owns: a data directory that lives as long as the test, and the gates. Starting and breaking them is local_cluster's. All
+listening sockets are on the loopback interface. Every process is stopped by its own number at the end.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minibroker import network_gates
+from minibroker.asking import Asker, NoAnswer
+from minibroker.client.doors import doors
+from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
+from minibroker.network_gates import LOOPBACK, NetworkGates, broker_name
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import ReplicaStateDescription
+from minibroker.runtime.ports import Runtime
+from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, Party, TestedCluster, parties
+
+POLL_SECONDS = 0.1
+ASK_SECONDS = 1.0
+DOWN_SECONDS = 10.0
+"""For a clean stop at the end of a test; what has not stopped then is killed."""
+
+
+class RealTestedCluster(TestedCluster):
+    """See the head of this file."""
+
+    def __init__(self, brokers: int, settings: dict[str, str]) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="minibroker-testing-"))
+        self.local = LocalCluster(self.directory / "cluster", brokers, settings=SETTINGS | settings)
+        self.broker_ids = tuple(self.local.broker_ids)
+        self.gates = NetworkGates()
+        self._ports: dict[int, int] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await open_gates(self.gates, self.local, self._ports)
+            await self.local.up()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for line in self.describe():
+                error.add_note(line)
+        await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await self.heal()
+            await self.local.down(timeout_s=DOWN_SECONDS)
+        finally:
+            await self.gates.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # ---------------------------------------------------------------------------------------------------- questions
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{LOOPBACK}:{self._ports[broker_id]}" for broker_id in self.broker_ids)
+
+    @property
+    def runtime(self) -> Runtime:
+        return doors(None)
+
+    @property
+    def _poll_seconds(self) -> float:
+        return POLL_SECONDS
+
+    async def _replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:
+        """What every broker that answers says of its own replicas: metadata of a broker that is cut off is old."""
+        running = [self.local.server(b) for b in self.broker_ids if self.local.process_state(b) == "running"]
+        found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
+        async with Asker(CLIENT_ID) as asker:
+            for answer in await asker.replica_states(running, timeout_s=ASK_SECONDS):
+                if isinstance(answer, NoAnswer) or answer.fenced:
+                    continue
+                for topic in answer.topics:
+                    for replica in topic.partitions:
+                        found.setdefault(TopicPartition(topic.topic, replica.partition), {})[answer.broker_id] = replica
+        return dict(sorted(found.items()))
+
+    async def leader(self, topic: str, partition: int = 0) -> int | None:
+        replicas = (await self._replicas()).get(TopicPartition(topic, partition), {})
+        return _leader_among(replicas)
+
+    async def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
+        replicas = (await self._replicas()).get(TopicPartition(topic, partition), {})
+        leader = _leader_among(replicas)
+        return () if leader is None else tuple(sorted(replicas[leader].in_sync_replicas))
+
+    async def under_replicated(self, topic: str | None = None) -> list[str]:
+        partitions = {name: each for name, each in (await self._replicas()).items() if topic in (None, name.topic)}
+        problems = [f"no broker has heard of {topic}"] if topic is not None and not partitions else []
+        for name, replicas in partitions.items():
+            leader = _leader_among(replicas)
+            if leader is None:
+                problems.append(f"{name} has no leader")
+            elif set(replicas[leader].in_sync_replicas) < set(replicas[leader].assignment):
+                isr, assigned = sorted(replicas[leader].in_sync_replicas), sorted(replicas[leader].assignment)
+                problems.append(f"{name}, led by {leader}: ISR {isr} of {assigned}")
+        return problems
+
+    def is_running(self, broker_id: int) -> bool:
+        return self.local.process_state(broker_id) in ("running", "paused")
+
+    def describe(self) -> list[str]:
+        states = ", ".join(f"{b} {self.local.process_state(b)}" for b in self.broker_ids)
+        lines = [f"minibroker: real processes, brokers {states}"]
+        for broker_id in self.broker_ids:
+            log = self.local.process_log(broker_id)
+            last = log.read_text(errors="replace").splitlines()[-3:] if log.exists() else []
+            lines += [f"minibroker: broker {broker_id} said: {line}" for line in last]
+        return lines
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    async def kill(self, broker_id: int) -> None:
+        await self.local.kill(broker_id)
+
+    async def power_loss(self, broker_id: int) -> None:
+        await self.local.lose_power(broker_id)
+
+    async def stop(self, broker_id: int) -> None:
+        await self.local.stop(broker_id)
+
+    async def start(self, broker_id: int) -> None:
+        await self.local.start(broker_id)
+
+    async def pause(self, broker_id: int) -> None:
+        await self.local.pause(broker_id)
+
+    async def resume(self, broker_id: int) -> None:
+        await self.local.resume(broker_id)
+
+    async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
+        for one in map(_gate_name, parties(some)):
+            for other in map(_gate_name, parties(others)):
+                self.gates.hold(one, other)
+                self.gates.hold(other, one)
+        await asyncio.sleep(0)
+
+    async def heal(self) -> None:
+        self.gates.release_all()
+        await asyncio.sleep(0)
+
+    async def zookeeper_down(self) -> None:
+        await self.local.kill_zookeeper()
+
+    async def zookeeper_up(self) -> None:
+        await self.local.start_zookeeper()
+
+    async def _files_for_audit(self, scratch: Path) -> Path:
+        try:
+            await self.local.save_state()
+        except (NoAnswer, ClusterFailed):
+            return self.local.data_directory  # nobody is left to ask: judged without a snapshot
+        return self.local.data_directory
+
+
+async def open_gates(gates: NetworkGates, local: LocalCluster, ports: dict[int, int]) -> None:
+    """Put gates before every broker of a cluster that is not started yet; `ports` gets the ports for clients."""
+    zookeeper_port = local.record.zookeeper.port
+    assert zookeeper_port is not None
+    for broker_id in local.broker_ids:
+        record = local.record.brokers[broker_id]
+        ports[broker_id] = await gates.open_before_broker(broker_id, record.port)
+        to_zookeeper = await gates.open_before_zookeeper(broker_id, zookeeper_port)
+        record.settings = record.settings | {
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{ports[broker_id]}",
+            "zookeeper.connect": f"{LOOPBACK}:{to_zookeeper}",
+        }
+
+
+def _leader_among(replicas: Mapping[int, ReplicaStateDescription]) -> int | None:
+    """Of those who lead in their own eyes, the one with the highest epoch; None if another leads a higher one."""
+    leading = {broker_id: replica for broker_id, replica in replicas.items() if replica.role == "leader"}
+    highest = max((replica.leader_epoch for replica in replicas.values()), default=-1)
+    return next((b for b, replica in leading.items() if replica.leader_epoch == highest), None)
+
+
+def _gate_name(party: Party) -> str:
+    if isinstance(party, int):
+        return broker_name(party)
+    return network_gates.CLIENTS if party == CLIENTS else network_gates.ZOOKEEPER

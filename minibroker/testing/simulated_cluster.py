@@ -1,0 +1,247 @@
+"""The simulated kind of a tested cluster: the loop that runs already is virtual, and everything happens inside it.
+
+Owns: the world's life around a test, and the doors of clients that are given none. Determinism is the loop's and the
+doors' (simulation/); here only the order of calls counts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from minibroker.client import doors
+from minibroker.cluster_file import PartitionSnapshot, write_snapshots
+from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
+from minibroker.runtime.ports import Runtime
+from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
+from minibroker.simulation.exported_disks import files_below
+from minibroker.simulation.loop import VirtualLoop, forbid_real_waiting
+from minibroker.simulation.world import PROVISIONED_DIRECTORY
+from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, ZOOKEEPER, Party, TestedCluster, parties
+
+START_SECONDS = 30.0
+"""Virtual; it takes about one."""
+TRACE_LINES_TOLD = 5
+
+
+class ClusterInUse(AssertionError):
+    """Two simulated clusters at a time: a client that is given no doors could not tell them apart."""
+
+
+class SimulatedTestedCluster(TestedCluster):
+    """See the head of this file."""
+
+    def __init__(self, brokers: int, seed: int, settings: dict[str, str], loop: VirtualLoop) -> None:
+        self.seed = seed
+        self.broker_ids = tuple(range(1, brokers + 1))
+        self.simulation = SimulatedCluster(seed, brokers, SETTINGS | settings, loop)
+        self.world = self.simulation.world
+        self._loop = loop
+        self._began = loop.elapsed
+        self._guard = forbid_real_waiting()
+        self._doors_before: Any = None
+
+    async def __aenter__(self) -> Self:
+        if getattr(doors.open_default, "belongs_to", None) is self._loop:
+            raise ClusterInUse("one simulated cluster at a time: leave the first before you open the second")
+        self._guard.__enter__()
+        self._lend_doors()
+        self.simulation.start_all()
+        try:
+            await self.simulation.until_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for line in self.describe():
+                error.add_note(line)
+        self.close(has_failed=error is not None)
+
+    def close(self, has_failed: bool = False) -> None:
+        """End everything. Raises ProcessCrashed if a broker crashed, unless the test has failed anyway."""
+        doors.open_default = self._doors_before
+        self._guard.__exit__(None, None, None)
+        for line in self._loop.unhandled:
+            logging.getLogger("asyncio").error("%s", line)
+        self._loop.unhandled.clear()
+        if has_failed:
+            self.world.crashes.clear()
+        try:
+            self.world.end()
+        finally:
+            self._forget_dead_tasks()
+
+    def _forget_dead_tasks(self) -> None:
+        """Tasks of killed processes never end; whoever closes the loop would wait for them."""
+        for task in self._loop.tasks():
+            if task.process is not None and not task.process.alive:
+                asyncio._unregister_task(task)  # documented for those who extend asyncio
+
+    def _lend_doors(self) -> None:
+        before, loop, lend = doors.open_default, self._loop, self.simulation.client_runtime
+
+        def open_default() -> Runtime:
+            if asyncio.get_running_loop() is loop:
+                return lend()
+            assert before is not None
+            return before()
+
+        open_default.belongs_to = loop  # type: ignore[attr-defined]
+        self._doors_before = before
+        doors.open_default = open_default
+
+    # ---------------------------------------------------------------------------------------------------- questions
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.simulation.bootstrap_servers
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.simulation.client_runtime()
+
+    @property
+    def trace_hash(self) -> str:
+        """Two runs with the same hash did the same things at the same times."""
+        return self.world.trace_hash
+
+    @property
+    def _poll_seconds(self) -> float:
+        return POLL_SECONDS
+
+    async def leader(self, topic: str, partition: int = 0) -> int | None:
+        found = self._states().get((topic, partition))
+        is_led = found is not None and self.is_running(found.leader)
+        leader = self.simulation.leader(topic, partition)
+        return leader if is_led and found is not None and leader == found.leader else None
+
+    async def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
+        if await self.leader(topic, partition) is None:
+            return ()
+        return self.simulation.in_sync_replicas(topic, partition)
+
+    async def under_replicated(self, topic: str | None = None) -> list[str]:
+        problems = []
+        for (name, number), replicas in sorted(self._assignments().items()):
+            if topic not in (None, name):
+                continue
+            leader, isr = await self.leader(name, number), await self.in_sync_replicas(name, number)
+            if leader is None:
+                problems.append(f"{name}-{number} has no leader")
+            elif set(isr) < set(replicas):
+                problems.append(f"{name}-{number}, led by {leader}: ISR {list(isr)} of {sorted(replicas)}")
+        return problems
+
+    def describe(self) -> list[str]:
+        elapsed = self._loop.elapsed - self._began
+        lines = [f"minibroker: seed {self.seed}, trace hash {self.trace_hash}, {elapsed:.3f} virtual seconds"]
+        lines.append("minibroker: brokers " + ", ".join(f"{b} {self._condition(b)}" for b in self.broker_ids))
+        for (name, number), state in sorted(self._states().items()):
+            who = "no leader" if state.leader < 0 else f"leader {state.leader}"
+            lines.append(f"minibroker: {name}-{number} {who}, epoch {state.leader_epoch}, ISR {state.isr}")
+        return lines
+
+    def _condition(self, broker_id: int) -> str:
+        process = self.world.machine(f"broker-{broker_id}").process
+        if process is None or not process.alive:
+            return "down"
+        return "paused" if process.paused else "running"
+
+    def _states(self) -> dict[tuple[str, int], PartitionState]:
+        """Every partition as ZooKeeper has it: nobody knows better."""
+        found = {}
+        for path, node in self.world.zookeeper.tree.nodes.items():
+            words = path.split("/")
+            if len(words) == 7 and words[:3] == ["", "brokers", "topics"] and words[6] == "state":
+                found[words[3], int(words[5])] = PartitionState.decode(node.data)
+        return found
+
+    def _assignments(self) -> dict[tuple[str, int], Sequence[int]]:
+        found: dict[tuple[str, int], Sequence[int]] = {}
+        for path, node in self.world.zookeeper.tree.nodes.items():
+            parent, _, topic = path.rpartition("/")
+            if parent == BROKER_TOPICS:
+                assignment = TopicAssignment.decode(node.data).partitions
+                found |= {(topic, int(number)): replicas for number, replicas in assignment.items()}
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    async def kill(self, broker_id: int) -> None:
+        self.simulation.kill(self._running(broker_id))
+
+    async def power_loss(self, broker_id: int) -> None:
+        self.simulation.power_loss(self._running(broker_id))
+
+    async def stop(self, broker_id: int) -> None:
+        self.simulation.stop(self._running(broker_id))
+        await self.simulation.until(lambda: not self.is_running(broker_id), what=f"a clean stop of broker {broker_id}")
+
+    async def start(self, broker_id: int) -> None:
+        assert not self.is_running(broker_id), f"broker {broker_id} runs already"
+        before = self.simulation.brokers.get(broker_id)
+        self.simulation.start(broker_id)
+
+        def serves() -> bool:
+            broker = self.simulation.brokers.get(broker_id)
+            if broker is None or broker is before or not hasattr(broker, "image"):
+                return False
+            return broker_id in broker.image.live_broker_ids()
+
+        await self.simulation.until(serves, START_SECONDS, f"broker {broker_id} that serves")
+
+    async def pause(self, broker_id: int) -> None:
+        self.world.pause(f"broker-{self._running(broker_id)}")
+
+    async def resume(self, broker_id: int) -> None:
+        self.world.resume(f"broker-{self._running(broker_id)}")
+
+    def is_running(self, broker_id: int) -> bool:
+        return self.world.is_alive(f"broker-{broker_id}")
+
+    def _running(self, broker_id: int) -> int:
+        assert self.is_running(broker_id), f"broker {broker_id} does not run: `await c.start({broker_id})` starts it"
+        return broker_id
+
+    async def partition(self, some: Party | Sequence[Party], others: Party | Sequence[Party]) -> None:
+        for one in parties(some):
+            for other in parties(others):
+                if ZOOKEEPER in (one, other):
+                    self.world.zookeeper.cut(_machine(other if one == ZOOKEEPER else one))
+                else:
+                    self.world.network.partition(_machine(one), _machine(other))
+
+    async def heal(self) -> None:
+        self.world.network.heal_all()
+        for broker_id in self.broker_ids:
+            self.world.zookeeper.heal(_machine(broker_id))
+
+    async def zookeeper_down(self) -> None:
+        self.world.zookeeper.stop()
+
+    async def zookeeper_up(self) -> None:
+        self.world.zookeeper.start()
+
+    async def _files_for_audit(self, scratch: Path) -> Path:
+        directory = scratch / "brokers"
+        for broker_id in self.broker_ids:
+            storage = self.world.machine(f"broker-{broker_id}").storage
+            for name, content in files_below(storage, f"{PROVISIONED_DIRECTORY}/log"):
+                file = directory / f"broker-{broker_id}" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+        snapshots = {
+            f"{topic}-{partition}": PartitionSnapshot(state.leader, state.leader_epoch, list(state.isr))
+            for (topic, partition), state in sorted(self._states().items())
+        }
+        write_snapshots(directory, 0.0, snapshots)
+        return directory
+
+
+def _machine(party: Party) -> str:
+    return "client" if party == CLIENTS else f"broker-{party}"

@@ -1,0 +1,23 @@
+"""A simulated machine's files from outside, for those who write them to a real directory: the audit reads only such.
+
+Owns: nothing but the walk. Whether their process lives does not matter; nothing is changed on the simulated disk.
+"""
+
+import posixpath
+from collections.abc import Iterator
+
+from minibroker.simulation.storage import DirectoryNode, Storage
+
+
+def files_below(storage: Storage, path: str) -> Iterator[tuple[str, bytes]]:
+    """(relative path, bytes as a reader sees them now) of every file below a directory. Raises FileMissing."""
+    return _walk(storage.find_directory(path), "")
+
+
+def _walk(node: DirectoryNode, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for name, child in sorted(node.entries.items()):
+        path = posixpath.join(prefix, name)
+        if isinstance(child, DirectoryNode):
+            yield from _walk(child, path)
+        else:
+            yield path, bytes(child.content)

@@ -1,0 +1,232 @@
+"""Clusters for users' tests, simulated: plain clients reach them, every fault heals, one seed is one run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from minibroker import Consumer, Producer, RecordMetadata
+from minibroker.audit.findings import Kind
+from minibroker.client import doors
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.loop import RealWaiting
+from minibroker.testing import NeedsVirtualTime, TestedCluster, cluster, run, simulated
+from minibroker.testing.simulated_cluster import ClusterInUse, SimulatedTestedCluster
+
+Acked = list[tuple[RecordMetadata, bytes]]
+
+
+async def order_service(servers: str, orders: int) -> Acked:
+    """A user's service: it knows nothing of simulations, and writes an order a second."""
+    acked: Acked = []
+    async with Producer(servers, acks="all") as producer:
+        for number in range(orders):
+            value = b"order %d" % number
+            acked.append((await producer.send_and_wait("orders", value, partition=0), value))
+            await asyncio.sleep(1)
+    return acked
+
+
+async def read(servers: str, count: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("orders", 0)])
+        async with asyncio.timeout(60):
+            async for record in consumer:
+                values.append(record.value)
+                if len(values) == count:
+                    break
+    return values
+
+
+@simulated(brokers=3, seed=7)
+async def test_a_service_survives_the_death_of_a_leader(c: TestedCluster) -> None:
+    await c.create_topic("orders")
+    service = asyncio.create_task(order_service(c.bootstrap_servers, 20))
+    await asyncio.sleep(5)
+    dead = await c.kill_leader("orders", 0)
+    assert await c.wait_for_leader("orders", other_than=dead) != dead
+    acked = await service
+    assert await read(c.bootstrap_servers, 20) == [value for _, value in acked]
+    await c.restart(dead)
+    await c.wait_in_sync("orders")
+    assert await c.in_sync_replicas("orders") == (1, 2, 3)
+    assert (await c.audit(acked)).success
+
+
+async def pause_a_follower(c: TestedCluster) -> None:
+    await c.pause(follower(await c.leader("orders")))
+    await asyncio.sleep(15)
+    assert len(await c.in_sync_replicas("orders")) == 2
+    await c.resume(follower(await c.leader("orders")))
+
+
+async def cut_power(c: TestedCluster) -> None:
+    leader = await c.wait_for_leader("orders")
+    await c.power_loss(leader)
+    await asyncio.sleep(10)
+    await c.start(leader)
+
+
+async def isolate_the_leader(c: TestedCluster) -> None:
+    leader = await c.wait_for_leader("orders")
+    await c.isolate(leader, zookeeper=True)
+    await c.wait_for_leader("orders", other_than=leader)
+    await c.heal()
+
+
+async def lose_a_follower_in_the_network(c: TestedCluster) -> None:
+    other = follower(await c.leader("orders"))
+    await c.partition(other, [broker for broker in c.broker_ids if broker != other])
+    await asyncio.sleep(20)
+    assert other not in await c.in_sync_replicas("orders")
+    await c.heal()
+
+
+async def stop_zookeeper(c: TestedCluster) -> None:
+    await c.zookeeper_down()
+    await asyncio.sleep(10)
+    await c.zookeeper_up()
+
+
+async def roll(c: TestedCluster) -> None:
+    for broker_id in c.broker_ids:
+        await c.restart(broker_id)
+        await c.wait_in_sync()
+
+
+def follower(leader: int | None) -> int:
+    assert leader is not None
+    return leader % 3 + 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pause_a_follower, cut_power, isolate_the_leader, lose_a_follower_in_the_network, stop_zookeeper, roll],
+)
+def test_after_each_fault_nothing_is_lost(fault: Callable[[TestedCluster], Awaitable[None]]) -> None:
+    async def story() -> None:
+        async with cluster(brokers=3, seed=1) as c:
+            await c.create_topic("orders")
+            service = asyncio.create_task(order_service(c.bootstrap_servers, 30))
+            await asyncio.sleep(3)
+            await fault(c)
+            acked = await service
+            await c.wait_in_sync()
+            assert (await c.audit(acked)).success
+            assert await read(c.bootstrap_servers, 30) == [value for _, value in acked]
+
+    run(story())
+
+
+def test_one_seed_is_one_run_and_another_seed_is_another() -> None:
+    async def story(seed: int) -> str:
+        async with cluster(brokers=3, seed=seed) as c:
+            assert isinstance(c, SimulatedTestedCluster)
+            await c.create_topic("orders")
+            await order_service(c.bootstrap_servers, 5)
+            return c.trace_hash
+
+    first = run(story(5))
+    assert run(story(5)) == first
+    assert run(story(6)) != first
+
+
+def test_an_hour_passes_in_no_time() -> None:
+    async def story() -> float:
+        async with cluster(brokers=1):
+            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(3600)
+            return asyncio.get_running_loop().time() - began
+
+    started = time.monotonic()
+    assert run(story(), virtual_seconds_max=4000) == pytest.approx(3600)
+    assert time.monotonic() - started < 60
+
+
+@simulated(seed=3)
+async def test_the_audit_finds_what_is_wrong_on_a_disk(c: TestedCluster) -> None:
+    await c.create_topic("orders")
+    acked = await order_service(c.bootstrap_servers, 3)
+    missing = (RecordMetadata("orders", 0, 1_000, 0, 0), b"never written")
+    report = await c.audit([*acked, missing])
+    assert not report.success
+    assert {finding.kind for finding in report.findings} == {Kind.ACKED_MISSING}
+
+
+async def test_an_ordinary_loop_is_refused_with_the_cure() -> None:
+    with pytest.raises(NeedsVirtualTime, match="mark the test with"):
+        async with cluster():
+            pass
+
+
+def test_a_failure_says_which_seed_and_how_things_stood() -> None:
+    async def story() -> None:
+        async with cluster(brokers=2, seed=11) as c:
+            await c.create_topic("orders")
+            await c.kill(2)
+            raise ValueError("the service is wrong")
+
+    with pytest.raises(ValueError, match="service") as failure:
+        run(story())
+    notes = "\n".join(failure.value.__notes__)
+    assert "seed 11, trace hash " in notes
+    assert "brokers 1 running, 2 down" in notes
+    assert "orders-0 leader " in notes
+
+
+def test_what_hangs_is_told_so_where_it_waits() -> None:
+    async def story() -> None:
+        async with cluster(brokers=1):
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError, match="not done after 30 virtual seconds"):
+        run(story(), virtual_seconds_max=30)
+
+
+@simulated(brokers=1)
+async def test_a_wait_that_is_over_says_what_did_not_come(c: TestedCluster) -> None:
+    with pytest.raises(AssertionError, match="after 5 s: orders-0 has no new leader"):
+        await c.wait_for_leader("orders", timeout_s=5)
+
+
+@simulated(brokers=1)
+async def test_real_waiting_is_refused(c: TestedCluster) -> None:
+    with pytest.raises(RealWaiting, match="a real sleep"):
+        time.sleep(1)  # noqa: ASYNC251
+    with pytest.raises(RealWaiting, match="a thread"):
+        await asyncio.to_thread(print)
+
+
+@simulated(brokers=1)
+async def test_two_at_a_time_are_refused(c: TestedCluster) -> None:
+    with pytest.raises(ClusterInUse, match="one simulated cluster at a time"):
+        async with cluster(brokers=1):
+            pass
+
+
+def test_clients_get_their_usual_doors_back() -> None:
+    before = doors.open_default
+
+    @simulated(brokers=1)
+    async def story(c: TestedCluster) -> None:
+        assert doors.open_default is not before
+
+    story()
+    assert doors.open_default is before
+
+
+def test_the_decorated_function_keeps_its_other_arguments() -> None:
+    class Suite:
+        @simulated(brokers=1)
+        async def method(self, c: TestedCluster, fixture: int) -> Any:
+            return self, c.broker_ids, fixture
+
+    suite = Suite()
+    assert list(inspect.signature(suite.method).parameters) == ["fixture"]
+    assert suite.method(fixture=3) == (suite, (1,), 3)

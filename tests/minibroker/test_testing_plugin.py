@@ -1,0 +1,115 @@
+"""The pytest plugin in a user's plain project: another process, another folder, nothing of ours but the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SUITE = """
+import asyncio, time
+import pytest
+from minibroker import Producer
+from minibroker.testing import cluster, simulated
+
+async def order_service(servers, orders):
+    async with Producer(servers) as producer:
+        for number in range(orders):
+            await producer.send_and_wait("orders", b"order %d" % number)
+            await asyncio.sleep(1)
+
+async def test_fixture(minibroker_cluster):
+    c = minibroker_cluster
+    await c.create_topic("orders")
+    service = asyncio.create_task(order_service(c.bootstrap_servers, 60))
+    await asyncio.sleep(5)
+    await c.kill_leader("orders", 0)
+    await service
+    assert (await c.audit()).success
+
+@pytest.mark.minibroker
+async def test_inline():
+    async with cluster(brokers=3, seed=7) as c:
+        await c.create_topic("orders")
+        await c.kill_leader("orders", 0)
+
+@simulated(brokers=2, seed=7)
+async def test_decorated(c, tmp_path):
+    assert tmp_path.exists() and c.broker_ids == (1, 2)
+    await asyncio.sleep(100)
+
+class TestInAClass:
+    @pytest.mark.minibroker(brokers=1)
+    async def test_method(self, minibroker_cluster):
+        assert minibroker_cluster.broker_ids == (1,)
+
+@pytest.mark.asyncio
+async def test_ordinary_ones_keep_their_loop():
+    before = time.monotonic()
+    await asyncio.sleep(0.05)
+    assert time.monotonic() - before > 0.04
+
+@pytest.mark.minibroker(brokers=2, seed=3)
+async def test_failing(minibroker_cluster):
+    await minibroker_cluster.create_topic("orders")
+    assert "this fails" == ""
+
+@pytest.mark.minibroker(virtual_seconds_max=20)
+async def test_hanging(minibroker_cluster):
+    await asyncio.Event().wait()
+
+@pytest.mark.minibroker(brokerz=2)
+async def test_misspelt(minibroker_cluster): ...
+"""
+
+
+def pytest_in(folder: Path, *arguments: str) -> str:
+    """What pytest prints in a folder of a user."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", "-p", "minibroker.testing.plugin", "-p", "no:cacheprovider", *arguments]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return ran.stdout + ran.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    settings = ["[pytest]", "asyncio_default_test_loop_scope = session", "addopts = --strict-markers"]
+    (tmp_path / "pytest.ini").write_text("\n".join(settings))
+    (tmp_path / "test_orders.py").write_text(SUITE.replace("brokerz=2", "brokers=2"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_a_users_suite_runs_in_either_mode(project: Path, mode: str) -> None:
+    printed = pytest_in(project, f"--asyncio-mode={mode}", "-rA")
+    passed = sorted(re.findall(r"^PASSED test_orders.py::(\S+)", printed, re.MULTILINE))
+    expected = ["TestInAClass::test_method", "test_decorated", "test_fixture", "test_inline", "test_misspelt"]
+    assert passed == [*expected, "test_ordinary_ones_keep_their_loop"], printed
+    assert "2 failed" in printed
+    assert "TimeoutError: not done after 20 virtual seconds" in printed
+    assert re.search(r"minibroker: seed 3, trace hash [0-9a-f]{32}, [0-9.]+ virtual seconds", printed)
+    assert "replay with: pytest 'test_orders.py::test_failing' --minibroker-seed 3" in printed
+
+
+def test_a_failure_is_replayed_and_searched_by_seed(project: Path) -> None:
+    hashes = re.compile(r"minibroker: seed (\d+), trace hash (\w+)")
+    several = pytest_in(project, "--minibroker-seeds", "5", "-k", "failing")
+    by_seed = dict(hashes.findall(several))
+    assert sorted(by_seed) == ["0", "1", "2", "3", "4"], several
+    assert len(set(by_seed.values())) == 5
+    assert "replay with: pytest 'test_orders.py::test_failing' --minibroker-seed 4" in several
+    again = pytest_in(project, "--minibroker-seed", "4", "-k", "failing")
+    assert hashes.findall(again) == [("4", by_seed["4"])], again
+
+
+def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(SUITE)
+    printed = pytest_in(tmp_path, "-k", "misspelt")
+    assert "mark.minibroker" in printed and "brokerz" in printed, printed
