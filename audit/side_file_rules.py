@@ -107,11 +107,13 @@ def check_indexes(report: ReplicaReport, segment: Segment) -> None:
         if wrong:
             position, offset, message = wrong[0]
             more = f" (and {len(wrong) - 1} more entries)" if len(wrong) > 1 else ""
-            report.add(Kind.INDEX_DAMAGE, message + more, offset=offset, file=file, position=position)
+            note = _may_be_behind(report.replica, segment)
+            report.add(Kind.INDEX_DAMAGE, message + more, note=note, offset=offset, file=file, position=position)
 
 
 def _may_be_behind(replica: Replica, segment: Segment) -> bool:
-    """A crash may leave half an entry in the index of the last segment."""
+    """The index of the last segment is a running broker's own: its file may name batches that were cut since, and a
+    crash may leave half an entry. An unclean start rebuilds it."""
     return segment is replica.segments[-1] and not replica.facts.cleanly_stopped
 
 

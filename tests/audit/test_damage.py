@@ -135,6 +135,20 @@ def test_an_index_ahead_of_a_killed_brokers_log_is_fine(killed: PlantedCluster) 
     assert errors(judged(killed)) == []
 
 
+@pytest.mark.parametrize("segment_number", [0, -1])
+def test_an_index_of_cut_batches_is_a_note_in_the_last_segment_only(
+    killed: PlantedCluster, segment_number: int
+) -> None:
+    """The log was cut and has grown again behind the cut: what the index file still says of it points nowhere."""
+    replica = killed.replica(BROKER, LINES)
+    file = replica.file(replica.segments[segment_number], ".index")
+    content = bytearray(file.read_bytes())
+    content[7] ^= 1
+    file.write_bytes(content)
+    severity = Severity.ERROR if segment_number == 0 else Severity.NOTE
+    assert [(item.kind, item.severity) for item in judged(killed).findings] == [(Kind.INDEX_DAMAGE, severity)]
+
+
 # small files
 
 
