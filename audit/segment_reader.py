@@ -59,13 +59,31 @@ def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
         indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
     try:
         with open_window(task) as reader:
-            start, columns, gaps, undecodable, end = _collect(reader, task, with_values)
-            return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable)
+            return _scan_window(reader, task, indexes, with_values)
     except FileNotFoundError:
         return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
     except OSError as error:
         unread = Gap(task.start, task.end, f"cannot be read: {error.strerror}", torn=False, reaches_end=True)
         return _scan(task, task.start, task.end, task.size, Columns(), indexes, gaps=[unread])
+
+
+def scan_content(
+    task: RangeTask, content: bytes, indexes: tuple[bytes | None, bytes | None], *, with_values: bool
+) -> RangeScan:
+    """The same for a segment that somebody holds in memory. `indexes`: offset index and time index."""
+    reader = SegmentWindow(
+        lambda count, position: content[position : position + count],
+        task.size,
+        segment_file(task.directory, task.segment),
+    )
+    return _scan_window(reader, task, indexes, with_values)
+
+
+def _scan_window(
+    reader: "SegmentWindow", task: RangeTask, indexes: tuple[bytes | None, bytes | None], with_values: bool
+) -> RangeScan:
+    start, columns, gaps, undecodable, end = _collect(reader, task, with_values)
+    return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable)
 
 
 @contextmanager
@@ -74,7 +92,7 @@ def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
     file = segment_file(task.directory, task.segment)
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        yield SegmentWindow(descriptor, task.size, file)
+        yield SegmentWindow(lambda count, position: os.pread(descriptor, count, position), task.size, file)
     finally:
         os.close(descriptor)
 
@@ -182,10 +200,10 @@ def _scan(
 
 
 class SegmentWindow:
-    """A window on one file. `buffer` begins at file position `base`."""
+    """A window on one file. `buffer` begins at file position `base`; `read` takes a count and a position."""
 
-    def __init__(self, descriptor: int, size: int, file: str) -> None:
-        self._descriptor = descriptor
+    def __init__(self, read: Callable[[int, int], bytes], size: int, file: str) -> None:
+        self._read = read
         self.file = file
         self.size = size
         """Never read past; falls when the file turns out to be shorter now."""
@@ -252,7 +270,7 @@ class SegmentWindow:
         self.buffer = b""
         wanted = min(count, self.size - position)
         if wanted > 0:
-            self.buffer = os.pread(self._descriptor, wanted, position)
+            self.buffer = self._read(wanted, position)
             if len(self.buffer) < wanted:
                 self.size = position + len(self.buffer)
 
