@@ -18,6 +18,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
+from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
@@ -208,6 +209,7 @@ async def _direct_judged(
         await stay_idle(cluster, history)
         compare_replicas(cluster, directed.workload, history)
         await compare_history(cluster, directed.workload, history)
+        findings += audit_disks(cluster, truth.states(), history.acked)
         await directed.close()
     finally:
         sampling.cancel()

@@ -1,0 +1,151 @@
+"""The audit's rules over the simulated disks, as they lie there at the end of a run.
+
+Owns: reading what stands beside each log, and turning the audit's errors into findings. The rules are the audit's own:
+it knows nothing of the broker, so a bug of the broker cannot excuse itself. Refuses to change anything on a disk.
+"""
+
+from array import array
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from minibroker.audit.acked_file import AckedChunk
+from minibroker.audit.discovery import LastKnownState
+from minibroker.audit.findings import Finding as AuditFinding
+from minibroker.audit.findings import Kind, Severity
+from minibroker.audit.judge import judge_partition
+from minibroker.audit.replica import Replica, ReplicaFacts, assemble
+from minibroker.audit.segment_reader import RangeTask, scan_content
+from minibroker.protocol import checkpoints
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.truth import TrueState
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.storage import DirectoryNode, FileNode
+from minibroker.simulation.world import PROVISIONED_DIRECTORY
+
+T = TypeVar("T")
+
+LOG_DIRECTORY = f"{PROVISIONED_DIRECTORY}/log"
+
+
+def audit_disks(
+    cluster: SimulatedCluster,
+    states: list[TrueState],
+    acked: Mapping[tuple[TopicPartition, int], bytes],
+) -> list[Finding]:
+    """What is wrong with the replicas of these partitions. `acked`: the value of each acknowledged record."""
+    found = []
+    for true in states:
+        replicas = [
+            replica
+            for broker_id in cluster.broker_ids
+            if (replica := _replica(cluster, broker_id, true.partition)) is not None
+        ]
+        known = LastKnownState(leader=true.leader, leader_epoch=true.leader_epoch, isr=true.members)
+        result = judge_partition(true.partition, replicas, [_chunk(true.partition, acked)], known)
+        found += [_finding(true.partition, each) for each in result.findings if _counts(each)]
+    return found
+
+
+def _counts(found: AuditFinding) -> bool:
+    """Errors; that nothing could be proved of an empty log is none."""
+    return found.severity is Severity.ERROR and found.kind is not Kind.UNPROVEN
+
+
+def _finding(partition: TopicPartition, found: AuditFinding) -> Finding:
+    where = "" if found.broker is None else f"broker {found.broker}: "
+    return Finding(invariant=f"audit:{found.kind}", text=f"{where}{found.message}", partition=partition)
+
+
+def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int], bytes]) -> AckedChunk:
+    records = sorted((offset, value) for (of, offset), value in acked.items() if of == partition)
+    return AckedChunk(
+        topic=partition.topic,
+        partition=partition.partition,
+        start=0,
+        offsets=array("q", [offset for offset, _ in records]).tobytes(),
+        crcs=array("q", [crc32c(value) for _, value in records]).tobytes(),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartition) -> Replica | None:
+    """One broker's replica; None if it has none."""
+    root = cluster.world.machine(f"broker-{broker_id}").storage.root
+    log_directory = _child(_child(root, "data"), "log")
+    directory = _child(log_directory, str(partition))
+    if log_directory is None or directory is None:
+        return None
+    facts = _facts(log_directory, directory, broker_id, partition)
+    running = cluster.replica(broker_id, partition.topic, partition.partition)
+    if running is not None:
+        # Checkpoints are written now and then; the running broker knows better.
+        start, mark = running.log.log_start_offset, running.state.high_watermark
+        facts = replace(facts, log_start_offset=start, high_watermark=mark)
+    scans = []
+    for segment, size in facts.segments:
+        content = _content(directory, checkpoints.segment_file_name(segment, checkpoints.LOG_SUFFIX)) or b""
+        indexes = (
+            _content(directory, checkpoints.segment_file_name(segment, checkpoints.INDEX_SUFFIX)),
+            _content(directory, checkpoints.segment_file_name(segment, checkpoints.TIME_INDEX_SUFFIX)),
+        )
+        task = RangeTask(directory=facts.directory, segment=segment, size=size, start=0, end=size)
+        scans.append(scan_content(task, content, indexes, with_values=True))
+    return assemble(facts, scans)
+
+
+def _facts(
+    log_directory: DirectoryNode, directory: DirectoryNode, broker_id: int, partition: TopicPartition
+) -> ReplicaFacts:
+    damage: list[tuple[str, str]] = []
+
+    def offset(name: str) -> int | None:
+        return (_parsed(log_directory, name, checkpoints.parse_offset_checkpoint, damage) or {}).get(partition)
+
+    epochs = _parsed(directory, checkpoints.EPOCH_CHECKPOINT, checkpoints.parse_epoch_checkpoint, damage)
+    segments = []
+    for name, node in directory.entries.items():
+        parsed = checkpoints.parse_segment_file_name(name)
+        if parsed is not None and parsed[1] == checkpoints.LOG_SUFFIX and isinstance(node, FileNode):
+            segments.append((parsed[0], len(node.content)))
+    return ReplicaFacts(
+        broker=broker_id,
+        topic=partition.topic,
+        partition=partition.partition,
+        directory=f"broker-{broker_id}:{LOG_DIRECTORY}/{partition}",
+        high_watermark=offset(checkpoints.HIGH_WATERMARK_CHECKPOINT),
+        log_start_offset=offset(checkpoints.LOG_START_CHECKPOINT),
+        recovery_point=offset(checkpoints.RECOVERY_POINT_CHECKPOINT),
+        cleanly_stopped=checkpoints.CLEAN_SHUTDOWN in log_directory.entries,
+        epoch_entries=None if epochs is None else tuple(epochs),
+        topic_id=_parsed(directory, checkpoints.PARTITION_METADATA, checkpoints.parse_partition_metadata, damage),
+        segments=tuple(sorted(segments)),
+        damage=tuple(damage),
+    )
+
+
+def _child(directory: DirectoryNode | None, name: str) -> DirectoryNode | None:
+    found = None if directory is None else directory.entries.get(name)
+    return found if isinstance(found, DirectoryNode) else None
+
+
+def _content(directory: DirectoryNode, name: str) -> bytes | None:
+    file = directory.entries.get(name)
+    return bytes(file.content) if isinstance(file, FileNode) else None
+
+
+def _parsed(
+    directory: DirectoryNode, name: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]]
+) -> T | None:
+    content = _content(directory, name)
+    if content is None:
+        return None
+    try:
+        return parse(content)
+    except ProtocolError as error:
+        damage.append((name, str(error)))
+        return None

@@ -1,0 +1,131 @@
+"""Each lie about who wrote what, and about what is committed, is told from outside and convicted by its rule."""
+
+import pytest
+
+from minibroker.simulation.checks.lineage import Lineage, Writer
+from minibroker.simulation.checks.shadow import Batch, ShadowLog
+
+ONE, TWO = Writer(1, 1), Writer(2, 1)
+
+
+class Told:
+    """Collects findings."""
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+
+    def __call__(self, rule: str, text: str, *facts: str) -> None:
+        self.rules.append(rule)
+
+
+def batch(offset: int, epoch: int, crc: int = 7) -> Batch:
+    return Batch(offset, offset + 1, epoch, crc, -1, -1, -1, -1)
+
+
+class Cluster:
+    """A lineage in which broker 1 leads epoch 0 and broker 2 epoch 1."""
+
+    def __init__(self) -> None:
+        self.told = Told()
+        self.lineage = Lineage(self.told)
+        self.lineage.leads(0, ONE)
+        self.lineage.leads(1, TWO)
+        self.logs = {ONE: ShadowLog(), TWO: ShadowLog()}
+
+    def write(self, writer: Writer, written: Batch) -> None:
+        self.lineage.appended(self.logs[writer], written, writer)
+        self.logs[writer].append(written)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.mark.invariant("I16", "I17", "I19")
+def test_copies_in_order_are_no_finding(cluster: Cluster) -> None:
+    for writer in (ONE, TWO):
+        cluster.write(writer, batch(0, 0))
+        cluster.write(writer, batch(1, 0, crc=8))
+    cluster.write(TWO, batch(2, 1))
+    cluster.lineage.commit(cluster.logs[TWO], 3, TWO)
+    cluster.lineage.compare(cluster.logs[ONE], 0, 2, "broker 1")
+    assert cluster.told.rules == []
+    assert cluster.lineage.committed_end == 3
+    assert not cluster.lineage.holds_all(cluster.logs[ONE])
+
+
+@pytest.mark.invariant("I18")
+def test_second_leader_of_an_epoch(cluster: Cluster) -> None:
+    cluster.lineage.leads(1, ONE)
+    assert cluster.told.rules == ["I18"]
+
+
+@pytest.mark.invariant("I18")
+def test_the_same_broker_restarted_leads_its_old_epoch(cluster: Cluster) -> None:
+    cluster.lineage.leads(1, Writer(2, 2))
+    assert cluster.told.rules == ["I18"]
+
+
+@pytest.mark.invariant("I17")
+def test_record_of_an_epoch_from_somebody_else(cluster: Cluster) -> None:
+    cluster.write(ONE, batch(0, 1))
+    assert cluster.told.rules == ["I17"]
+
+
+@pytest.mark.invariant("I16")
+def test_other_bytes_at_the_same_offset_and_epoch(cluster: Cluster) -> None:
+    cluster.write(ONE, batch(0, 0, crc=7))
+    cluster.write(TWO, batch(0, 0, crc=8))
+    assert cluster.told.rules == ["I16"]
+
+
+@pytest.mark.invariant("I7", "I16")
+def test_copy_on_top_of_another_history(cluster: Cluster) -> None:
+    cluster.write(ONE, batch(0, 0, crc=7))
+    cluster.logs[TWO].append(batch(0, 0, crc=8))
+    cluster.write(ONE, batch(1, 0))
+    cluster.write(TWO, batch(1, 0))
+    assert cluster.told.rules == ["I16"]
+
+
+@pytest.mark.invariant("I12")
+@pytest.mark.parametrize("wrong", [batch(2, 0), batch(0, 0)])
+def test_gap_or_overlap_in_a_log(cluster: Cluster, wrong: Batch) -> None:
+    cluster.write(ONE, batch(0, 0))
+    cluster.write(ONE, wrong)
+    assert "I12" in cluster.told.rules
+
+
+@pytest.mark.invariant("I12")
+def test_epoch_that_falls_along_a_log(cluster: Cluster) -> None:
+    cluster.lineage.leads(2, ONE)
+    cluster.write(ONE, batch(0, 2))
+    cluster.write(ONE, batch(1, 0))
+    assert cluster.told.rules == ["I12"]
+
+
+@pytest.mark.invariant("I19")
+def test_other_record_below_a_mark(cluster: Cluster) -> None:
+    cluster.write(ONE, batch(0, 0))
+    cluster.lineage.commit(cluster.logs[ONE], 1, ONE)
+    cluster.write(TWO, batch(0, 1))
+    cluster.lineage.compare(cluster.logs[TWO], 0, 1, "broker 2")
+    assert cluster.told.rules == ["I19"]
+
+
+@pytest.mark.invariant("I22")
+def test_mark_of_a_follower_beyond_what_is_committed(cluster: Cluster) -> None:
+    cluster.write(ONE, batch(0, 0))
+    cluster.write(TWO, batch(0, 0))
+    cluster.lineage.compare(cluster.logs[TWO], 1, 1, "broker 2")  # nobody committed it
+    assert cluster.told.rules == ["I22"]
+
+
+@pytest.mark.invariant("I3")
+def test_log_without_the_last_committed_batch(cluster: Cluster) -> None:
+    cluster.write(ONE, batch(0, 0))
+    cluster.lineage.commit(cluster.logs[ONE], 1, ONE)
+    assert cluster.lineage.holds_all(cluster.logs[ONE])
+    assert not cluster.lineage.holds_all(cluster.logs[TWO])
+    assert cluster.lineage.holds_all(ShadowLog(start=1)), "retention took it"
