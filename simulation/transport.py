@@ -98,6 +98,14 @@ class SimulatedTransport:
             raise RuntimeError("the transport is closed")  # as uvloop does
         if self.is_gone or self._fin_sent:
             return
+        if not self._buffer:
+            parts = [data for data in list_of_data if len(data)]
+            length = sum(map(len, parts))
+            if length <= WINDOW_BYTES - self.unread_by_peer:  # nearly always
+                if parts:
+                    self.unread_by_peer += length
+                    self._send_segment(parts, length)
+                return
         for data in list_of_data:
             if len(data):
                 self._buffer.append(data)
