@@ -42,6 +42,7 @@ async def play(stage: Stage) -> Ending:
             A=Shows(role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
             B=Shows(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
         )
+        stage.check_heard("A asks B for OffsetForLeaderEpoch(0): (0, 50)")
         return Ending(moral="Both logs and both epoch files are the same: epoch 0 ends at 50, epoch 1 begins there.")
     await stage.tell(
         "A returns with HW 200. B's log ends at 60, so A cuts to 60, and no further: 50 to 59 stay its own.",

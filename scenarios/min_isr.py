@@ -33,6 +33,7 @@ async def play(stage: Stage) -> Ending:
         " is missing.",
         A=Shows(leo=2, hw=1, records="m0 m1"),
     )
+    stage.check_heard("A refuses the client's produce request: NOT_ENOUGH_REPLICAS (story-0: ISR=[1]")
     await stage.resume("B")
     await stage.tell(
         "B wakes, fetches m1 and joins the ISR. Two are enough: HW 2.",

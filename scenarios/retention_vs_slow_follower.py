@@ -33,6 +33,7 @@ async def play(stage: Stage) -> Ending:
         A=Shows(isr="AB"),
         B=Shows(start=start, leo=60, hw=60),
     )
+    stage.check_heard("A refuses B's fetch: OFFSET_OUT_OF_RANGE")
     return Ending(moral="What is committed may go by retention; who comes too late begins where the log does.")
 
 

@@ -23,6 +23,7 @@ async def play_traffic(stage: SimulatedStage) -> Ending:
         A=Shows(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
         B=Shows(leo=2, hw=2, records="m0 m1"),
     )
+    stage.check_heard("A refuses the client's produce request: NOT_LEADER_OR_FOLLOWER")
     return Ending(moral="A wrong address costs one refusal: no client needs to be told of an election.")
 
 

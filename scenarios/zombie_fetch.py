@@ -36,6 +36,7 @@ async def play(stage: Stage) -> Ending:
         A=Shows(role="leader", epoch=2, isr="AB", remote={"B": None}),
         B=Shows(role="follower", epoch=0),
     )
+    stage.check_heard("A refuses B's fetch: FENCED_LEADER_EPOCH")
     m1 = await stage.produce("m1")
     await stage.tell(
         "m1 is on A alone. B is in the ISR, and A does not know B's LEO in this epoch: the HW stays, m1 is not"

@@ -30,6 +30,7 @@ LINES: dict[str, Callable[[Arguments], str]] = {
     "%s: ISR %s -> %s (leader epoch %s, partition epoch %d)": lambda a: f"ISR {letters(a[1])} -> {letters(a[2])}",
     "%s: deleted up to offset %d by retention": lambda a: f"retention deletes up to offset {a[1]}",
     "broker %d: no answer from ZooKeeper for a session: fenced": lambda a: "no answer from ZooKeeper: leads nothing",
+    "resigned as controller of epoch %d: %s": lambda a: f"is no longer controller: {a[1]}",
     "%s: ISR proposal refused: %s": lambda a: f"its ISR proposal is refused: {a[1]}",
 }
 """By the program's own template, whatever the numbers."""
@@ -44,12 +45,7 @@ class Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         put, process = LINES.get(str(record.msg)), PROCESS.get()
-        if (
-            record.name == "minibroker.controller"
-            or put is None
-            or process is None
-            or not isinstance(record.args, tuple)
-        ):
+        if put is None or process is None or not isinstance(record.args, tuple):
             return
         name = process.name.rpartition("-")[2]
         self._hear(f"{letter(int(name))}: {put(record.args)}")

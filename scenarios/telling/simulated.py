@@ -16,7 +16,7 @@ from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
+from minibroker.protocol.znodes import CONTROLLER, ControllerNode, PartitionState, partition_state_path
 from minibroker.scenarios.telling.disks import read_disk, sync_all
 from minibroker.scenarios.telling.rows import Row, shortened
 from minibroker.scenarios.telling.said import letter
@@ -26,9 +26,11 @@ from minibroker.scenarios.telling.wire import Wiretap
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.gates import Gate, Match
 from minibroker.simulation.world import PROVISIONED_DIRECTORY
+from minibroker.simulation.zookeeper import RequestGate
 
 PARTITION = TopicPartition(TOPIC, 0)
 SEED = 1
+OPERATOR_SESSION_MS = 4_000
 PRODUCER_REQUEST_TIMEOUT_MS = 30_000
 READ_WITHIN_SECONDS = 30.0
 CHECKPOINTED_SECONDS = 6.0
@@ -38,6 +40,7 @@ CHECKPOINTED_SECONDS = 6.0
 class SimulatedStage(Stage):
     """See the head of this file. `opened` builds the cluster and the topic."""
 
+    hears_brokers = True
     settle_seconds = 0.05
     poll_seconds = 0.02
 
@@ -105,7 +108,7 @@ class SimulatedStage(Stage):
 
     async def _open_producer(self, acks: Acks) -> None:
         producer = Producer(
-            self.cluster.bootstrap_servers,
+            self._servers(),
             acks=acks,
             linger_ms=0,
             delivery_timeout_ms=self.cast.delivery_timeout_ms,
@@ -116,6 +119,12 @@ class SimulatedStage(Stage):
         await producer.start()
         self._producers[acks] = producer
         await producer.partitions_for(TOPIC)
+
+    def _servers(self) -> list[str]:
+        """To ask first: a new client need not find out which brokers stand still."""
+        servers = dict(zip(self.cast.brokers, self.cluster.bootstrap_servers.split(","), strict=True))
+        awake = [b for b in servers if (process := self.world.machine(self.machine(b)).process) and not process.paused]
+        return [servers[broker] for broker in awake]
 
     async def checkpointed(self) -> None:
         await asyncio.sleep(CHECKPOINTED_SECONDS)
@@ -281,6 +290,21 @@ class SimulatedStage(Stage):
         storage = self.world.machine(self.machine(broker)).storage
         storage.wipe()
         storage.provision(PROVISIONED_DIRECTORY)
+
+    def hold_zookeeper_write(self, broker: str) -> RequestGate:
+        """The broker's next write does not arrive yet."""
+        return self.world.zookeeper.hold(self.machine(broker), lambda request: request.kind == "write")
+
+    async def delete_controller_node(self) -> None:
+        """As an operator does who wants another controller."""
+        operator = self.world.runtime("operator").open_coordination("zookeeper:2181", OPERATOR_SESSION_MS)
+        await operator.start()
+        await operator.delete(CONTROLLER)
+        await operator.close()
+
+    def controller(self) -> str:
+        """Who is, as ZooKeeper has it."""
+        return letter(ControllerNode.decode(self.world.zookeeper.tree.nodes[CONTROLLER].data).brokerid)
 
     def sync_disk(self, *brokers: str) -> None:
         """The kernel writes back what is in its cache, as it does when it likes."""

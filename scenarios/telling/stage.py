@@ -65,6 +65,8 @@ class Sending:
 class Stage(ABC):
     """One act being played. Brokers are named by letter."""
 
+    hears_brokers = False
+    """Whether what brokers say becomes a note."""
     settle_seconds: float
     """What is under way has arrived by then, unless it is held."""
     poll_seconds: float
@@ -126,6 +128,11 @@ class Stage(ABC):
         """Something that the table does not show. Raises StoryFailed."""
         if not holds:
             raise StoryFailed(f"it did not hold that {what}")
+
+    def check_heard(self, note: str) -> None:
+        """The last step had this note, if this stage hears brokers at all. Raises StoryFailed."""
+        if self.hears_brokers and not any(said.startswith(note) for said in self.steps[-1].notes):
+            raise StoryFailed(f"nobody said: {note}")
 
     # ------------------------------------------------------------------------------------------------------- verbs
     @abstractmethod

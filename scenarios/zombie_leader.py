@@ -1,0 +1,54 @@
+"""A leader stands still for longer than its session, and wakes."""
+
+from minibroker.scenarios.telling.rows import Shows
+from minibroker.scenarios.telling.stage import Stage
+from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+
+
+async def play(stage: Stage) -> Ending:
+    await stage.write("m0")
+    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    stage.hold("A", "B")
+    stage.hold("A", "C")
+    m1 = await stage.produce("m1")
+    await stage.until(A=Shows(leo=2))
+    await stage.pause("A")
+    await stage.tell(
+        "m1 is on A alone, and its producer waits (acks=all). Then A stands still: a stopped process, a long pause"
+        " of the"
+        " machine.",
+        A=Shows(role="leader, paused", epoch=0, leo=2, hw=1),
+        B=Shows(leo=1),
+        C=Shows(leo=1),
+    )
+    await stage.until(B=Shows(role="leader"))
+    stage.release("A", "B")
+    stage.release("A", "C")
+    await stage.new_producer(1)
+    await stage.write("n1", acks=1)
+    await stage.tell(
+        "A's ZooKeeper session ends, and B leads in epoch 1. n1, of another producer, takes offset 1. A does not know:"
+        " two brokers believe that they lead.",
+        A=Shows(role="leader, paused", epoch=0),
+        B=Shows(role="leader", epoch=1, isr="BC", records="m0 n1"),
+        C=Shows(records="m0 n1"),
+    )
+    stage.check("m1 is not acknowledged by A", not m1.is_settled)
+    await stage.resume("A")
+    await stage.settled(m1)
+    await stage.tell(
+        "A wakes. Its deadline has passed, so it is fenced before it decides anything: it acknowledges nothing. Told of"
+        " epoch 1, it asks where epoch 0 ended, cuts its m1 and follows. The producer has sent m1 to B instead.",
+        A=Shows(role="follower", epoch=1, leo=3, hw=3, records="m0 n1 m1"),
+        B=Shows(leo=3, hw=3, isr="ABC", records="m0 n1 m1"),
+        C=Shows(leo=3, hw=3),
+    )
+    return Ending(moral="Two may believe that they lead; only the one of the newest epoch can commit.")
+
+
+STORY = Story(
+    name="zombie-leader",
+    title="A leader stands still for longer than its session, and wakes",
+    acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play, live=True),),
+    page=Page(story="", rule="", source=""),
+)
