@@ -42,6 +42,8 @@ class Lineage:
         self.committed_end = 0
         self.last_committed: Batch | None = None
         self.leaders: dict[int, Writer] = {}
+        self.is_broken = False
+        """After an unclean election nothing is promised of what was committed before, and marks may fall."""
         self._find = find
         self._written: dict[tuple[int, int], Written] = {}
 
@@ -90,7 +92,7 @@ class Lineage:
         for batch in new:
             self.committed[batch.base_offset] = batch
             self.committed_end, self.last_committed = batch.end_offset, batch
-        if mark > self.committed_end and shadow.end >= self.committed_end:
+        if mark > self.committed_end and shadow.end >= self.committed_end and not self.is_broken:
             facts = (
                 f"its mark is {mark}",
                 f"what it holds fits the committed sequence up to {self.committed_end} only",
@@ -100,15 +102,24 @@ class Lineage:
 
     def compare(self, shadow: ShadowLog, low: int, mark: int, who: str) -> None:
         """I2, I19: below a mark every replica holds the committed sequence."""
-        for batch in shadow.between(low, mark):
+        for batch in shadow.between(low, mark) if not self.is_broken else ():
             canonical = self.committed.get(batch.base_offset)
             if canonical != batch:
                 facts = (f"{who} holds {batch} below its mark {mark}", f"committed is {canonical or 'nothing there'}")
                 self._find("I19", "a replica holds another record below its high watermark", *facts)
                 return
-        if mark > self.committed_end:
+        if mark > self.committed_end and not self.is_broken:
             facts = (f"the mark of {who} is {mark}", f"no leader's mark has passed {self.committed_end}")
             self._find("I22", "a follower's mark passed what is committed", *facts)
+
+    def breaks_at(self, shadow: ShadowLog | None) -> None:
+        """An unclean election that is allowed: committed is, from now on, what the new leader has of it."""
+        self.is_broken = True
+        held = () if shadow is None else shadow.batches
+        kept = [batch for batch in held if self.committed.get(batch.base_offset) == batch]
+        self.committed = {batch.base_offset: batch for batch in kept}
+        self.last_committed = kept[-1] if kept else None
+        self.committed_end = kept[-1].end_offset if kept else 0
 
     def holds_all(self, shadow: ShadowLog) -> bool:
         """The last committed batch stands there: by log matching, all of them do."""

@@ -59,6 +59,7 @@ class ReplicaJudge:
         self._shadows: dict[tuple[int, TopicPartition], ShadowLog] = {}
         self._disks: dict[tuple[int, TopicPartition], Disk] = {}
         self._lineages: dict[TopicPartition, Lineage] = {}
+        self._members: dict[TopicPartition, tuple[int, ...]] = {}
         self._controller_epochs: dict[Writer, int] = {}
         self._handlers: dict[type[ev.Event], Callable[[Seat, ReplicaState, Any], None]] = {
             ev.LeaderAndIsrReceived: self._on_leader_and_isr,
@@ -125,7 +126,7 @@ class ReplicaJudge:
                 )
         if old is None or before is None or before.root is not storage.root or old.uncertain:
             return found
-        kept_from = found.batches[0].base_offset if found.batches else log.log_start_offset
+        kept_from = max(before.log.segments[0].base_offset, log.log_start_offset)  # the rest went by retention
         kept_to = old.end if before.boots == storage.boots else before.log.recovery_point
         for batch in old.between(kept_from, kept_to):
             if found.at(batch.base_offset) != batch:
@@ -185,6 +186,8 @@ class ReplicaJudge:
     def _mark_moved(self, seat: Seat, state: ReplicaState) -> None:
         """I11, I19, I22, I32."""
         before, mark, seat.mark = seat.mark, state.high_watermark, state.high_watermark
+        if mark < before and seat.lineage.is_broken:
+            return
         if mark < before:
             invariant = "I32" if state.log_end_offset == mark else "I11"
             facts = (f"the mark was {before}", f"it is {mark}, with the log end at {state.log_end_offset}")
@@ -254,6 +257,9 @@ class ReplicaJudge:
         after = self.truth.state(partition)
         if after is None or not self.truth.is_promised(partition.topic):
             return
+        before, self._members[partition] = self._members.get(partition), after.members
+        if before is not None and after.leader not in (-1, *before) and self.truth.allows_unclean_election:
+            self.lineage(partition).breaks_at(self._shadows.get((after.leader, partition)))
         for broker_id in after.members:
             seat = self.seat(broker_id, after.partition)
             if seat is not None and not self._is_restarted(broker_id, after):

@@ -46,6 +46,8 @@ class Truth:
         """Called in the moment in which a partition's state was written."""
         self.samplers: list[Callable[[], None]] = []
         """Called with each sample."""
+        self.allows_unclean_election = False
+        """Set it where the run's settings do."""
         self._cluster = cluster
         self._topics = topics
         self._states: dict[TopicPartition, TrueState] = {}
@@ -155,7 +157,10 @@ class Truth:
         if state.leader != before.leader and state.leader_epoch != before.leader_epoch + 1:
             self.find("I27", "another leader without a new epoch", partition, *facts)
         if state.leader != before.leader and state.leader not in (-1, *before.members):
-            self.find("I28", "the new leader was not in sync", partition, *facts)
+            if not self.allows_unclean_election:
+                self.find("I28", "the new leader was not in sync", partition, *facts)
+            elif state.isr != [state.leader]:
+                self.find("I28", "others are in sync with a leader that was not", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
         self.isr_changes += not same_isr
         for listener in list(self.listeners):
