@@ -118,7 +118,8 @@ def _propose(state: ReplicaState, kind: IsrKind, members: tuple[int, ...], effec
     assert state.pending_isr is None
     assert state.proposal_in_flight is None
     state.last_proposal_id += 1
-    state.pending_isr = PendingIsr(kind, members, state.last_proposal_id)
+    judged = tuple((b, state.remotes[b].broker_epoch if b in state.remotes else None) for b in members)
+    state.pending_isr = PendingIsr(kind, judged, state.last_proposal_id)
     _send(state, effects, after_ms=0)
 
 
@@ -127,16 +128,13 @@ def _send(state: ReplicaState, effects: list[Effect], after_ms: int) -> None:
     assert state.pending_isr is not None
     assert state.leader_epoch is not None
     state.proposal_in_flight = state.pending_isr.proposal_id
-    epochs = tuple(
-        (b, state.remotes[b].broker_epoch if b in state.remotes else None) for b in state.pending_isr.in_sync_replicas
-    )
     effects.append(
         ProposeIsr(
             kind=state.pending_isr.kind,
             proposal_id=state.pending_isr.proposal_id,
             leader_epoch=state.leader_epoch,
             partition_epoch=state.partition_epoch,
-            new_isr_with_epochs=epochs,
+            new_isr_with_epochs=state.pending_isr.members,
             after_ms=after_ms,
         )
     )

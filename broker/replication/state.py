@@ -66,8 +66,14 @@ class PendingIsr(Struct, frozen=True):
     """A change that was proposed and is not confirmed. Both sets count until it is (KIP-497)."""
 
     kind: IsrKind
-    in_sync_replicas: tuple[int, ...]
+    members: tuple[tuple[int, int | None], ...]
+    """(broker, the broker epoch under which it was judged). A replica that registers anew meanwhile was not judged, so
+    the proposal names the old one also when it is sent again (KIP-903)."""
     proposal_id: int
+
+    @property
+    def in_sync_replicas(self) -> tuple[int, ...]:
+        return tuple(broker_id for broker_id, _ in self.members)
 
 
 class AskingEpochEnd(Struct, frozen=True):
