@@ -62,6 +62,7 @@ class InSyncJudge:
         self._reigns: dict[tuple[Writer, TopicPartition], Reign] = {}
         self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
         self._known: dict[TopicPartition, TrueState] = {}
+        self._led_since: dict[TopicPartition, float] = {}
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
         self._wrap_pauses()
@@ -192,6 +193,8 @@ class InSyncJudge:
         if after is None or not self._truth.is_promised(partition.topic):
             return
         self._known[partition] = after
+        if before is None or before.leader_epoch != after.leader_epoch:
+            self._led_since[partition] = self._loop.elapsed
         if before is None or before.czxid != after.czxid or set(before.members) == set(after.members):
             return
         self._check_joiners(before, after)
@@ -234,7 +237,8 @@ class InSyncJudge:
                 continue
             host = f"broker-{true.leader}"
             replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
-            settled = self._loop.elapsed - true.since > SETTLED_SECONDS
+            since = max(true.since, self._led_since.get(true.partition, 0.0))
+            settled = self._loop.elapsed - since > SETTLED_SECONDS
             if replica is None or not settled or self._cluster.world.machine(host).storage.faults:
                 continue
             state, process = replica.state, self._cluster.world.process(host)

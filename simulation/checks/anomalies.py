@@ -1,0 +1,286 @@
+"""Which anomalies a history of clients shows: the checker that Jepsen uses for logs, and what dense offsets add to it.
+
+Owns: one test for each anomaly, each a pure function of the history. Refuses to know the cluster: what clients cannot
+have seen is not judged here. Unknown positions count as fitting, so a short history never raises a false alarm.
+
+Sources: Jepsen's workload for Kafka (its names are kept); the checks named `offset-gap` and below lean on offsets
+without holes and on leader epochs that clients see.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+
+from msgspec import Struct
+
+from minibroker.simulation.checks.events import Event
+from minibroker.simulation.checks.finding import Finding
+
+SHOWN_MAX = 8
+"""Of each anomaly and partition."""
+
+
+class Promise(Struct, frozen=True, kw_only=True):
+    """What the run promised its clients."""
+
+    in_order: frozenset[str] = frozenset()
+    """Processes that write idempotently: each record once, in the order in which it was sent."""
+    is_final: bool = True
+    """The history ends with somebody reading everything, so that what nobody read is lost."""
+    log_starts: Mapping[str, int] = {}
+    """Where each partition begins at the end; what was in front went by retention."""
+    has_retention: bool = False
+    """Readers may skip what was deleted before they came to it."""
+
+
+class Found(Struct, frozen=True):
+    """One anomaly."""
+
+    name: str
+    key: str
+    text: str
+    facts: tuple[str, ...] = ()
+
+    def as_finding(self) -> Finding:
+        return Finding(invariant=self.name, text=f"{self.key} {self.text}", facts=self.facts)
+
+
+PLAIN = Promise()
+
+
+def check_history(events: Iterable[Event], promise: Promise = PLAIN) -> list[Found]:
+    """All anomalies, worst first, a few of each."""
+    view = _View(events)
+    found: list[Found] = []
+    for test in _TESTS:
+        shown: dict[str, int] = defaultdict(int)
+        for each in test(view, promise):
+            shown[each.key] += 1
+            if shown[each.key] <= SHOWN_MAX:
+                found.append(each)
+    return found
+
+
+class _View:
+    """The history, rearranged for the tests."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.completions = [event for event in events if event.type != "invoke"]
+        self.sends = [event for event in self.completions if event.f == "send"]
+        self.polls = [event for event in self.completions if event.f == "poll"]
+        self.writer: dict[str, Event] = {sent.value: event for event in self.sends for sent in event.sent}
+        self.read_ok: dict[str, set[str]] = defaultdict(set)
+        for event in self.polls:
+            if event.type == "ok":
+                for record in event.polled:
+                    self.read_ok[record.key].add(record.value)
+        self.log = self._log()
+        self.order = {key: [next(iter(log[offset])) for offset in sorted(log)] for key, log in self.log.items()}
+        self.position = {key: {value: at for at, value in enumerate(values)} for key, values in self.order.items()}
+
+    def _log(self) -> dict[str, dict[int, dict[str, None]]]:
+        """Key: offset: values seen there, in order of appearance."""
+        log: dict[str, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
+        for event in self.polls:
+            for record in event.polled:
+                log[record.key][record.offset][record.value] = None
+        for event in self.sends:
+            for sent in event.sent:
+                if sent.offset is not None and self.is_committed(event):
+                    log[sent.key][sent.offset][sent.value] = None
+        return log
+
+    def is_committed(self, event: Event) -> bool:
+        """It succeeded, or somebody has read what it wrote."""
+        return event.type == "ok" or (
+            event.type == "info" and any(sent.value in self.read_ok[sent.key] for sent in event.sent)
+        )
+
+    def delta(self, key: str, first: str, then: str) -> int:
+        """Steps from one value to the other; 1 where that is not known."""
+        position = self.position.get(key, {})
+        return position[then] - position[first] if first in position and then in position else 1
+
+
+# ------------------------------------------------------------------------------------------------ what became of writes
+def _inconsistent_offsets(view: _View, promise: Promise) -> Iterator[Found]:
+    for key, log in sorted(view.log.items()):
+        for offset, values in sorted(log.items()):
+            if len(values) > 1:
+                facts = tuple(f"offset {offset} held {value!r:.60}" for value in values)
+                yield Found("inconsistent-offsets", key, f"offset {offset} held {len(values)} values", facts)
+
+
+def _aborted_reads(view: _View, promise: Promise) -> Iterator[Found]:
+    for event in view.sends:
+        for sent in event.sent if event.type == "fail" else ():
+            if sent.value in view.read_ok[sent.key]:
+                facts = (f"{event.process} was told that {sent.value!r:.60} failed: {event.error}", "somebody read it")
+                yield Found("aborted-read", sent.key, "a record that surely failed was read", facts)
+
+
+def _lost_writes(view: _View, promise: Promise) -> Iterator[Found]:
+    """Somebody read past them, and nobody ever read them."""
+    for key, log in sorted(view.log.items()):
+        offsets = sorted(log)
+        read = view.read_ok[key]
+        bound = max((at for at, offset in enumerate(offsets) if read & log[offset].keys()), default=-1)
+        last_seen = {value: at for at, offset in enumerate(offsets) for value in log[offset]}
+        for value, at in sorted(last_seen.items(), key=lambda item: item[1]):
+            writer = view.writer.get(value)
+            if at > bound or value in read or writer is None or not view.is_committed(writer):
+                continue
+            if offsets[at] >= promise.log_starts.get(key, 0):
+                facts = (f"{writer.process} was told that {value!r:.60} is at {offsets[at]}", "others read past it")
+                yield Found("lost-write", key, "an acknowledged record was never read", facts)
+
+
+def _unseen(view: _View, promise: Promise) -> Iterator[Found]:
+    if not promise.is_final:
+        return
+    for event in view.sends:
+        for sent in event.sent if event.type == "ok" else ():
+            start = promise.log_starts.get(sent.key, 0)
+            gone = start > 0 and (sent.offset is None or sent.offset < start)
+            if not gone and sent.value not in view.read_ok[sent.key]:
+                facts = (f"{event.process} was told that {sent.value!r:.60} is at {sent.offset}", "nobody ever read it")
+                yield Found("unseen", sent.key, "an acknowledged record is not there at the end", facts)
+
+
+def _duplicates(view: _View, promise: Promise) -> Iterator[Found]:
+    for key, log in sorted(view.log.items()):
+        places: dict[str, list[int]] = defaultdict(list)
+        for offset in sorted(log):
+            for value in log[offset]:
+                places[value].append(offset)
+        for value, offsets in sorted(places.items()):
+            writer = view.writer.get(value)
+            if len(offsets) > 1 and writer is not None and writer.process in promise.in_order:
+                yield Found(
+                    "duplicate", key, f"{value!r:.60} stands at {offsets}", (f"{writer.process} is idempotent",)
+                )
+
+
+def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Found]:
+    """One process's records stand in the order in which it sent them."""
+    last: dict[tuple[str, str], str] = {}
+    for event in sorted(view.sends, key=lambda each: each.index if each.operation is None else each.operation):
+        if event.process not in promise.in_order or event.type == "fail":
+            continue
+        before: dict[str, str] = {}
+        for sent in event.sent:
+            inside = before.get(sent.key)
+            if inside is not None and view.delta(sent.key, inside, sent.value) < 1:
+                facts = (f"{event.process} sent {inside!r:.60} first, and {sent.value!r:.60} with it",)
+                yield Found("int-nonmonotonic-send", sent.key, "records of one send stand in another order", facts)
+            outside = last.get((event.process, sent.key))
+            if inside is None and outside is not None and view.delta(sent.key, outside, sent.value) < 1:
+                facts = (f"{event.process} sent {outside!r:.60} first, then {sent.value!r:.60}",)
+                yield Found("nonmonotonic-send", sent.key, "records stand in another order than they were sent", facts)
+            if sent.value in view.position.get(sent.key, {}):
+                before[sent.key] = last[event.process, sent.key] = sent.value
+
+
+# -------------------------------------------------------------------------------------------------- what readers saw
+def _poll_steps(view: _View, promise: Promise) -> Iterator[Found]:
+    """Between two polls of one reader, and inside one poll, the order is that of the log, and nothing is left out."""
+    last: dict[tuple[str, str], str] = {}
+    for event in view.completions:
+        if event.f == "assign":
+            last = {at: value for at, value in last.items() if at[0] != event.process}
+        if event.f != "poll" or event.type != "ok":
+            continue
+        inside: set[str] = set()
+        for record in event.polled:
+            before = last.get((event.process, record.key))
+            prefix = "int-" if record.key in inside else ""
+            step = 1 if before is None else view.delta(record.key, before, record.value)
+            facts = (f"{event.process} read {before!r:.60}, then {record.value!r:.60}",)
+            if step > 1 and not promise.has_retention:
+                yield Found(f"{prefix}poll-skip", record.key, f"{step - 1} records were left out", facts)
+            elif step < 1:
+                yield Found(f"{prefix}nonmonotonic-poll", record.key, f"went back by {1 - step}", facts)
+            inside.add(record.key)
+            last[event.process, record.key] = record.value
+
+
+def _offset_gaps(view: _View, promise: Promise) -> Iterator[Found]:
+    """Offsets are dense: the next record a reader sees has the next offset."""
+    last: dict[tuple[str, str], int] = {}
+    for event in view.completions:
+        if event.f == "assign":
+            last = {at: offset for at, offset in last.items() if at[0] != event.process}
+        for record in event.polled if event.type == "ok" else ():
+            before = last.get((event.process, record.key))
+            skips = before is not None and record.offset > before + 1 and not promise.has_retention
+            if before is not None and (skips or record.offset <= before):
+                facts = (f"{event.process} read offset {before}, then {record.offset}",)
+                yield Found("offset-gap", record.key, "a reader's offsets are not consecutive", facts)
+            last[event.process, record.key] = record.offset
+
+
+def _falling_epochs(view: _View, promise: Promise) -> Iterator[Found]:
+    """I12: along the offsets of a log the leader epoch never falls."""
+    epochs: dict[str, dict[int, int]] = defaultdict(dict)
+    for event in view.completions:
+        for record in event.polled:
+            if record.leader_epoch is not None:
+                epochs[record.key][record.offset] = record.leader_epoch
+    for key, known in sorted(epochs.items()):
+        for (offset, epoch), (later, its_epoch) in pairwise(sorted(known.items())):
+            if its_epoch < epoch:
+                facts = (f"offset {offset} has epoch {epoch}", f"offset {later} has epoch {its_epoch}")
+                yield Found("epoch-falls", key, "the leader epoch falls along the log", facts)
+
+
+def _two_writers(view: _View, promise: Promise) -> Iterator[Found]:
+    """I17, I18: one broker acknowledges in one epoch of a partition."""
+    brokers: dict[tuple[str, int], int] = {}
+    for event in view.sends:
+        if event.type != "ok" or event.broker is None or event.leader_epoch is None:
+            continue
+        for sent in event.sent:
+            known = brokers.setdefault((sent.key, event.leader_epoch), event.broker)
+            if known != event.broker:
+                facts = (f"broker {known} acknowledged in epoch {event.leader_epoch}", f"broker {event.broker}, too")
+                yield Found("two-writers", sent.key, "two brokers acknowledged in one epoch", facts)
+
+
+def _beyond_mark(view: _View, promise: Promise) -> Iterator[Found]:
+    """I22: no reader sees what lies at or behind the high watermark of the leader that served it."""
+    for event in view.polls:
+        for record in event.polled if event.high_watermark is not None else ():
+            assert event.high_watermark is not None
+            if record.offset >= event.high_watermark:
+                facts = (f"{event.process} read offset {record.offset}", f"the mark was {event.high_watermark}")
+                yield Found("beyond-high-watermark", record.key, "a record was read before it was committed", facts)
+
+
+def _falling_marks(view: _View, promise: Promise) -> Iterator[Found]:
+    """I23: one client never sees the high watermark of a partition go back within an epoch."""
+    last: dict[tuple[str, str, int], int] = {}
+    for event in view.polls:
+        if event.high_watermark is None or event.leader_epoch is None:
+            continue
+        for key in sorted({record.key for record in event.polled}):
+            at = (event.process, key, event.leader_epoch)
+            if event.high_watermark < last.get(at, 0):
+                facts = (f"{event.process} saw {last[at]}, then {event.high_watermark}",)
+                yield Found("mark-falls", key, f"the high watermark went back in epoch {event.leader_epoch}", facts)
+            last[at] = event.high_watermark
+
+
+_TESTS = (
+    _inconsistent_offsets,
+    _aborted_reads,
+    _lost_writes,
+    _unseen,
+    _duplicates,
+    _nonmonotonic_sends,
+    _poll_steps,
+    _offset_gaps,
+    _falling_epochs,
+    _two_writers,
+    _beyond_mark,
+    _falling_marks,
+)

@@ -1,0 +1,106 @@
+"""What clients did and saw, as a list of events: the history that the anomaly checker judges, and its file.
+
+Owns: the form of an event, and JSON lines of it (one event a line, in order; Jepsen's fields and a few more). Refuses
+to judge. A `send` writes records, a `poll` reads some, an `assign` forgets where a reader stood.
+
+Completions: `ok`; `fail`: surely nothing was written; `info`: nobody knows. Only what carries acks=all is promised: a
+send with less is recorded as `info` when it succeeds, with its offset if it has one.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Kind: TypeAlias = Literal["invoke", "ok", "fail", "info"]
+Function: TypeAlias = Literal["send", "poll", "assign"]
+
+
+class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record of a send."""
+
+    key: str
+    """The partition, as `orders-0`."""
+    value: str
+    offset: int | None = None
+
+
+class Polled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record of a poll."""
+
+    key: str
+    value: str
+    offset: int
+    leader_epoch: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One line of the history."""
+
+    index: int
+    time_ns: int
+    process: str
+    """Who did it; one after another, unless `operation` tells several of one process apart."""
+    type: Kind
+    f: Function
+    operation: int | None = None
+    """The index of the invocation that this completes."""
+    sent: tuple[Sent, ...] = ()
+    polled: tuple[Polled, ...] = ()
+    error: str | None = None
+    broker: int | None = None
+    leader_epoch: int | None = None
+    high_watermark: int | None = None
+
+
+class EventLog:
+    """Events in the order in which they happened."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def invoke(self, now: float, process: str, f: Function, sent: tuple[Sent, ...] = ()) -> int:
+        """Returns what its completion has to name. `now`: virtual seconds."""
+        index = len(self.events)
+        self.events.append(Event(index=index, time_ns=_ns(now), process=process, type="invoke", f=f, sent=sent))
+        return index
+
+    def complete(
+        self,
+        now: float,
+        operation: int,
+        kind: Kind,
+        *,
+        sent: tuple[Sent, ...] = (),
+        polled: tuple[Polled, ...] = (),
+        error: str | None = None,
+        leader_epoch: int | None = None,
+    ) -> None:
+        asked = self.events[operation]
+        self.events.append(
+            Event(
+                index=len(self.events),
+                time_ns=_ns(now),
+                process=asked.process,
+                type=kind,
+                f=asked.f,
+                operation=operation,
+                sent=sent or asked.sent,
+                polled=polled,
+                error=error,
+                leader_epoch=leader_epoch,
+            )
+        )
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def to_json_lines(events: Iterable[Event]) -> bytes:
+    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+
+def from_json_lines(content: bytes) -> list[Event]:
+    """Raises msgspec.DecodeError or ValidationError with what does not fit."""
+    return [msgspec.json.decode(line, type=Event) for line in content.splitlines() if line.strip()]

@@ -1,0 +1,187 @@
+"""One hand-written bad history for each anomaly, which shows that one and no other, and a clean one that shows none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from minibroker.simulation.checks.anomalies import Promise, check_history
+from minibroker.simulation.checks.events import EventLog, Polled, Sent, from_json_lines, to_json_lines
+
+ORDERED = Promise(in_order=frozenset({"writer"}))
+
+
+class Script:
+    """Writes a history, one whole operation a call, on partition `a-0`."""
+
+    def __init__(self) -> None:
+        self.log = EventLog()
+
+    def send(self, *records: tuple[str, int | None], kind: Any = "ok", process: str = "writer") -> None:
+        operation = self.log.invoke(0.0, process, "send", tuple(Sent("a-0", value) for value, _ in records))
+        sent = tuple(Sent("a-0", value, offset) for value, offset in records)
+        self.log.complete(0.0, operation, kind, sent=sent, leader_epoch=0)
+
+    def poll(self, *records: tuple[str, int], process: str = "reader", epochs: tuple[int, ...] = ()) -> None:
+        operation = self.log.invoke(0.0, process, "poll")
+        known = epochs or (0,) * len(records)
+        polled = tuple(Polled("a-0", v, o, e) for (v, o), e in zip(records, known, strict=True))
+        self.log.complete(0.0, operation, "ok", polled=polled)
+
+    def change_last(self, **changes: Any) -> None:
+        self.log.events[-1] = replace(self.log.events[-1], **changes)
+
+
+def clean(script: Script) -> None:
+    script.send(("x", 0))
+    script.send(("y", 1), ("z", 2))
+    script.send(("lost", None), kind="fail")
+    script.poll(("x", 0), ("y", 1))
+    script.poll(("z", 2))
+    script.poll(("x", 0), process="late")
+
+
+def inconsistent_offsets(script: Script) -> None:
+    script.poll(("x", 0), process="one")
+    script.poll(("y", 0), process="two")
+
+
+def aborted_read(script: Script) -> None:
+    script.send(("x", None), kind="fail")
+    script.poll(("x", 0))
+
+
+def lost_write(script: Script) -> None:
+    script.send(("x", 0))
+    script.send(("y", 1))
+    script.poll(("y", 1))
+
+
+def unseen(script: Script) -> None:
+    script.send(("x", 0))
+
+
+def duplicate(script: Script) -> None:
+    script.send(("x", 0))
+    script.poll(("x", 0), process="one")
+    script.poll(("x", 1), process="two")
+
+
+def nonmonotonic_send(script: Script) -> None:
+    script.send(("x", 1))
+    script.send(("y", 0))
+    script.poll(("y", 0), ("x", 1))
+
+
+def int_nonmonotonic_send(script: Script) -> None:
+    script.send(("x", 1), ("y", 0))
+    script.poll(("y", 0), ("x", 1))
+
+
+def poll_skip(script: Script) -> None:
+    script.poll(("x", 0), ("y", 1), ("z", 2), process="whole")
+    script.poll(("x", 0))
+    script.poll(("z", 2))
+
+
+def int_poll_skip(script: Script) -> None:
+    script.poll(("x", 0), ("y", 1), ("z", 2), process="whole")
+    script.poll(("x", 0), ("z", 2))
+
+
+def nonmonotonic_poll(script: Script) -> None:
+    script.poll(("x", 0), ("y", 1))
+    script.poll(("x", 0))
+
+
+def int_nonmonotonic_poll(script: Script) -> None:
+    script.poll(("x", 0), ("y", 1), process="whole")
+    script.poll(("y", 1), ("x", 0))
+
+
+def offset_gap(script: Script) -> None:
+    script.poll(("x", 0), ("y", 2))
+
+
+def epoch_falls(script: Script) -> None:
+    script.poll(("x", 0), ("y", 1), epochs=(3, 2))
+
+
+def two_writers(script: Script) -> None:
+    script.send(("x", 0))
+    script.change_last(broker=1)
+    script.send(("y", 1))
+    script.change_last(broker=2)
+    script.poll(("x", 0), ("y", 1))
+
+
+def beyond_high_watermark(script: Script) -> None:
+    script.poll(("x", 0))
+    script.change_last(high_watermark=0)
+
+
+def mark_falls(script: Script) -> None:
+    script.poll(("x", 0))
+    script.change_last(high_watermark=9, leader_epoch=1)
+    script.poll(("y", 1))
+    script.change_last(high_watermark=8, leader_epoch=1)
+
+
+BAD: dict[str, tuple[Callable[[Script], None], frozenset[str]]] = {
+    "inconsistent-offsets": (inconsistent_offsets, frozenset()),
+    "aborted-read": (aborted_read, frozenset()),
+    "lost-write": (lost_write, frozenset({"unseen"})),
+    "unseen": (unseen, frozenset()),
+    "duplicate": (duplicate, frozenset()),
+    "nonmonotonic-send": (nonmonotonic_send, frozenset()),
+    "int-nonmonotonic-send": (int_nonmonotonic_send, frozenset()),
+    "poll-skip": (poll_skip, frozenset({"offset-gap"})),
+    "int-poll-skip": (int_poll_skip, frozenset({"offset-gap"})),
+    "nonmonotonic-poll": (nonmonotonic_poll, frozenset({"offset-gap"})),
+    "int-nonmonotonic-poll": (int_nonmonotonic_poll, frozenset({"offset-gap"})),
+    "offset-gap": (offset_gap, frozenset()),
+    "epoch-falls": (epoch_falls, frozenset()),
+    "two-writers": (two_writers, frozenset()),
+    "beyond-high-watermark": (beyond_high_watermark, frozenset()),
+    "mark-falls": (mark_falls, frozenset()),
+}
+"""Anomaly: a history of it, and what it cannot but show as well: a stricter check sees the same."""
+
+
+def test_clean_history_shows_nothing() -> None:
+    script = Script()
+    clean(script)
+    assert check_history(script.log.events, ORDERED) == []
+
+
+@pytest.mark.invariant("I12", "I17", "I21", "I22", "I23", "I25", "I26")
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_bad_history_shows_its_anomaly_and_no_other(name: str) -> None:
+    write, beside = BAD[name]
+    script = Script()
+    write(script)
+    assert {found.name for found in check_history(script.log.events, ORDERED)} == {name, *beside}
+
+
+def test_retention_explains_what_is_skipped_and_unseen() -> None:
+    script = Script()
+    script.send(("x", 0))
+    script.send(("y", 1))
+    script.poll(("y", 1))
+    promise = Promise(log_starts={"a-0": 1}, has_retention=True)
+    assert check_history(script.log.events, promise) == []
+
+
+def test_writes_of_unknown_outcome_may_appear_or_not() -> None:
+    script = Script()
+    script.send(("x", None), kind="info")
+    script.send(("y", None), kind="info")
+    script.poll(("y", 0))
+    assert check_history(script.log.events, ORDERED) == []
+
+
+def test_history_survives_its_file() -> None:
+    script = Script()
+    clean(script)
+    assert from_json_lines(to_json_lines(script.log.events)) == script.log.events
