@@ -7,6 +7,7 @@ import asyncio
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.znodes import TopicAssignment, topic_path
 from minibroker.simulation.gates import requests, responses
 from minibroker.simulation.swarm.gate_plots import GatePlots
 from minibroker.simulation.swarm.hand import name_of
@@ -17,8 +18,22 @@ class ForkPlots(GatePlots):
     """Each public method is one plot."""
 
     def _next_in_line(self, partition: TopicPartition, leader: int) -> int | None:
-        """Who is elected if the leader falls: the first of the ISR that lives."""
-        return next((b for b in self._members(partition) if b != leader), None)
+        """Who is elected if the leader falls: the first of the assignment that is in sync and lives."""
+        node = self.hand.zookeeper.tree.nodes.get(topic_path(partition.topic))
+        replicas = [] if node is None else TopicAssignment.decode(node.data).partitions[str(partition.partition)]
+        members = self._members(partition)
+        return next((b for b in replicas if b in members and b != leader), None)
+
+    async def _settle(self, partition: TopicPartition, seconds: float) -> bool:
+        """Nobody writes for a while, and all replicas come to the same end."""
+        hand = self.hand
+        hand.workload.quiet_until[partition] = hand.world.loop.elapsed + seconds
+
+        def is_settled() -> bool:
+            states = [r.state for b in hand.cluster.broker_ids if (r := hand.replica(b, partition)) is not None]
+            return len({(state.log_end_offset, state.high_watermark) for state in states}) == 1
+
+        return await hand.wait(is_settled, 1.0)
 
     async def _tail_for_some(self, partition: TopicPartition, leader: int, deaf: int) -> bool:
         """Records that all but one follower have."""
@@ -32,6 +47,11 @@ class ForkPlots(GatePlots):
     async def forked_tails(self) -> None:
         """A record of one epoch is on two replicas, the third leads without it and writes its own, then falls, too."""
         hand, partition = self.hand, self.hand.partition()
+        if self.random.random() < 0.7:  # so that one replica has nothing at all of the epoch that forks
+            await self._settle(partition, 4.0)
+            first, epoch = hand.leader(partition), self._epoch(partition)
+            if first is None or not self._end_leader(first, "bounce") or not await self._elected(partition, epoch):
+                return
         await self.whole(partition)
         leader, epoch = hand.leader(partition), self._epoch(partition)
         if leader is None:
@@ -45,6 +65,7 @@ class ForkPlots(GatePlots):
         if second is not None and await self._leave_tail(partition, second, 1):
             self._end_leader(second, "bounce")
             await self._elected(partition, epoch)
+        hand.workload.quiet_until.pop(partition, None)
 
     async def there_and_back(self) -> None:
         """A follower misses a whole reign: its leader has lost and regained its office, and other records stand."""
@@ -74,23 +95,25 @@ class ForkPlots(GatePlots):
         """A new leader's mark is older than what was acknowledged, and a replica that was away comes back to it."""
         hand, partition = self.hand, self.hand.partition()
         leader, epoch = hand.leader(partition), self._epoch(partition)
-        if leader is None:
+        if leader is None or not await self._settle(partition, 5.0):
             return
         away = self.random.choice(hand.others(leader))
-        pairs = hand.cut_off(away, hand.others(away), hand.options.lag_seconds * 1.5 + 1.5)
-        if not await hand.wait(lambda: away not in self._members(partition), hand.options.lag_seconds * 1.5 + 0.5):
+        pairs = hand.cut_off(away, hand.others(away), 4.0)
+        if not hand.bounce(away) or not await hand.wait(lambda: away not in self._members(partition), 1.0):
             return
-        await asyncio.sleep(0.1)
         before = hand.workload.acknowledged["burst"]
         hand.workload.burst(partition, 1, acks="all")
-        await hand.wait(lambda: hand.workload.acknowledged["burst"] > before, 0.3)
-        if self._end_leader(leader, "bounce") and await self._elected(partition, epoch):
-            hand.heal(pairs)
-            second = hand.leader(partition)
-            if second is None:
-                return
+        if not await hand.wait(lambda: hand.workload.acknowledged["burst"] > before, 0.3):
+            return
+        if not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
+            return
+        second, epoch = hand.leader(partition), self._epoch(partition)
+        if second is not None:
+            hand.note("holds fetched batches for", away)
             gate = hand.network.hold(name_of(second), name_of(away), responses(ApiKey.FETCH))
-            await hand.wait(lambda: away in self._members(partition), self.random.choice((0.1, 0.5)))
-            if self.random.random() < 0.6:
-                self._end_leader(second, "bounce")
+            hand.heal(pairs)
+            await hand.wait(lambda: away in self._members(partition), self.random.choice((0.2, 1.2)))
+            if self.random.random() < 0.6 and self._end_leader(second, "bounce"):
+                await self._elected(partition, epoch)
             gate.release()
+        hand.workload.quiet_until.pop(partition, None)

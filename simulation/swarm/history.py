@@ -3,12 +3,18 @@
 Owns: the record. Refuses to judge it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.records import ConsumerRecord
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.anomalies import Promise, check_history
+from minibroker.simulation.checks.events import EventLog, Polled, Sent
 from minibroker.simulation.checks.finding import Finding
 
 ERRORS_MAX = 50
+ERROR_CHARACTERS_MAX = 200
 
 
 class History:
@@ -26,6 +32,7 @@ class History:
         self.read: dict[tuple[TopicPartition, int], bytes] = {}
         self.findings: list[Finding] = []
         self.errors: dict[str, int] = {}
+        self.events = EventLog()
 
     def note_error(self, who: str, error: Exception) -> None:
         key = f"{who}: {type(error).__name__}"
@@ -36,3 +43,38 @@ class History:
         self.findings.append(
             Finding(invariant=invariant, text=text, at_seconds=self._now(), partition=partition, facts=facts)
         )
+
+    # ------------------------------------------------------------------------------------------------------- events
+    def sends(self, process: str, partition: TopicPartition, value: bytes) -> int:
+        """Returns what its completion has to name."""
+        return self.events.invoke(self._now(), process, "send", (Sent(str(partition), name_of(value)),))
+
+    def wrote(self, operation: int, offset: int | None, leader_epoch: int | None, is_promised: bool) -> None:
+        """The producer was told that it is written; without acks=all nothing is promised by that."""
+        sent = tuple(Sent(each.key, each.value, offset) for each in self.events.events[operation].sent)
+        kind: Literal["ok", "info"] = "ok" if is_promised else "info"
+        self.events.complete(self._now(), operation, kind, sent=sent, leader_epoch=leader_epoch)
+
+    def failed(self, operation: int, error: MinibrokerError) -> None:
+        kind: Literal["info", "fail"] = "info" if error.maybe_written else "fail"
+        self.events.complete(self._now(), operation, kind, error=f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX])
+
+    def polls(self, process: str, found: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        """A poll that brought something."""
+        polled = tuple(
+            Polled(str(partition), name_of(record.value or b""), record.offset, record.leader_epoch)
+            for partition in sorted(found)
+            for record in found[partition]
+        )
+        if polled:
+            operation = self.events.invoke(self._now(), process, "poll")
+            self.events.complete(self._now(), operation, "ok", polled=polled)
+
+    def judge_events(self, promise: Promise) -> None:
+        """The anomalies of what clients did and saw."""
+        self.findings += [found.as_finding() for found in check_history(self.events.events, promise)]
+
+
+def name_of(value: bytes) -> str:
+    """Values are unique by their beginning; the rest is filling."""
+    return value.rstrip(b".").decode()

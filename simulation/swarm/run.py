@@ -29,7 +29,7 @@ BROKERS = 3
 SAMPLE_SECONDS = 0.05
 SECONDS_MAX = 400
 HURRY_SECONDS_MAX = 20
-LINES_PER_SECOND_MAX = 100
+LINES_PER_SECOND_MAX = 300
 
 
 async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
