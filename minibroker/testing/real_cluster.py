@@ -18,7 +18,7 @@ from minibroker.client.doors import doors
 from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
 from minibroker.network_gates import LOOPBACK, NetworkGates, broker_name
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ReplicaStateDescription
+from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.runtime.ports import Runtime
 from minibroker.testing.tested_cluster import CLIENTS, SETTINGS, Party, TestedCluster, parties
 
@@ -76,18 +76,26 @@ class RealTestedCluster(TestedCluster):
     def _poll_seconds(self) -> float:
         return POLL_SECONDS
 
-    async def _replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:
-        """What every broker that answers says of its own replicas: metadata of a broker that is cut off is old."""
+    async def _answers(self) -> list[DescribeReplicaStateResponse]:
+        """Of every broker that runs, answers and is not fenced: metadata of one that is cut off would be old."""
         running = [self.local.server(b) for b in self.broker_ids if self.local.process_state(b) == "running"]
-        found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
         async with Asker(CLIENT_ID) as asker:
-            for answer in await asker.replica_states(running, timeout_s=ASK_SECONDS):
-                if isinstance(answer, NoAnswer) or answer.fenced:
-                    continue
-                for topic in answer.topics:
-                    for replica in topic.partitions:
-                        found.setdefault(TopicPartition(topic.topic, replica.partition), {})[answer.broker_id] = replica
+            answers = await asker.replica_states(running, timeout_s=ASK_SECONDS)
+        return [each for each in answers if not isinstance(each, NoAnswer) and not each.fenced]
+
+    async def _replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:
+        """What each says of its own replicas."""
+        found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
+        for answer in await self._answers():
+            for topic in answer.topics:
+                for replica in topic.partitions:
+                    found.setdefault(TopicPartition(topic.topic, replica.partition), {})[answer.broker_id] = replica
         return dict(sorted(found.items()))
+
+    async def controller(self) -> int | None:
+        told = [(each.controller_epoch, each.controller_id) for each in await self._answers()]
+        found = max(told, default=(-1, -1))[1]
+        return found if found >= 0 and self.is_running(found) else None
 
     async def leader(self, topic: str, partition: int = 0) -> int | None:
         replicas = (await self._replicas()).get(TopicPartition(topic, partition), {})

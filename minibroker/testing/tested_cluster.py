@@ -91,6 +91,10 @@ class TestedCluster(ABC):
         """The broker that leads; None while there is none."""
 
     @abstractmethod
+    async def controller(self) -> int | None:
+        """The broker that holds elections and approves changes of the ISR; None while there is none."""
+
+    @abstractmethod
     async def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
         """The ISR as the cluster knows it, sorted; empty while there is no leader."""
 
