@@ -1,6 +1,6 @@
 """What counts for the high watermark, who may join the in-sync set, and what becomes of a proposal (B05, B16 to B20)."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 HIGH_WATERMARK = "broker.replication.high_watermark"
 ISR = "broker.replication.isr"
@@ -69,6 +69,7 @@ MUTANTS = (
                 "        extra = tuple(b for b in self.pending_isr",
             ),
         ),
+        schedule=Schedule("high_watermark:shrink_is_not_confirmed"),
     ),
     Mutant(
         name="B18b",
@@ -89,6 +90,7 @@ MUTANTS = (
                 "        else:\n            continue\n",
             ),
         ),
+        schedule=Schedule("high_watermark:joiner_is_not_counted"),
     ),
     Mutant(
         name="B19",
@@ -107,20 +109,6 @@ MUTANTS = (
     ),
     Mutant(
         name="B20a",
-        title="an answer with the version that one has is called stale",
-        origin="KAFKA-12751",
-        rule="an equal version is an answer, too: nothing had to change",
-        breaks=("I36",),
-        edits=(
-            Edit(
-                ISR,
-                "        if mine and event.partition_epoch >= state.partition_epoch:",
-                "        if mine and event.partition_epoch > state.partition_epoch:",
-            ),
-        ),
-    ),
-    Mutant(
-        name="B20b",
         title="the slot is freed after the proposal was repeated",
         origin="KAFKA-14010",
         rule="first the slot is free, then the proposal is sent again",
@@ -137,6 +125,17 @@ MUTANTS = (
             ),
             Edit(
                 ISR,
+                "    state.proposal_in_flight = None\n"
+                "    pending = state.pending_isr\n"
+                "    if pending is not None and pending.proposal_id == event.proposal_id and state.is_leader:\n"
+                "        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)\n",
+                "    pending = state.pending_isr\n"
+                "    if pending is not None and pending.proposal_id == event.proposal_id and state.is_leader:\n"
+                "        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)\n"
+                "    state.proposal_in_flight = None\n",
+            ),
+            Edit(
+                ISR,
                 "    elif event.error_code not in OUTCOME_UNKNOWN:\n"
                 "        _send(state, effects, after_ms=PROPOSAL_RETRY_MS)\n",
                 "    elif event.error_code not in OUTCOME_UNKNOWN:\n"
@@ -146,7 +145,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="B20c",
+        name="B20b",
         title="nobody recomputes the mark when a shrink is confirmed",
         origin="KAFKA-13091",
         rule="a confirmed set moves the mark, also without traffic",
@@ -164,7 +163,14 @@ MUTANTS = (
                 "        advance_high_watermark(state, event.now_ms, effects)\n",
                 "        maybe_expand(state, event.now_ms, effects)\n",
             ),
+            Edit(
+                "broker.replication.replica",
+                "    maybe_expand(state, event.now_ms, effects)\n"
+                "    advance_high_watermark(state, event.now_ms, effects)\n",
+                "    maybe_expand(state, event.now_ms, effects)\n",
+            ),
         ),
+        schedule=Schedule("high_watermark:shrink_without_traffic"),
     ),
 )
 

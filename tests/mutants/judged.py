@@ -184,6 +184,7 @@ def run_schedule(script: Script) -> tuple[list[Finding], float]:
 
 async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
     truth = Truth(cluster, options.topics)
+    truth.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with listening(ReplicaJudge(cluster, truth, options.flushes)):
         await _direct_judged(script, cluster, options, findings, truth)
 
@@ -192,6 +193,7 @@ async def _direct_judged(
     script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding], truth: Truth
 ) -> None:
     history = History(lambda: cluster.world.loop.elapsed)
+    cluster.world.network.count_frames(match=lambda _: False)  # from now on each response is known by its request
     cluster.start_all()
     await cluster.until_ready()
     directed = Directed(cluster, options, history, truth)

@@ -1,6 +1,6 @@
 """Where a follower cuts its log, and which answers of which leader epoch count: B01 to B03, B06 to B09, B13, B15."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 FOLLOWER = "broker.replication.follower"
 LEADER = "broker.replication.leader"
@@ -33,6 +33,7 @@ MUTANTS = (
                 "    _align(state, effects)\n",
             ),
         ),
+        schedule=Schedule("truncation:second_leader_falls_at_once"),
     ),
     Mutant(
         name="B02",
@@ -147,6 +148,7 @@ MUTANTS = (
                 "        return\n",
             ),
         ),
+        schedule=Schedule("truncation:refusal_of_an_older_epoch"),
     ),
     Mutant(
         name="B09",
@@ -163,6 +165,7 @@ MUTANTS = (
                 "    is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))\n",
             ),
         ),
+        schedule=Schedule("truncation:reigns_without_a_record"),
     ),
     Mutant(
         name="B13",

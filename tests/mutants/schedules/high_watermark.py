@@ -1,0 +1,85 @@
+"""Orders of events around the high watermark and proposals that are not settled."""
+
+import asyncio
+
+from minibroker.protocol.messages import ApiKey
+from minibroker.simulation.gates import requests, responses
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import apart, convict, host
+
+FOUR = {TOPIC: (1, 4, 1)}
+LONG_LAG = {"replica.lag.time.max.ms": "10000"}
+ANSWER_SECONDS_MAX = 12.0
+
+
+@on_stage(Stage(brokers=4, topics=FOUR))
+async def joins_below_the_start(directed: Directed) -> None:
+    """KAFKA-7128: a new leader's mark lags; a replica outside the ISR stands at that mark, and below the start of the
+    reign."""
+    first, second, third, fourth = directed.replica(directed.leader).state.assignment
+    network = directed.world.network
+    await directed.produce("known to all")
+    await asyncio.sleep(1)
+    network.partition(host(first), host(fourth))
+    marks = network.hold(host(first), host(second), responses(ApiKey.FETCH))
+    sending = directed.produce_soon("acknowledged without the fourth")
+    await marks.caught()
+    marks.let_one_pass()  # the record; the mark that covers it comes later
+    await sending
+    network.hold(host(third), host(second), requests(ApiKey.FETCH))  # so that the mark stays where it is
+    directed.cluster.kill(first)
+    network.hold(host(second), host(fourth), responses(ApiKey.FETCH))  # it reports its end, and learns nothing
+    await directed.until_leader(second)
+    await asyncio.sleep(1)
+
+
+@on_stage(Stage(settings=LONG_LAG))
+async def joiner_is_not_counted(directed: Directed) -> None:
+    """KIP-497: a replica has joined, the leader has not heard of it, and the replica hears nothing of a new record."""
+    leader, controller, third = await apart(directed)
+    network = directed.world.network
+    directed.cluster.kill(third)
+    await directed.until_isr(leader, controller)
+    answers = network.hold(host(controller), host(leader), responses(ApiKey.ALTER_PARTITION))
+    directed.cluster.start(third)
+    await answers.caught()
+    network.hold(host(leader), host(third), responses(ApiKey.FETCH))
+    await asyncio.wait([directed.produce_soon("only two have it")], timeout=1.0)
+
+
+@on_stage(Stage())
+async def shrink_is_not_confirmed(directed: Directed) -> None:
+    """KIP-497: the leader asks to drop a laggard; the controller does not hear it."""
+    leader, controller, third = await apart(directed)
+    network = directed.world.network
+    proposals = network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
+    network.partition(host(leader), host(third))
+    sending = directed.produce_soon("two have it")
+    await proposals.caught()
+    await asyncio.wait([sending], timeout=2.0)
+
+
+@on_stage(Stage())
+async def proposal_is_repeated(directed: Directed) -> None:
+    """KAFKA-14010: the answer to a proposal is lost, and the proposal has to be sent again."""
+    leader, controller, third = await apart(directed)
+    directed.world.network.lose_replies(host(leader), host(controller), ApiKey.ALTER_PARTITION, times=2)
+    directed.world.network.cut(host(leader), host(third))
+    await asyncio.wait([directed.produce_soon("two have it")], timeout=4.0)
+    directed.world.network.heal(host(leader), host(third))
+
+
+@on_stage(Stage(settings=LONG_LAG))
+async def shrink_without_traffic(directed: Directed) -> None:
+    """KAFKA-13091: whoever the record waited for is gone, and nothing else happens."""
+    leader = directed.leader
+    one, other = directed.followers()
+    for follower in (one, other):
+        directed.world.network.cut(host(leader), host(follower))
+    sending = directed.produce_soon("waits for the dead")
+    await asyncio.sleep(0.3)
+    directed.cluster.kill(one)
+    directed.cluster.kill(other)
+    done, _ = await asyncio.wait([sending], timeout=ANSWER_SECONDS_MAX)
+    if not done:
+        convict(directed, "I37", f"alone in the ISR, the leader acknowledges nothing for {ANSWER_SECONDS_MAX} s")
