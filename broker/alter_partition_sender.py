@@ -90,13 +90,13 @@ class AlterPartitionSender:
                     keys = list(self._waiting)[:PROPOSALS_PER_REQUEST_MAX]
                     await self._send([self._waiting.pop(key) for key in keys])
         finally:
-            if self._connection is not None:
-                self._connection.abort()
+            self._hang_up()
 
     async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
         try:
             response = await self._ask(_request(self._broker_id, self._broker_epoch(), proposals))
         except (NetworkError, RpcError) as error:
+            self._hang_up()  # also when only the answer did not come: TCP may take minutes to find out why
             self._tell_now_and_then(f"got no answer: {error}")
             self._lost(proposals)
             return
@@ -114,13 +114,17 @@ class AlterPartitionSender:
             self._silence_told_ms = now_ms
             log.info("AlterPartition %s", what)
 
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
     async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         address = self._controller_address()
         if address is None:
             raise NetworkError("no controller is known")
         if self._connection is None or self._connection.closed or self._connected_to != address:
-            if self._connection is not None:
-                self._connection.abort()
+            self._hang_up()
             self._connection = await connect(
                 self._network,
                 address[1],

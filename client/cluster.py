@@ -35,7 +35,7 @@ from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
 from minibroker.runtime.ports import Runtime
-from minibroker.runtime.rpc import RpcConnection, RpcError
+from minibroker.runtime.rpc import RequestTimedOut, RpcConnection, RpcError
 
 R = TypeVar("R", bound=Response)
 
@@ -282,6 +282,8 @@ class Cluster:
         try:
             reply = await connection.request(body, timeout_ms)
         except RpcError as error:
+            if isinstance(error, RequestTimedOut) and timeout_ms >= self.settings.request_timeout_ms:
+                connection.abort()  # TCP may take minutes to find out that nobody is there; a new one is made soon
             self.request_refresh()
             raise BrokerUnreachable(f"broker {broker_id}: {error}", broker_id, in_doubt=True) from error
         return expect(reply, answer, Where(broker_id=broker_id))

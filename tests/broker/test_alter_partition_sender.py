@@ -1,0 +1,39 @@
+"""Proposals find their way to the controller, whatever becomes of a connection."""
+
+from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.znodes import CONTROLLER, ControllerNode
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.gates import requests
+from tests.broker.requests import TOPIC, Asked, in_cluster
+
+GIVEN_UP_WITHIN_SECONDS = 5
+"""Half of replica.lag.time.max.ms below, and some attempts."""
+
+
+async def _proposal_on_a_dead_connection(asked: Asked) -> None:
+    cluster = asked.cluster
+    node = cluster.world.zookeeper.tree.nodes[CONTROLLER]
+    controller = ControllerNode.decode(node.data).brokerid
+    if asked.leader == controller:
+        cluster.kill(controller)
+        await cluster.until(lambda: cluster.leader(TOPIC) not in (None, controller), what="another leader")
+        cluster.start(controller)
+        await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == 3, what="a full ISR")
+        node = cluster.world.zookeeper.tree.nodes[CONTROLLER]
+        controller = ControllerNode.decode(node.data).brokerid
+    third = next(b for b in asked.followers if b != controller)
+    leader = asked.leader
+    cluster.kill(third)
+    await cluster.until(lambda: third not in cluster.in_sync_replicas(TOPIC), what="an ISR of two")
+    wish = requests(ApiKey.ALTER_PARTITION)
+    stuck = cluster.world.network.hold(f"broker-{leader}", f"broker-{controller}", wish, times=1)
+    cluster.start(third)
+    await stuck.caught()
+    await cluster.until(
+        lambda: third in cluster.in_sync_replicas(TOPIC), GIVEN_UP_WITHIN_SECONDS, "a proposal over another connection"
+    )
+
+
+def test_a_proposal_that_is_not_answered_is_repeated_over_another_connection() -> None:
+    """TCP may take a quarter of an hour to find out that nobody is there."""
+    in_cluster(_proposal_on_a_dead_connection, settings={"replica.lag.time.max.ms": "2000"})
