@@ -1,6 +1,6 @@
 """Hazards that were derived from reading, and the rules in which this broker is stricter than Kafka."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 DERIVED = (
     Mutant(
@@ -90,6 +90,7 @@ DERIVED = (
                 "_change(state, partition, before, eligible[0], [eligible[0], *members], why, is_unclean=True)",
             ),
         ),
+        schedule=Schedule("strict:unclean_election_without_loss"),
     ),
     Mutant(
         name="H6a",
@@ -105,6 +106,7 @@ DERIVED = (
                 "        return _change(state, partition, before, leader, kept, reason)\n",
             ),
         ),
+        schedule=Schedule("strict:leader_dies_among_living_members"),
     ),
     Mutant(
         name="H6b",
@@ -120,6 +122,7 @@ DERIVED = (
                 "        return _change(state, partition, before, leader, kept, reason)\n",
             ),
         ),
+        schedule=Schedule("strict:leader_dies_among_living_members"),
     ),
 )
 
@@ -181,6 +184,7 @@ STRICTER = (
                 "                self._session_deadline = max(self._session_deadline, now + self._granted_ms / 1000)\n",
             ),
         ),
+        schedule=Schedule("strict:zookeeper_answers_late_and_goes_silent"),
     ),
     Mutant(
         name="H11b",
@@ -195,6 +199,7 @@ STRICTER = (
                 "                self._session_deadline = max(self._session_deadline, sent_at + self._timeout_ms / 1000)\n",
             ),
         ),
+        schedule=Schedule("strict:zookeeper_grants_a_shorter_session"),
     ),
     Mutant(
         name="H12",
@@ -218,6 +223,7 @@ STRICTER = (
                 "            queue.next_sequence = batch.base_sequence\n",
             ),
         ),
+        schedule=Schedule("strict:record_expires_while_its_answer_is_held_back"),
     ),
     Mutant(
         name="H14",
@@ -269,6 +275,7 @@ STRICTER = (
                 "",
             ),
         ),
+        schedule=Schedule("strict:controller_hears_a_proposal_and_never_answers"),
     ),
     Mutant(
         name="H16",
@@ -285,6 +292,7 @@ STRICTER = (
                 "    pass\n",
             ),
         ),
+        schedule=Schedule("strict:leader_is_stopped_under_load"),
     ),
 )
 

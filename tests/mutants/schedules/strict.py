@@ -1,0 +1,146 @@
+"""Orders of events for derived hazards and stricter rules: elections and their sets, deadlines, sequences, stalls."""
+
+import asyncio
+
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.messages import ApiKey
+from minibroker.simulation.gates import requests, responses
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import apart, convict, host, members
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+# ----------------------------------------------------------------------------------------------------------- elections
+@on_stage(Stage(settings=UNCLEAN))
+async def unclean_election_without_loss(directed: Directed) -> None:
+    """The only member of the ISR dies; who takes over was out of it, though it happens to hold everything."""
+    leader, followers = directed.leader, directed.followers()
+    await directed.produce("everywhere")
+    await asyncio.sleep(1.0)
+    for follower in followers:
+        directed.cluster.kill(follower)
+    await directed.until_isr(leader)
+    directed.cluster.kill(leader)
+    for follower in followers:
+        directed.cluster.start(follower)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) in followers, "an unclean leader")
+    await asyncio.sleep(1.0)
+
+
+@on_stage(Stage())
+async def leader_dies_among_living_members(directed: Directed) -> None:
+    """Replication rules 9.4: what the ISR is in the moment of a clean election."""
+    leader, _, _ = await apart(directed)
+    living = tuple(directed.followers())
+    await directed.produce("everywhere")
+    seen: list[tuple[int, ...]] = []
+    directed.truth.listeners.append(lambda partition: seen.append(members(directed)))
+    directed.cluster.kill(leader)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) in living, "another leader")
+    if leader in seen[0]:
+        convict(directed, "I34", f"the ISR after the election is {seen[0]}, broker {leader} is dead")
+    if not set(living) <= set(seen[0]):
+        convict(directed, "I6", f"the ISR after the election is {seen[0]}, {living} live and were in sync")
+
+
+# ------------------------------------------------------------------------------------------------------------ deadlines
+async def _cut_from_zookeeper(directed: Directed, victim: int) -> None:
+    """The broker's session ends at ZooKeeper; in that moment it must count itself as fenced."""
+    zookeeper, broker = directed.world.zookeeper, directed.cluster.brokers[victim]
+    await directed.until(lambda: not zookeeper.sessions_of(host(victim)), "the end of its session", 60)
+    if not broker.registration.is_fenced():
+        convict(directed, "hardening 8", f"ZooKeeper ended broker {victim}'s session, and it does not count as fenced")
+
+
+@on_stage(Stage())
+async def zookeeper_answers_late_and_goes_silent(directed: Directed) -> None:
+    """Hardening 8: the answers take most of a session; the last that arrives proves little."""
+    leader, _, _ = await apart(directed)
+    await directed.produce("everywhere")
+    zookeeper = directed.world.zookeeper
+    zookeeper.slow_hosts[host(leader)] = 0.9
+    await asyncio.sleep(5.0)
+    zookeeper.hold(host(leader))  # nothing more is heard of it, but what was answered still arrives
+    await asyncio.sleep(1.0)
+    zookeeper.cut(host(leader))
+    await _cut_from_zookeeper(directed, leader)
+
+
+@on_stage(Stage(settings={"zookeeper.session.timeout.ms": "60000"}))
+async def zookeeper_grants_a_shorter_session(directed: Directed) -> None:
+    """Hardening 8: ZooKeeper's ticks bound the session to ten seconds; a minute was asked for."""
+    leader, _, _ = await apart(directed)
+    await directed.produce("everywhere")
+    await asyncio.sleep(5.0)
+    directed.world.zookeeper.cut(host(leader))
+    await _cut_from_zookeeper(directed, leader)
+
+
+# ------------------------------------------------------------------------------------------------------------ sequences
+@on_stage(Stage())
+async def record_expires_while_its_answer_is_held_back(directed: Directed) -> None:
+    """Hardening 12: the first record was written and its answer lost; the producer gave up and sends another."""
+    leader = directed.leader
+    network = directed.world.network
+    async with Producer(
+        bootstrap_servers=directed.cluster.bootstrap_servers,
+        acks="all",
+        delivery_timeout_ms=2_000,
+        request_timeout_ms=1_000,
+        runtime=directed.cluster.client_runtime(),
+    ) as producer:
+        await producer.send_and_wait(TOPIC, b"acquainted", partition=0)
+        answer = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
+        asyncio.get_running_loop().call_later(0.5, network.partition, host(leader), "client")
+        try:
+            await producer.send_and_wait(TOPIC, b"given up", partition=0)
+            raise AssertionError("the answer was held back, and came")
+        except MinibrokerError:
+            pass
+        answer.release()
+        network.heal_all()
+        value = b"the next one"
+        found = await producer.send_and_wait(TOPIC, value, partition=0)
+        assert found.offset is not None
+        directed.history.acked[FIRST, found.offset] = value
+
+
+# --------------------------------------------------------------------------------------------------------------- stalls
+@on_stage(Stage(settings={"zookeeper.session.timeout.ms": "10000"}))
+async def leader_is_stopped_under_load(directed: Directed) -> None:
+    """Hardening 7: SIGSTOP for longer than the lag limit while followers are always some records behind."""
+    leader, links = directed.leader, directed.world.network.slow_links
+    for follower in directed.followers():
+        links[host(leader), host(follower)] = links[host(follower), host(leader)] = 0.1
+    await asyncio.sleep(1.0)
+    changes, sends = directed.truth.isr_changes, []
+    for number in range(1_600):
+        sends.append(directed.produce_soon(f"{number}", acks=1))
+        await asyncio.sleep(0.01)
+        if number % 400 == 399:
+            directed.world.pause(host(leader))
+            await asyncio.sleep(2.0 + number / 1_000)
+            directed.world.resume(host(leader))
+    await asyncio.gather(*sends)
+    if directed.truth.isr_changes != changes:
+        convict(
+            directed, "I36", f"the ISR changed {directed.truth.isr_changes - changes} times while all followers ran"
+        )
+
+
+@on_stage(Stage())
+async def controller_hears_a_proposal_and_never_answers(directed: Directed) -> None:
+    """Hardening 6: a proposal is held up on a connection that lives on, and the controller is as well as ever."""
+    leader, controller, third = await apart(directed)
+    await directed.produce("everywhere")
+    directed.cluster.kill(third)
+    await directed.until_isr(leader, controller)
+    wish = requests(ApiKey.ALTER_PARTITION)
+    stuck = directed.world.network.hold(host(leader), host(controller), wish, times=1)
+    directed.cluster.start(third)
+    await stuck.caught()
+    await asyncio.sleep(5.0)
+    if third not in members(directed):
+        convict(directed, "I36", f"broker {third} is not in the ISR: one proposal was never answered, and none follows")
