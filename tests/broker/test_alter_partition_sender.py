@@ -2,7 +2,6 @@
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
-from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.gates import requests
 from tests.broker.requests import TOPIC, Asked, in_cluster
 
