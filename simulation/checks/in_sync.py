@@ -1,7 +1,8 @@
 """Judges who is called in sync: proposals of leaders, what ZooKeeper makes of them, and whether lag was real.
 
-Owns: its own measure of each follower's lag, from the fetches that arrive, and the proposals under way. Judges I8, I31,
-I34, I37 and hardening rules 4 and 7 (a leader's own stall is not its followers' lag). Refuses to judge logs.
+Owns: its own measure of each follower's lag and end, from the fetches that arrive, and the proposals under way. Judges
+I5, I6, I8, I31, I34, I37 and hardening rules 4 and 7 (a leader's own stall is not its followers' lag). Refuses to
+judge logs.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,9 @@ class Reign(Struct):
 
     leader_epoch: int
     followers: dict[int, Follower]
+    start: int
+    """The leader's log end when it took office."""
+    mark: int
     outstanding: int | None = None
     """The proposal that was sent and not answered."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
@@ -101,16 +105,40 @@ class InSyncJudge:
         if reign is None or reign.leader_epoch != state.leader_epoch:
             reign = self._reigns[writer, partition] = self._new_reign(state)
         handler(self, Seen(writer, partition, reign, state, refused), event)
+        if state.high_watermark > reign.mark:
+            reign.mark = state.high_watermark
+            self._check_mark(writer, partition, reign, state)
+
+    def _check_mark(self, writer: Writer, partition: TopicPartition, reign: Reign, state: ReplicaState) -> None:
+        """I5: the mark covers only what each member has reported in this reign (Kip320 rule 3)."""
+        for broker_id in state.in_sync_replicas:
+            if broker_id == writer.broker_id:
+                continue
+            follower = reign.followers.get(broker_id)
+            reported = None if follower is None else follower.end
+            if reported is None or reported < reign.mark:
+                facts = (
+                    f"broker {broker_id} of the ISR reported {reported} in epoch {reign.leader_epoch}",
+                    f"the mark of {writer} rose to {reign.mark}",
+                )
+                self._truth.find("I5", "the mark counts what nobody reported in this reign", partition, *facts)
 
     def _new_reign(self, state: ReplicaState) -> Reign:
         assert state.leader_epoch is not None
         now = self._loop.time()
-        return Reign(state.leader_epoch, {b: Follower(now, now) for b in state.assignment})
+        followers = {b: Follower(now, now) for b in state.assignment}
+        return Reign(state.leader_epoch, followers, start=state.log_end_offset, mark=state.high_watermark)
 
     def _on_fetched(self, seen: Seen, event: ev.FollowerFetched) -> None:
         follower = seen.reign.followers.get(event.replica_id)
         if seen.refused or follower is None:
             return
+        if event.current_leader_epoch != seen.reign.leader_epoch:
+            facts = (
+                f"broker {event.replica_id} fetched in epoch {event.current_leader_epoch}",
+                f"{seen.writer} leads epoch {seen.reign.leader_epoch}",
+            )
+            self._truth.find("I5", "a fetch of another reign was counted", seen.partition, *facts)
         now, end = self._loop.time(), seen.state.log_end_offset
         if event.fetch_offset >= end:
             follower.caught_up_at = now
@@ -165,6 +193,22 @@ class InSyncJudge:
             known.append(entry)
             if proposal.kind is IsrKind.SHRINK:
                 self._check_shrink(writer, partition, reign, state, members)
+            else:
+                self._check_expansion(writer, partition, reign, members - set(state.in_sync_replicas))
+
+    def _check_expansion(
+        self, writer: Writer, partition: TopicPartition, reign: Reign, joiners: frozenset[int]
+    ) -> None:
+        """I6: a joiner has reported, in this reign, all up to the mark and to the reign's start (KAFKA-7128)."""
+        floor = max(reign.mark, reign.start)
+        for broker_id in sorted(joiners):
+            follower = reign.followers.get(broker_id)
+            if follower is None or follower.end is None or follower.end < floor:
+                facts = (
+                    f"broker {broker_id} reported {None if follower is None else follower.end}",
+                    f"the mark is {reign.mark}, the reign of {writer} began at {reign.start}",
+                )
+                self._truth.find("I6", "a replica is to join that lacks what counts", partition, *facts)
 
     def _check_shrink(
         self, writer: Writer, partition: TopicPartition, reign: Reign, state: ReplicaState, members: frozenset[int]
