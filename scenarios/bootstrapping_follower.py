@@ -50,5 +50,17 @@ STORY = Story(
     name="bootstrapping-follower",
     title="A replica that starts from nothing",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2, settings=SETTINGS), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="C's disk is replaced by an empty one.",
+        rule=(
+            "A replica without an epoch has nothing to align, and fetches from offset 0, or from the leader's log "
+            "start if that is later. It joins the ISR when it has reached the HW and the start of the leader's "
+            "epoch."
+        ),
+        source="[section 4](../REPLICATION.md#4-follower-fetch) and [section 6](../REPLICATION.md#6-isr-changes).",
+        limits=(
+            "The replication factor of an existing topic cannot be raised in this version: a new replica is one "
+            "whose disk is new."
+        ),
+    ),
 )

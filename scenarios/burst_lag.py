@@ -63,5 +63,17 @@ STORY = Story(
         ),
         Act(name="time", title="replica.lag.time.max.ms", cast=CAST, play=play),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "Bursts of twenty records reach followers that are 200 ms away. First the rule of before 0.9 judges "
+            "them, then today's."
+        ),
+        rule="replica.lag.time.max.ms measures time, not messages.",
+        source="KAFKA-1546, KIP-16; [section 2](../REPLICATION.md#2-replica-state-and-the-high-watermark).",
+        old_texts=(
+            "replica.lag.max.messages is gone since Kafka 0.9, and still in many texts. Its default was 4000; "
+            "here it is 10, for bursts of 20. The broker has no switch for it: the first act replaces the rule "
+            "while it plays."
+        ),
+    ),
 )

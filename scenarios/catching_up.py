@@ -52,5 +52,19 @@ STORY = Story(
     name="catching-up",
     title="A follower that is caught up and not yet admitted",
     acts=(Act(cast=Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"}), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "B was out of the ISR and is caught up again. The controller has not admitted it yet, and a new "
+            "record comes."
+        ),
+        rule=(
+            "A replica may join with LEO >= HW and LEO >= the start of the leader's epoch. While it may, the HW "
+            "counts it: else it might join with a committed record missing."
+        ),
+        source="KAFKA-7128, KIP-497, KIP-966; [section 6](../REPLICATION.md#6-isr-changes); invariants I4 and I6.",
+        old_texts=(
+            "Texts say that a follower joins when it has caught up with the HW. In a new epoch the leader's HW "
+            "may itself be behind, so the start of the epoch is the second condition."
+        ),
+    ),
 )

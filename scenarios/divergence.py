@@ -112,5 +112,26 @@ STORY = Story(
         Act(name="power", title="B leads after it lost its unsynced tail", cast=POWER, play=play_power),
     ),
     rules=BOTH_RULES,
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "A holds m0 and m1, B only m0, and B leads: by an unclean election, or because the power failed for "
+            "all brokers at once and B had not synced m1. B puts m2 at offset 1. A returns with HW 2."
+        ),
+        rule=(
+            "The HW says up to where a record was committed under some leader, not under which. Only the pair of "
+            "offset and epoch names a record: same pair, same bytes, and the same log below it (log matching)."
+        ),
+        source="KIP-101 (scenario 2); [section 4](../REPLICATION.md#4-follower-fetch); invariants I16 and I20.",
+        old_texts=(
+            "Texts show this as a fault of replication alone. It needs more: an acknowledgement that does not "
+            "wait for the ISR, or a lost unsynced tail. m1 is lost under both rules, because it was acknowledged "
+            "to a producer with acks=1. With min.insync.replicas=2 and acks=all, m1 of act 'unclean' would have "
+            "been refused before it was written; a sync before the acknowledgement (`flush.messages=1`) keeps the "
+            "m1 of act 'power'."
+        ),
+        limits=(
+            "Simulated power loss keeps what was synced, and the story decides what the kernel had written back "
+            "by then."
+        ),
+    ),
 )

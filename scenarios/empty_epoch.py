@@ -57,5 +57,23 @@ STORY = Story(
     name="empty-epoch",
     title="An epoch without a record has an entry, too",
     acts=(Act(cast=Cast(brokers="ABCD", replicas="ABC", controller="D"), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "Two elections follow each other without a record between. The old leader returns with a tail that "
+            "nobody else has."
+        ),
+        rule=(
+            "A broker enters (epoch, LEO) into its epoch file when it becomes leader, before it serves anybody. "
+            "Followers learn an epoch from its first record."
+        ),
+        source="KAFKA-7415; [section 8](../REPLICATION.md#8-epoch-history).",
+        old_texts=(
+            "Texts, and Kafka before 2.0.1, write the entry with the first append. Then an epoch without a record "
+            "has no beginning, and the old leader is told a wrong end of its own."
+        ),
+        limits=(
+            "When A or B is started again, an entry of its own that no record stands behind is dropped: its log "
+            "ends where the entry begins."
+        ),
+    ),
 )

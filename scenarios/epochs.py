@@ -67,5 +67,20 @@ STORY = Story(
     title="The leader epoch tells where two histories part",
     acts=(Act(cast=CAST, play=play, live=True),),
     rules=BOTH_RULES,
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "The leader of epoch 0 writes 200 records, its follower gets 50 of them, and leads from there on in "
+            "epoch 1. The old leader returns."
+        ),
+        rule=(
+            "OffsetForLeaderEpoch(e) is answered with the largest epoch not above e that the leader knows, and "
+            "where that ended: the start of the next one, or the log's end. The asker cuts there."
+        ),
+        source="KIP-101, KIP-279; [section 8](../REPLICATION.md#8-epoch-history).",
+        old_texts=(
+            "Some texts say that the answer is 'the LEO, or the start of epoch e + 1'. Epochs have gaps, so it is "
+            "the start of the next epoch that the leader knows of; and the answer names the epoch that it speaks "
+            "of."
+        ),
+    ),
 )

@@ -94,5 +94,24 @@ STORY = Story(
             patched="a follower takes the offset of the answer and ignores the epoch, as before KIP-279.",
         ),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "A leads, then B, then A again, and each writes one record that nobody copies in time. B's log ends "
+            "with an epoch that A has never heard of."
+        ),
+        rule=(
+            "The answer to OffsetForLeaderEpoch carries the epoch. If it is a lower one than asked for, the "
+            "follower cuts to the end of what it has of that epoch, and asks again if need be: it steps back one "
+            "epoch at a time."
+        ),
+        source="KIP-279 (KAFKA-6361); [section 4](../REPLICATION.md#4-follower-fetch).",
+        old_texts=(
+            "KIP-101 answered with a bare offset. The second act plays that rule: ends and marks agree, and one "
+            "record does not."
+        ),
+        limits=(
+            "The second act also switches off the check that fetches carry since KIP-595 (the epoch of the last "
+            "record): it would find the wrong tail later."
+        ),
+    ),
 )

@@ -108,5 +108,26 @@ STORY = Story(
             play=play_lost,
         ),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "All followers stand still, the ISR shrinks to the leader, and the leader's power fails before its "
+            "kernel has written anything to the disk."
+        ),
+        rule=(
+            "Before the ISR falls below min.insync.replicas, the leader syncs its log, and while it is below, the "
+            "HW stands still. Both depend on min.insync.replicas: 1 says that one copy is enough, synced or not."
+        ),
+        source=(
+            "KIP-966; [stricter than "
+            "Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), rule 4."
+        ),
+        old_texts=(
+            "Kafka with ZooKeeper has neither: texts that say 'acks=all and three replicas lose nothing' leave "
+            "out this case."
+        ),
+        limits=(
+            "What remains: the last replica's disk may die. And with min.insync.replicas=1 everything here is as "
+            "unsafe as in Kafka: the second act needs no change of the brokers."
+        ),
+    ),
 )

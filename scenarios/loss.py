@@ -101,5 +101,27 @@ STORY = Story(
     title="Cutting at the high watermark loses an acknowledged record",
     acts=(Act(cast=CAST, play=play, live=True),),
     rules=BOTH_RULES,
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "m1 is acknowledged with acks=all. The follower B holds it, but has not heard that it is committed. A "
+            "new epoch begins, B follows anew, and the leader A dies before B has fetched again. B leads. Under "
+            "the old rule B has cut m1 in the meantime, and everybody cuts it after B."
+        ),
+        rule=(
+            "`high-watermark`: who begins to follow cuts its log at its own HW, since everything above may be "
+            "uncommitted. `leader-epoch`: it asks the leader where the last epoch that it knows ended, and cuts "
+            "there. The first rule is wrong because a follower's HW is always behind the leader's by at least one "
+            "message."
+        ),
+        source=(
+            "KIP-101 (scenario 1), KAFKA-1211; [section 4](../REPLICATION.md#4-follower-fetch) and [section "
+            "8](../REPLICATION.md#8-epoch-history)."
+        ),
+        old_texts=(
+            "Most texts let B restart between the two rounds. Here a restart makes B a new incarnation, which "
+            "leaves the ISR until it has caught up (hardening rule 1), so it could not lead with a cut log. The "
+            "story therefore begins the new epoch by the death of C. Texts also say that the loss needs "
+            "min.insync.replicas=1: it does not, here it is 2."
+        ),
+    ),
 )

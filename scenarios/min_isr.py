@@ -63,5 +63,21 @@ STORY = Story(
     name="min-isr",
     title="Too few in-sync replicas: writes with acks=all are refused",
     acts=(Act(cast=CAST, play=play, live=True),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="Two of three replicas stand still.",
+        rule=(
+            "A write with acks=all needs min.insync.replicas in-sync replicas before it is appended "
+            "(NOT_ENOUGH_REPLICAS, nothing is written) and when it is answered "
+            "(NOT_ENOUGH_REPLICAS_AFTER_APPEND). Below the minimum the HW does not advance."
+        ),
+        source=(
+            "KAFKA-1555, KIP-966; [section 3](../REPLICATION.md#3-produce) and [section "
+            "2](../REPLICATION.md#2-replica-state-and-the-high-watermark)."
+        ),
+        old_texts=(
+            "min.insync.replicas is no number of copies to wait for: acks=all waits for the whole ISR, and the "
+            "minimum says how small that may be. That the HW stands still below the minimum is the rule of "
+            "KIP-966; older versions of Kafka let it go on."
+        ),
+    ),
 )

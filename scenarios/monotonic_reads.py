@@ -44,5 +44,23 @@ STORY = Story(
     name="monotonic-reads",
     title="What a consumer has seen stays, also when the leader changes",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "A consumer has read a record; then the leader dies, and the new one does not know yet that the "
+            "record is committed."
+        ),
+        rule=(
+            "What was below the HW is on every in-sync replica, and only they lead. ListOffsets is answered "
+            "OFFSET_NOT_AVAILABLE while a new leader's HW is below the start of its epoch."
+        ),
+        source="KIP-207; [section 5](../REPLICATION.md#5-consumer-fetch); invariants I19 and I22.",
+        old_texts=(
+            "Texts say that the HW never goes back. A broker's never does within an epoch; but a new leader's may "
+            "begin below the old one's, and nobody must notice."
+        ),
+        limits=(
+            "Reading from followers (KIP-392) is not in this version. Two reads from two followers could go back: "
+            "their HWs differ."
+        ),
+    ),
 )

@@ -84,5 +84,16 @@ STORY = Story(
         Act(name="expand", title="the reply to an expansion is late", cast=CAST, play=play_expand),
         Act(name="shrink", title="the reply to a shrink is late", cast=CAST, play=play_shrink),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="The leader has asked for another ISR. The controller has decided; its reply is late.",
+        rule=(
+            "Until the reply is there, both sets count for the HW: the old one for what may not have been "
+            "applied, the new one for what may have been. One proposal is under way at a time."
+        ),
+        source="KIP-497, KAFKA-12686; [section 6](../REPLICATION.md#6-isr-changes); invariants I4 and I8.",
+        old_texts=(
+            "Older texts let the leader change the ISR in ZooKeeper itself. Since KIP-497 (Kafka 2.7) it asks the "
+            "controller."
+        ),
+    ),
 )

@@ -47,5 +47,13 @@ STORY = Story(
     name="read-your-writes",
     title="What was acknowledged can be read, at the leader",
     acts=(Act(cast=Cast(replicas="AB", controller="C", min_insync_replicas=2), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="A producer reads what it wrote: after acks=all, and after acks=1.",
+        rule=("acks=all is answered when the HW has passed the record. A consumer reads at the leader, up to the HW."),
+        source="[section 5](../REPLICATION.md#5-consumer-fetch); invariants I23 and I24.",
+        limits=(
+            "Reading from followers (KIP-392) is not in this version: the story shows what it would have to wait "
+            "for. There are no transactions either, so last_stable_offset is the HW."
+        ),
+    ),
 )

@@ -50,5 +50,16 @@ STORY = Story(
             play=play,
         ),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="A follower is away for so long that retention deletes what it needs next.",
+        rule=(
+            "Only whole segments below the HW are deleted. A follower that asks for less than the leader's log "
+            "start is answered OFFSET_OUT_OF_RANGE, asks for the leader's ends, and starts anew at its log start, "
+            "because its own log ends before that."
+        ),
+        source=(
+            "KAFKA-2143, KAFKA-5634, KAFKA-7414; [section 1](../REPLICATION.md#1-storage) and [section "
+            "4](../REPLICATION.md#4-follower-fetch); invariant I14."
+        ),
+    ),
 )

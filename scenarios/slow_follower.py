@@ -59,5 +59,21 @@ STORY = Story(
     name="slow-follower",
     title="A follower whose disk is slower than the records come",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=("C's disk takes a second for each write. A burst does not matter; a stream that is faster than C does."),
+        rule=(
+            "A follower is in sync while it is at the leader's LEO, or was so at some time in the last "
+            "replica.lag.time.max.ms. A fetch from where the leader's log ended at the fetch before also counts "
+            "as caught up, at that time."
+        ),
+        source=(
+            "KAFKA-1546 (time instead of messages), KAFKA-4485, KAFKA-7152; [section "
+            "2](../REPLICATION.md#2-replica-state-and-the-high-watermark) and [section "
+            "6](../REPLICATION.md#6-isr-changes)."
+        ),
+        old_texts="The limit is 30 s since Kafka 2.5 (KIP-537); many texts still say 10 s.",
+        limits=(
+            "There are no replication quotas in this version: a follower that catches up fetches as fast as it can."
+        ),
+    ),
 )

@@ -71,5 +71,17 @@ STORY = Story(
             play=play_idle,
         ),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="Leadership moves from A to B while A stays alive. The producer still believes in A.",
+        rule=(
+            "A broker that does not lead answers NOT_LEADER_OR_FOLLOWER, with the leader that it knows of. A "
+            "client then asks for metadata at once, and sends again with the same sequence number. A client that "
+            "hears nothing asks after metadata.max.age.ms."
+        ),
+        source="KIP-320, KIP-951, KIP-98; [section 10](../REPLICATION.md#10-client-and-idempotence).",
+        old_texts=(
+            "Texts say that clients must wait for metadata.max.age.ms after an election. They need not: the "
+            "refusal says it."
+        ),
+    ),
 )

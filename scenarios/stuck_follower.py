@@ -54,5 +54,17 @@ STORY = Story(
             live=True,
         ),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="First nothing is written for long. Then C stands still, and something is.",
+        rule=(
+            "Who is at the leader's LEO is in sync, however long ago it said so. Who is not, for "
+            "replica.lag.time.max.ms, is proposed to leave. The HW is tried again when the ISR has changed, "
+            "without waiting for a fetch (KAFKA-13091)."
+        ),
+        source="KAFKA-1546, KAFKA-7152; [section 6](../REPLICATION.md#6-isr-changes).",
+        old_texts=(
+            "Texts say that a follower leaves when it has not fetched for the limit. A quiet topic would then "
+            "lose its followers whenever a fetch is late; the clause of equality (KAFKA-7152) prevents it."
+        ),
+    ),
 )

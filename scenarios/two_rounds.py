@@ -49,8 +49,27 @@ STORY = Story(
     acts=(Act(cast=Cast(brokers="ABC", replicas="AB", min_insync_replicas=2), play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
-        story="",
-        rule="",
-        source="",
+        story=(
+            "A producer sends one record to a leader with one follower. The first fetch of the follower brings "
+            "the record. Only the second fetch tells the leader that it arrived, for a fetch from offset 1 says: "
+            "I hold everything below 1."
+        ),
+        rule=(
+            "The leader counts the LEO that followers report by what they fetch from. HW = the smallest LEO of "
+            "the in-sync replicas, the leader included, and never lower than before. A follower's HW is the "
+            "smaller of its own LEO and what the leader last said."
+        ),
+        source=(
+            "Kafka's `Partition.maybeIncrementLeaderHW`; [section "
+            "2](../REPLICATION.md#2-replica-state-and-the-high-watermark) and [section "
+            "4](../REPLICATION.md#4-follower-fetch)."
+        ),
+        old_texts=(
+            "Some texts write `HW = min(HW, LEOs)`: so it could never rise; it is `max(HW, min(LEOs))`. Some call "
+            "the LEO 'low watermark': it is the offset of the next record, and the low watermark is the smallest "
+            "log start. And the leader does not keep the followers' HWs, only their LEOs. In Kafka the reply to "
+            "round 2 still carries the old HW, and the follower hears of the new one in round 3; here the reply "
+            "is made after the report is counted (hardening rule 10)."
+        ),
     ),
 )

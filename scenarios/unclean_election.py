@@ -73,5 +73,16 @@ STORY = Story(
         Act(name="false", title="unclean.leader.election.enable=false", cast=WAIT, play=play_wait, live=True),
         Act(name="true", title="unclean.leader.election.enable=true", cast=LOSE, play=play_lose, live=True),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story="The only in-sync replica dies, and a replica that lags is alive.",
+        rule=(
+            "`unclean.leader.election.enable=false` (the default): no leader until an in-sync replica is back. "
+            "`true`: the first living replica leads, it is the ISR, and what it lacks is lost."
+        ),
+        source="[section 9](../REPLICATION.md#9-controller); KAFKA-1028.",
+        limits=(
+            "The audit names both: the record that is gone, and the offset at which two producers were promised "
+            "different things."
+        ),
+    ),
 )

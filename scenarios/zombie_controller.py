@@ -69,5 +69,19 @@ STORY = Story(
             play=play,
         ),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "The controller decides an election and stands still before its write arrives. Another controller is "
+            "elected and finishes the election."
+        ),
+        rule=(
+            "Every write of a controller is a multi that checks the version of `/controller_epoch`. Every order "
+            "carries the controller epoch, and brokers refuse an older one than they have seen."
+        ),
+        source="KAFKA-6082, KAFKA-1096; [section 9](../REPLICATION.md#9-controller); invariant I30.",
+        old_texts=(
+            "Texts give the second fence only. Without the first the old controller could overwrite the new one's "
+            "decision in ZooKeeper."
+        ),
+    ),
 )

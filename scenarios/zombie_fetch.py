@@ -59,5 +59,23 @@ STORY = Story(
     name="zombie-fetch",
     title="A follower that slept through two elections is fenced",
     acts=(Act(cast=Cast(brokers="ABCD", replicas="ACB", controller="D"), play=play),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "B does not hear of two elections. It looks for the leader that it knows, A, and finds it leading "
+            "again, in a later epoch."
+        ),
+        rule=(
+            "Every fetch names the leader epoch that the follower believes in. An older one is refused with "
+            "FENCED_LEADER_EPOCH, a newer one with UNKNOWN_LEADER_EPOCH. The HW moves on positions that were "
+            "reported under the leader's present epoch, and on no others."
+        ),
+        source=(
+            "KIP-320; [section 4](../REPLICATION.md#4-follower-fetch) and [section "
+            "2](../REPLICATION.md#2-replica-state-and-the-high-watermark); invariant I5."
+        ),
+        old_texts=(
+            "Before KIP-320 the fetch would have been accepted. The position would have been believed, though the "
+            "records below it might have been others."
+        ),
+    ),
 )

@@ -50,5 +50,23 @@ STORY = Story(
     name="zombie-leader",
     title="A leader stands still for longer than its session, and wakes",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play, live=True),),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "The leader stands still with a record of its own that nobody has copied. It wakes when another one leads."
+        ),
+        rule=(
+            "A leader counts the time since ZooKeeper last confirmed its session from the moment the question was "
+            "sent, and checks it before each decision: past the timeout it acknowledges nothing. What it has "
+            "above the others is cut when it follows."
+        ),
+        source=(
+            "KIP-320, KAFKA-7415; [stricter than "
+            "Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), rule 8; "
+            "invariants I18 and I24."
+        ),
+        old_texts=(
+            "Texts say that the epoch alone protects. It protects replication: followers do not follow the old "
+            "leader. Without the deadline the old leader would go on to answer acks=1 writes and reads."
+        ),
+    ),
 )

@@ -82,5 +82,22 @@ STORY = Story(
         Act(name="quiet", title="everybody reaches everybody", cast=CAST, play=play_quiet, live=True),
         Act(name="partitioned", title="the leader is cut off besides", cast=CAST, play=play_partitioned, live=True),
     ),
-    page=Page(story="", rule="", source=""),
+    page=Page(
+        story=(
+            "ZooKeeper stops for several session timeouts, first with everybody in reach, then with the leader "
+            "cut off besides."
+        ),
+        rule=(
+            "A broker that ZooKeeper has not confirmed for a session timeout leads nothing. Sessions are taken up "
+            "again when ZooKeeper is back: it gives every session its full time anew."
+        ),
+        source=(
+            "[stricter than Kafka](../REPLICATION.md#where-minibroker-is-stricter-than-kafka-hardening-rule-n), "
+            "rule 8; KAFKA-2729, KAFKA-5473 for what went wrong before."
+        ),
+        old_texts=(
+            "Kafka's brokers go on serving while ZooKeeper is away, and texts praise that. It is safe only until "
+            "somebody is elected whom they cannot hear of."
+        ),
+    ),
 )

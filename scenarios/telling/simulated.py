@@ -10,17 +10,14 @@ from contextlib import asynccontextmanager
 
 from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
 from minibroker.client.admin import AdminClient
-from minibroker.client.batches import Delivery
-from minibroker.client.consumer import Consumer
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.producer import Producer
-from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode, PartitionState, partition_state_path
+from minibroker.scenarios.telling.clients import PARTITION, StageClients
 from minibroker.scenarios.telling.disks import read_disk, sync_all
-from minibroker.scenarios.telling.rows import Row, shortened
+from minibroker.scenarios.telling.rows import Row
 from minibroker.scenarios.telling.said import letter
-from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage, StoryFailed
+from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage
 from minibroker.scenarios.telling.story import TOPIC, Cast
 from minibroker.scenarios.telling.wire import Wiretap
 from minibroker.simulation.cluster import SimulatedCluster
@@ -28,11 +25,8 @@ from minibroker.simulation.gates import Gate, Match
 from minibroker.simulation.world import PROVISIONED_DIRECTORY
 from minibroker.simulation.zookeeper import RequestGate
 
-PARTITION = TopicPartition(TOPIC, 0)
 SEED = 1
 OPERATOR_SESSION_MS = 4_000
-PRODUCER_REQUEST_TIMEOUT_MS = 30_000
-READ_WITHIN_SECONDS = 30.0
 CHECKPOINTED_SECONDS = 6.0
 """The high watermark goes to its checkpoint every five."""
 
@@ -54,10 +48,7 @@ class SimulatedStage(Stage):
         }
         self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings)
         self.world = self.cluster.world
-        self.acknowledged: list[tuple[int, str]] = []
-        """(offset, value) of what producers were told is safe (acks=all)."""
-        self._producers: dict[Acks, Producer] = {}
-        self._waiting: list[asyncio.Task[None]] = []
+        self._clients = StageClients(cast, self.note, self._servers, self.cluster.client_runtime)
         self.patched = False
         """A rule is taken out for this act (`Act.patch`)."""
         self.isr_changes: list[str] = []
@@ -84,12 +75,10 @@ class SimulatedStage(Stage):
         await self._create_topic()
         try:
             for acks in ("all", 1):
-                await self._open_producer(acks)
+                await self._clients.open_producer(acks)
             yield
         finally:
-            for task in self._waiting:
-                task.cancel()
-            await asyncio.gather(*self._waiting, return_exceptions=True)
+            await self._clients.stop_waiting()
 
     async def _create_topic(self) -> None:
         cast = self.cast
@@ -103,28 +92,16 @@ class SimulatedStage(Stage):
             lambda: len(self.cluster.in_sync_replicas(TOPIC)) == len(cast.replicas), what="a full ISR"
         )
 
-    async def new_producer(self, acks: Acks) -> None:
-        await self._open_producer(acks)
-
-    async def _open_producer(self, acks: Acks) -> None:
-        producer = Producer(
-            self._servers(),
-            acks=acks,
-            linger_ms=0,
-            delivery_timeout_ms=self.cast.delivery_timeout_ms,
-            request_timeout_ms=min(PRODUCER_REQUEST_TIMEOUT_MS, self.cast.delivery_timeout_ms),
-            metadata_max_age_ms=self.cast.metadata_max_age_ms,
-            runtime=self.cluster.client_runtime(),
-        )
-        await producer.start()
-        self._producers[acks] = producer
-        await producer.partitions_for(TOPIC)
-
     def _servers(self) -> list[str]:
         """To ask first: a new client need not find out which brokers stand still."""
         servers = dict(zip(self.cast.brokers, self.cluster.bootstrap_servers.split(","), strict=True))
         awake = [b for b in servers if (process := self.world.machine(self.machine(b)).process) and not process.paused]
         return [servers[broker] for broker in awake]
+
+    @property
+    def acknowledged(self) -> list[tuple[int, str]]:
+        """(offset, value) of what producers were told is safe (acks=all)."""
+        return self._clients.acknowledged
 
     async def checkpointed(self) -> None:
         await asyncio.sleep(CHECKPOINTED_SECONDS)
@@ -192,51 +169,16 @@ class SimulatedStage(Stage):
 
     # ------------------------------------------------------------------------------------------------------ clients
     async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
-        producer, sending = self._producers[acks], Sending(values)
-        deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
-        self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks, quietly)))
-        return sending
+        return await self._clients.produce(values, acks, quietly)
 
-    async def _hear(self, sending: Sending, deliveries: list[Delivery], acks: Acks, quietly: bool) -> None:
-        try:
-            found = [await delivery for delivery in deliveries]
-        except MinibrokerError as error:
-            sending.error = "no answer in time" if error.code is None else error.code.name
-            self.note(f"producer: {sending.name} failed: {sending.error}")
-            return
-        assert found[0].offset is not None
-        sending.offset = found[0].offset
-        if acks == "all":
-            self.acknowledged += [(sending.offset + i, value) for i, value in enumerate(sending.values)]
-        at = f"offset {sending.offset}" if len(found) == 1 else f"offsets {sending.offset} to {found[-1].offset}"
-        if not quietly:
-            self.note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")
+    async def new_producer(self, acks: Acks) -> None:
+        await self._clients.open_producer(acks)
 
     async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
-        try:
-            await self.cluster.until(lambda: sending.is_settled, within_seconds)
-        except AssertionError:
-            raise StoryFailed(f"the producer has no answer for {sending.name} after {within_seconds:g} s") from None
-        return sending
+        return await self._clients.settled(sending, within_seconds)
 
     async def read(self) -> list[str]:
-        runtime = self.cluster.client_runtime()
-        values: list[str] = []
-        async with (
-            asyncio.timeout(READ_WITHIN_SECONDS),
-            Consumer(
-                bootstrap_servers=self.cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=runtime
-            ) as consumer,
-        ):
-            consumer.assign([PARTITION])
-            end = (await consumer.end_offsets([PARTITION]))[PARTITION]
-            position = (await consumer.beginning_offsets([PARTITION]))[PARTITION]
-            while position < end:
-                for record in (await consumer.getmany(timeout_ms=500)).get(PARTITION, ()):
-                    values.append((record.value or b"").decode())
-                    position = record.offset + 1
-        self.note(f"consumer: reads {shortened(values) or 'nothing'}")
-        return values
+        return await self._clients.read()
 
     # ------------------------------------------------------------------------------------------------------- faults
     def hold(self, source: str, target: str) -> None:

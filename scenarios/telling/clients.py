@@ -1,0 +1,114 @@
+"""The producers and the consumer of a story: the client as users have it, on the doors of the stage.
+
+Owns: records on their way, what producers were told, and the notes about it. Refuses to know what brokers run on.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from minibroker.client.batches import Delivery
+from minibroker.client.consumer import Consumer
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Runtime
+from minibroker.scenarios.telling.rows import shortened
+from minibroker.scenarios.telling.stage import Acks, Sending, StoryFailed
+from minibroker.scenarios.telling.story import TOPIC, Cast
+
+PARTITION = TopicPartition(TOPIC, 0)
+PRODUCER_REQUEST_TIMEOUT_MS = 30_000
+READ_WITHIN_SECONDS = 30.0
+POLL_SECONDS = 0.05
+
+
+class StageClients:
+    """`servers` tells which brokers a new client asks first, `runtime` the doors (None: this machine's)."""
+
+    def __init__(
+        self,
+        cast: Cast,
+        note: Callable[[str], None],
+        servers: Callable[[], list[str]],
+        runtime: Callable[[], Runtime | None],
+    ) -> None:
+        self.acknowledged: list[tuple[int, str]] = []
+        """(offset, value) of what producers were told is safe (acks=all)."""
+        self._cast = cast
+        self._note = note
+        self._servers = servers
+        self._runtime = runtime
+        self._producers: dict[Acks, Producer] = {}
+        self._waiting: list[asyncio.Task[None]] = []
+
+    async def open_producer(self, acks: Acks) -> None:
+        """Records with these acks come from it from now on."""
+        producer = Producer(
+            self._servers(),
+            acks=acks,
+            linger_ms=0,
+            delivery_timeout_ms=self._cast.delivery_timeout_ms,
+            request_timeout_ms=min(PRODUCER_REQUEST_TIMEOUT_MS, self._cast.delivery_timeout_ms),
+            metadata_max_age_ms=self._cast.metadata_max_age_ms,
+            runtime=self._runtime(),
+        )
+        await producer.start()
+        self._producers[acks] = producer
+        await producer.partitions_for(TOPIC)
+
+    async def stop_waiting(self) -> None:
+        """For answers that will not come any more."""
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+
+    async def produce(self, values: tuple[str, ...], acks: Acks, quietly: bool) -> Sending:
+        """Hand over one batch; see Stage.produce."""
+        producer, sending = self._producers[acks], Sending(values)
+        deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
+        self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks, quietly)))
+        return sending
+
+    async def _hear(self, sending: Sending, deliveries: list[Delivery], acks: Acks, quietly: bool) -> None:
+        try:
+            found = [await delivery for delivery in deliveries]
+        except MinibrokerError as error:
+            sending.error = "no answer in time" if error.code is None else error.code.name
+            self._note(f"producer: {sending.name} failed: {sending.error}")
+            return
+        assert found[0].offset is not None
+        sending.offset = found[0].offset
+        if acks == "all":
+            self.acknowledged += [(sending.offset + i, value) for i, value in enumerate(sending.values)]
+        at = f"offset {sending.offset}" if len(found) == 1 else f"offsets {sending.offset} to {found[-1].offset}"
+        if not quietly:
+            self._note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")
+
+    async def settled(self, sending: Sending, within_seconds: float) -> Sending:
+        """Raises StoryFailed."""
+        try:
+            async with asyncio.timeout(within_seconds):
+                while not sending.is_settled:  # noqa: ASYNC110  (looked at like everything else on a stage)
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise StoryFailed(f"the producer has no answer for {sending.name} after {within_seconds:g} s") from None
+        return sending
+
+    async def read(self) -> list[str]:
+        """What a consumer sees from the beginning to the high watermark."""
+        values: list[str] = []
+        async with (
+            asyncio.timeout(READ_WITHIN_SECONDS),
+            Consumer(
+                bootstrap_servers=self._servers(), auto_offset_reset="earliest", runtime=self._runtime()
+            ) as consumer,
+        ):
+            consumer.assign([PARTITION])
+            end = (await consumer.end_offsets([PARTITION]))[PARTITION]
+            position = (await consumer.beginning_offsets([PARTITION]))[PARTITION]
+            while position < end:
+                for record in (await consumer.getmany(timeout_ms=500)).get(PARTITION, ()):
+                    values.append((record.value or b"").decode())
+                    position = record.offset + 1
+        self._note(f"consumer: reads {shortened(values) or 'nothing'}")
+        return values

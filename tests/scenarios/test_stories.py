@@ -1,0 +1,308 @@
+"""How each story ends: the last rows and the audit's findings, by act and truncation rule.
+
+The stories' own scripts expect much more on the way; what stands here was written down apart from them.
+"""
+
+import pytest
+
+from minibroker.scenarios.catalogue import all_stories
+from minibroker.scenarios.pages import performance
+from minibroker.scenarios.telling.rows import shortened
+from minibroker.scenarios.telling.story import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
+
+Key = tuple[str, str, TruncationRule]
+End = tuple[tuple[str, ...], tuple[str, ...]]
+
+DIVERGED = ("diverged-below-high-watermark",)
+
+ENDS: dict[Key, End] = {
+    ("two-rounds", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 1 HW 1: m0",
+            "B follower epoch 0 LEO 1 HW 1: m0",
+        ),
+        (),
+    ),
+    ("two-rounds", "", HIGH_WATERMARK): (
+        (
+            "A leader epoch 0 LEO 1 HW 1: m0",
+            "B follower epoch 0 LEO 1 HW 1: m0",
+        ),
+        (),
+    ),
+    ("loss", "", LEADER_EPOCH): (
+        (
+            "A follower epoch 2 LEO 2 HW 2: m0 m1",
+            "B leader epoch 2 LEO 2 HW 2: m0 m1",
+            "C follower epoch 2 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("loss", "", HIGH_WATERMARK): (
+        (
+            "A follower epoch 2 LEO 1 HW 1: m0",
+            "B leader epoch 2 LEO 1 HW 1: m0",
+            "C follower epoch 2 LEO 1 HW 1: m0",
+        ),
+        ("acked-missing",),
+    ),
+    ("divergence", "unclean", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m2",
+            "B leader epoch 1 LEO 2 HW 2: m0 m2",
+        ),
+        (),
+    ),
+    ("divergence", "unclean", HIGH_WATERMARK): (
+        (
+            "A follower epoch 1 LEO 3 HW 3: m0 m1 m3",
+            "B leader epoch 1 LEO 3 HW 3: m0 m2 m3",
+        ),
+        DIVERGED,
+    ),
+    ("divergence", "power", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m2",
+            "B leader epoch 1 LEO 2 HW 2: m0 m2",
+        ),
+        (),
+    ),
+    ("divergence", "power", HIGH_WATERMARK): (
+        (
+            "A follower epoch 1 LEO 3 HW 3: m0 m1 m3",
+            "B leader epoch 1 LEO 3 HW 3: m0 m2 m3",
+        ),
+        DIVERGED,
+    ),
+    ("epochs", "", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 60 HW 60: m0..m49 n0..n9",
+            "B leader epoch 1 LEO 60 HW 60: m0..m49 n0..n9",
+        ),
+        (),
+    ),
+    ("epochs", "", HIGH_WATERMARK): (
+        (
+            "A follower epoch 1 LEO 60 HW 60: m0..m59",
+            "B leader epoch 1 LEO 60 HW 60: m0..m49 n0..n9",
+        ),
+        DIVERGED,
+    ),
+    ("fast-failover", "kip-279", LEADER_EPOCH): (
+        (
+            "A leader epoch 3 LEO 3 HW 3: m0 m1 m2",
+            "B follower epoch 3 LEO 3 HW 3: m0 m1 m2",
+            "C follower epoch 3 LEO 3 HW 3: m0 m1 m2",
+        ),
+        (),
+    ),
+    ("fast-failover", "kip-101", LEADER_EPOCH): (
+        (
+            "A leader epoch 3 LEO 3 HW 3: m0 m1 m2",
+            "B follower epoch 3 LEO 3 HW 3: m0 n1 m2",
+            "C follower epoch 3 LEO 3 HW 3: m0 m1 m2",
+        ),
+        DIVERGED,
+    ),
+    ("zombie-fetch", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 2 LEO 2 HW 2: m0 m1",
+            "B follower epoch 2 LEO 2 HW 2: m0 m1",
+            "C dead epoch None LEO 1 HW 1: m0",
+        ),
+        (),
+    ),
+    ("empty-epoch", "", LEADER_EPOCH): (
+        (
+            "A follower epoch 2 LEO 2 HW 2: m0 m1",
+            "B follower epoch 2 LEO 2 HW 2: m0 m1",
+            "C leader epoch 2 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("slow-follower", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 240 HW 240: m0..m239",
+            "B follower epoch 0 LEO 240 HW 240: m0..m239",
+            "C follower epoch 0 LEO 240 HW 240: m0..m239",
+        ),
+        (),
+    ),
+    ("stuck-follower", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 3 HW 3: m0 m1 m2",
+            "B follower epoch 0 LEO 3 HW 3: m0 m1 m2",
+            "C follower epoch 0 LEO 3 HW 3: m0 m1 m2",
+        ),
+        (),
+    ),
+    ("bootstrapping-follower", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 1 LEO 42 HW 42: m0..m39 n0..n1",
+            "B follower epoch 1 LEO 42 HW 42: m0..m39 n0..n1",
+            "C follower epoch 1 LEO 42 HW 42: m0..m39 n0..n1",
+        ),
+        (),
+    ),
+    ("burst-lag", "messages", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 401 HW 401: m0..m400",
+            "B follower epoch 0 LEO 401 HW 401: m0..m400",
+            "C follower epoch 0 LEO 401 HW 401: m0..m400",
+        ),
+        (),
+    ),
+    ("burst-lag", "time", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 401 HW 401: m0..m400",
+            "B follower epoch 0 LEO 401 HW 401: m0..m400",
+            "C follower epoch 0 LEO 401 HW 401: m0..m400",
+        ),
+        (),
+    ),
+    ("catching-up", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 3 HW 3: m0 m1 m2",
+            "B follower epoch 0 LEO 3 HW 3: m0 m1 m2",
+        ),
+        (),
+    ),
+    ("min-isr", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 3 HW 3: m0 m1 m3",
+            "B follower epoch 0 LEO 3 HW 3: m0 m1 m3",
+            "C follower epoch 0 LEO 3 HW 3: m0 m1 m3",
+        ),
+        (),
+    ),
+    ("unclean-election", "false", LEADER_EPOCH): (
+        (
+            "A leader epoch 2 LEO 2 HW 2: m0 m1",
+            "B follower epoch 2 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("unclean-election", "true", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m2",
+            "B leader epoch 1 LEO 2 HW 2: m0 m2",
+        ),
+        ("acked-changed", "acked-twice"),
+    ),
+    ("stale-metadata", "traffic", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m1",
+            "B leader epoch 1 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("stale-metadata", "idle", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m1",
+            "B leader epoch 1 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("read-your-writes", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 3 HW 3: m0 m1 m2",
+            "B follower epoch 0 LEO 3 HW 3: m0 m1 m2",
+        ),
+        (),
+    ),
+    ("monotonic-reads", "", LEADER_EPOCH): (
+        (
+            "A dead epoch None LEO 2 HW None: m0 m1",
+            "B leader epoch 1 LEO 2 HW 2: m0 m1",
+            "C follower epoch 1 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("zombie-leader", "", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 3 HW 3: m0 n1 m1",
+            "B leader epoch 1 LEO 3 HW 3: m0 n1 m1",
+            "C follower epoch 1 LEO 3 HW 3: m0 n1 m1",
+        ),
+        (),
+    ),
+    ("zombie-controller", "", LEADER_EPOCH): (
+        (
+            "A follower epoch 2 LEO 2 HW 2: m0 m1",
+            "B leader epoch 2 LEO 2 HW 2: m0 m1",
+            "C follower epoch 2 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("pending-isr", "expand", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 3 HW 3: m0 m1 m2",
+            "B leader epoch 1 LEO 3 HW 3: m0 m1 m2",
+        ),
+        (),
+    ),
+    ("pending-isr", "shrink", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 2 HW 2: m0 m1",
+            "B follower epoch 0 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("last-replica-standing", "minimum-2", LEADER_EPOCH): (
+        (
+            "A leader epoch 1 LEO 2 HW 2: m0 m1",
+            "B follower epoch 1 LEO 2 HW 2: m0 m1",
+            "C follower epoch 1 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("last-replica-standing", "minimum-1", LEADER_EPOCH): (
+        (
+            "A leader epoch 1 LEO 0 HW 0: ",
+            "B follower epoch 1 LEO 0 HW 0: ",
+            "C follower epoch 1 LEO 0 HW 0: ",
+        ),
+        ("acked-missing",),
+    ),
+    ("zookeeper-outage", "quiet", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 2 HW 2: m0 m1",
+            "B follower epoch 0 LEO 2 HW 2: m0 m1",
+            "C follower epoch 0 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("zookeeper-outage", "partitioned", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 2 HW 2: m0 m1",
+            "B follower epoch 0 LEO 2 HW 2: m0 m1",
+            "C follower epoch 0 LEO 2 HW 2: m0 m1",
+        ),
+        (),
+    ),
+    ("retention-vs-slow-follower", "", LEADER_EPOCH): (
+        (
+            "A leader epoch 0 LEO 60 HW 60: m28..m59",
+            "B follower epoch 0 LEO 60 HW 60: m28..m59",
+        ),
+        (),
+    ),
+}
+
+PLAYED = [(story.name, act.name, rule) for story in all_stories() for act in story.acts for rule in story.rules]
+
+
+@pytest.mark.parametrize(("name", "act", "rule"), PLAYED, ids=lambda part: getattr(part, "value", part))
+def test_a_story_ends_as_it_is_told(name: str, act: str, rule: TruncationRule) -> None:
+    played = performance(name, act, rule)
+    rows = tuple(
+        f"{row.broker} {row.role} epoch {row.leader_epoch} LEO {row.log_end_offset} HW {row.high_watermark}:"
+        f" {shortened(row.records)}"
+        for row in played.steps[-1].rows
+    )
+    assert played.problem is None
+    assert (rows, played.verdict.findings) == ENDS[name, act, rule]
+
+
+def test_every_end_that_is_written_down_is_played() -> None:
+    assert set(ENDS) == set(PLAYED)

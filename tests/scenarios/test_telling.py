@@ -1,0 +1,74 @@
+"""The telling itself: what it says when a story goes another way, and how a slide looks."""
+
+import msgspec
+
+from minibroker.scenarios.catalogue import story
+from minibroker.scenarios.patches import answers_without_epoch
+from minibroker.scenarios.telling.performance import perform
+from minibroker.scenarios.telling.rows import Row, Shows, changed_cells, shortened
+from minibroker.scenarios.telling.slides import slide
+from minibroker.scenarios.telling.stage import Stage, Step
+from minibroker.scenarios.telling.story import LEADER_EPOCH, Act, Cast, Ending
+
+ROW = Row(broker="A", role="leader", leader_epoch=0, log_end_offset=1, high_watermark=0, records=("m0",))
+
+
+async def expects_too_much(stage: Stage) -> Ending:
+    await stage.write("m0")
+    await stage.tell("m0 is written.", within_seconds=2, A=Shows(leo=2))
+    return Ending(moral="never")
+
+
+async def expects_a_loss(stage: Stage) -> Ending:
+    await stage.write("m0")
+    return Ending(moral="m0 is lost", findings=("acked-missing",))
+
+
+def play_alone(play: object) -> Act:
+    return Act(cast=Cast(brokers="A", replicas="A"), play=play)  # type: ignore[arg-type]
+
+
+def test_a_row_that_never_comes_true_is_named_and_shown() -> None:
+    played = perform(play_alone(expects_too_much), LEADER_EPOCH)
+    assert played.problem == "A: LEO is 1, expected 2"
+    assert played.steps[-1].rows[0].records == ("m0",)
+
+
+def test_an_audit_that_finds_less_than_was_told_is_a_failure() -> None:
+    played = perform(play_alone(expects_a_loss), LEADER_EPOCH)
+    assert played.problem == "the audit was to find acked-missing, and found none"
+
+
+def test_a_broker_with_the_wrong_rule_is_found_out_by_the_story() -> None:
+    with answers_without_epoch():
+        played = perform(story("fast-failover").acts[0], LEADER_EPOCH)
+    assert played.problem == "B: epoch file is (0, 0) (1, 1) (3, 2), expected (0, 0) (3, 2);" + (
+        " B: records is m0 n1 m2, expected m0 m1 m2"
+    )
+
+
+def test_a_slide_marks_what_is_new() -> None:
+    after = msgspec.structs.replace(ROW, high_watermark=1)
+    step = Step(
+        number=2,
+        sentence="HW rises.",
+        notes=("producer: m0 acknowledged",),
+        rows=(after,),
+        changed=tuple(changed_cells([ROW], [after])),
+        truth="leader A, epoch 0, ISR A",
+        at_seconds=0.0,
+    )
+    assert slide(step) == [
+        "2. HW rises.",
+        "   - producer: m0 acknowledged",
+        "",
+        "   BROKER  ROLE    EPOCH  LEO  HW   REMOTE LEO  ISR  EPOCH FILE  RECORDS",
+        "   A       leader  0      1    1 *  -           -    -           m0",
+        "   ZooKeeper: leader A, epoch 0, ISR A",
+        "",
+    ]
+
+
+def test_many_records_are_shown_as_runs() -> None:
+    assert shortened(["m0", "m1"]) == "m0 m1"
+    assert shortened([*(f"m{i}" for i in range(8, 12)), "x", "m12", "m13"]) == "m8..m11 x m12..m13"
