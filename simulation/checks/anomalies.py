@@ -7,7 +7,7 @@ Sources: Jepsen's workload for Kafka (its names are kept); the checks named `off
 without holes and on leader epochs that clients see.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
@@ -65,7 +65,8 @@ class _View:
     """The history, rearranged for the tests."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self.completions = [event for event in events if event.type != "invoke"]
+        self.events = list(events)
+        self.completions = [event for event in self.events if event.type != "invoke"]
         self.sends = [event for event in self.completions if event.f == "send"]
         self.polls = [event for event in self.completions if event.f == "poll"]
         self.writer: dict[str, Event] = {sent.value: event for event in self.sends for sent in event.sent}
@@ -76,7 +77,7 @@ class _View:
                     self.read_ok[record.key].add(record.value)
         self.log = self._log()
         self.order = {key: [next(iter(log[offset])) for offset in sorted(log)] for key, log in self.log.items()}
-        self.position = {key: {value: at for at, value in enumerate(values)} for key, values in self.order.items()}
+        self.position = {key: _places(values) for key, values in self.order.items()}
 
     def _log(self) -> dict[str, dict[int, dict[str, None]]]:
         """Key: offset: values seen there, in order of appearance."""
@@ -100,6 +101,12 @@ class _View:
         """Steps from one value to the other; 1 where that is not known."""
         position = self.position.get(key, {})
         return position[then] - position[first] if first in position and then in position else 1
+
+
+def _places(values: list[str]) -> dict[str, int]:
+    """Index of each value; one that stands twice (a retry without idempotence) has no place that could be compared."""
+    counts = Counter(values)
+    return {value: at for at, value in enumerate(values) if counts[value] == 1}
 
 
 # ------------------------------------------------------------------------------------------------ what became of writes
@@ -162,23 +169,31 @@ def _duplicates(view: _View, promise: Promise) -> Iterator[Found]:
 
 
 def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Found]:
-    """One process's records stand in the order in which it sent them."""
-    last: dict[tuple[str, str], str] = {}
-    for event in sorted(view.sends, key=lambda each: each.index if each.operation is None else each.operation):
-        if event.process not in promise.in_order or event.type == "fail":
+    """What one process sent after it was told how an earlier send went stands behind it, and so do the records of one
+    send. Sends that overlap have no order."""
+    done: dict[tuple[str, str], str] = {}
+    done_before: dict[int, dict[str, str]] = {}
+    for event in view.events:
+        if event.f != "send" or event.process not in promise.in_order or event.type == "fail":
             continue
-        before: dict[str, str] = {}
+        if event.type == "invoke":
+            known = {sent.key: done.get((event.process, sent.key)) for sent in event.sent}
+            done_before[event.index] = {key: value for key, value in known.items() if value is not None}
+            continue
+        earlier = done_before.pop(event.operation, {}) if event.operation is not None else {}
+        inside: dict[str, str] = {}
         for sent in event.sent:
-            inside = before.get(sent.key)
-            if inside is not None and view.delta(sent.key, inside, sent.value) < 1:
-                facts = (f"{event.process} sent {inside!r:.60} first, and {sent.value!r:.60} with it",)
-                yield Found("int-nonmonotonic-send", sent.key, "records of one send stand in another order", facts)
-            outside = last.get((event.process, sent.key))
-            if inside is None and outside is not None and view.delta(sent.key, outside, sent.value) < 1:
-                facts = (f"{event.process} sent {outside!r:.60} first, then {sent.value!r:.60}",)
-                yield Found("nonmonotonic-send", sent.key, "records stand in another order than they were sent", facts)
-            if sent.value in view.position.get(sent.key, {}):
-                before[sent.key] = last[event.process, sent.key] = sent.value
+            before, name = inside.get(sent.key), "int-nonmonotonic-send"
+            if before is None:
+                before, name = earlier.get(sent.key), "nonmonotonic-send"
+            if before is not None and view.delta(sent.key, before, sent.value) < 1:
+                facts = (f"{event.process} sent {before!r:.60} first, then {sent.value!r:.60}",)
+                yield Found(name, sent.key, "records stand in another order than they were sent", facts)
+            inside[sent.key] = sent.value
+        for key, value in inside.items():
+            known_last = done.get((event.process, key))
+            if known_last is None or view.delta(key, known_last, value) >= 1:
+                done[event.process, key] = value
 
 
 # -------------------------------------------------------------------------------------------------- what readers saw

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.records import ConsumerRecord
+from minibroker.client.records import Record
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise, check_history
 from minibroker.simulation.checks.events import EventLog, Polled, Sent
@@ -57,9 +57,11 @@ class History:
 
     def failed(self, operation: int, error: MinibrokerError) -> None:
         kind: Literal["info", "fail"] = "info" if error.maybe_written else "fail"
-        self.events.complete(self._now(), operation, kind, error=f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX])
+        self.events.complete(
+            self._now(), operation, kind, error=f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
+        )
 
-    def polls(self, process: str, found: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+    def polls(self, process: str, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """A poll that brought something."""
         polled = tuple(
             Polled(str(partition), name_of(record.value or b""), record.offset, record.leader_epoch)

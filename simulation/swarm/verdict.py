@@ -9,6 +9,7 @@ from minibroker.broker.partition import Partition
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.anomalies import Promise
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
@@ -80,7 +81,7 @@ def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: His
             history.find("I20", f"(end, mark) by broker: {ends}", partition)
             continue
         start = max(s.log_start_offset for s in states.values())
-        contents = {b: _bytes(r, start) for b, r in replicas.items()}
+        contents = {b: log_bytes(r, start) for b, r in replicas.items()}
         if len(set(contents.values())) != 1:
             sizes = {b: len(content) for b, content in contents.items()}
             history.find("I20", f"bytes differ from {start} on: {sizes}", partition)
@@ -91,7 +92,7 @@ def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: His
                 break
 
 
-def _bytes(replica: Partition, start: int) -> bytes:
+def log_bytes(replica: Partition, start: int) -> bytes:
     end = replica.state.log_end_offset
     if start >= end:
         return b""
@@ -101,11 +102,11 @@ def _bytes(replica: Partition, start: int) -> bytes:
         if not found:
             break
         parts.append(found)
-        start = _end_of(found)
+        start = end_of(found)
     return b"".join(parts)
 
 
-def _end_of(batches: bytes) -> int:
+def end_of(batches: bytes) -> int:
     position, end = 0, 0
     while position < len(batches):
         base = int.from_bytes(batches[position : position + 8], "big")
@@ -118,6 +119,14 @@ def _end_of(batches: bytes) -> int:
 async def compare_history(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
     """I21, I22, I25, I26 over all that can be read now."""
     starts, held = await _read_all(workload, history)
+    in_order = {kind.process for kind in workload.producers() if kind.idempotent}
+    history.judge_events(
+        Promise(
+            in_order=frozenset({*in_order, "burst acks=all"}),
+            log_starts={str(partition): start for partition, start in starts.items()},
+            has_retention=workload.has_retention,
+        )
+    )
     for (partition, offset), value in sorted(history.acked.items()):
         if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
             facts = (f"{value!r:.60} was acknowledged", f"{held.get((partition, offset))!r:.60} is held")
@@ -151,7 +160,9 @@ async def _read_all(
         try:
             async with asyncio.timeout(READ_SECONDS):
                 while any(positions.get(p, 0) < end for p, end in ends.items() if end):
-                    for partition, records in (await consumer.getmany(timeout_ms=1000)).items():
+                    found = await consumer.getmany(timeout_ms=1000)
+                    history.polls("final reader", found)
+                    for partition, records in found.items():
                         for record in records:
                             held[partition, record.offset] = record.value or b""
                             positions[partition] = record.offset + 1

@@ -36,6 +36,11 @@ class ProducerKind(NamedTuple):
     acks: Acks
     idempotent: bool
 
+    @property
+    def process(self) -> str:
+        """Its name in the history."""
+        return f"{self.name} acks={self.acks}"
+
 
 class Workload:
     """Start it as a task; set `stop` to end it."""
@@ -74,6 +79,11 @@ class Workload:
     def is_enough(self) -> bool:
         """Enough was acknowledged for the run to count, by enough producers."""
         return self.acknowledged.total() >= ACKNOWLEDGED_MIN and len(self.acknowledged) >= PRODUCERS_MIN
+
+    @property
+    def has_retention(self) -> bool:
+        """Records may go before they are read."""
+        return "log.retention.bytes" in self._options.settings
 
     def producers(self) -> list[ProducerKind]:
         kinds = {
@@ -163,15 +173,18 @@ class Workload:
     async def _send(self, producer: Producer, partition: TopicPartition, prefix: str, kind: ProducerKind) -> None:
         history, acks = self._history, kind.acks
         value = prefix.encode().ljust(self._options.value_bytes, b".")
+        operation = history.sends(kind.process, partition, value)
         try:
             found = await producer.send_and_wait(partition.topic, value, partition=partition.partition)
         except MinibrokerError as error:
             history.note_error(f"producer acks={acks}", error)
+            history.failed(operation, error)
             if error.maybe_written:
                 history.unknown += 1
             else:
                 history.surely_failed.add(value)
             return
+        history.wrote(operation, found.offset, found.leader_epoch, is_promised=acks == "all")
         if acks != 0:
             self.acknowledged[kind.name] += 1
         if acks != "all":
@@ -200,6 +213,7 @@ class Workload:
                     self._history.note_error("consumer", error)
                     await asyncio.sleep(0.1)
                     continue
+                self._history.polls(f"reader-{number}", found)
                 for partition in sorted(found):
                     self.readers.add(number)
                     for record in found[partition]:
@@ -211,7 +225,7 @@ class Workload:
         """I22: what is at an offset never changes; a reader's offsets only rise, and skip only what retention took."""
         history = self._history
         expected = positions.get(partition)
-        skips = expected is not None and offset > expected and "log.retention.bytes" not in self._options.settings
+        skips = expected is not None and offset > expected and not self.has_retention
         if expected is not None and (offset < expected or skips):
             history.find("I22", f"read offset {offset} where {expected} was next", partition)
         positions[partition] = offset + 1
