@@ -29,6 +29,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[str]
     missing: list[str]
     """What it lacks to count."""
+    losses: int
+    """Acknowledged records that are gone, all of them named: beyond the promise only."""
     trace_hash: str
     acknowledged: int
     read: int
@@ -45,9 +47,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 class Sum(msgspec.Struct, kw_only=True):
     """Of many runs."""
 
+    beyond: bool = False
     runs: int = 0
     counted: int = 0
     acknowledged: int = 0
+    losses: int = 0
+    runs_with_losses: int = 0
     virtual_seconds: float = 0.0
     run_seconds: float = 0.0
     """Real ones, of all cores together."""
@@ -62,6 +67,8 @@ class Sum(msgspec.Struct, kw_only=True):
         self.runs += 1
         self.counted += not result.missing
         self.acknowledged += result.acknowledged
+        self.losses += result.losses
+        self.runs_with_losses += result.losses > 0
         self.virtual_seconds += result.virtual_seconds
         self.run_seconds += result.real_seconds
         self.deliveries += result.deliveries
@@ -76,11 +83,14 @@ class Sum(msgspec.Struct, kw_only=True):
     @property
     def never_seen(self) -> list[str]:
         """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
+        from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE
         from minibroker.simulation.swarm.options import FAULTS, PLOTS
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
+        if self.beyond:
+            return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
         kinds = [*(f"fault {each}" for each in FAULTS), *(f"plot {each}" for each in PLOTS)]
         return [each for each in MUST_SEE if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
 
@@ -101,6 +111,8 @@ class Sum(msgspec.Struct, kw_only=True):
             "failed": {str(seed): findings for seed, findings in sorted(self.failed.items())},
             "not_counted": {str(seed): missing for seed, missing in sorted(self.not_counted.items())},
             "never_seen": self.never_seen,
+            "losses": self.losses,
+            "runs_with_losses": self.runs_with_losses,
             "acknowledged": self.acknowledged,
             "virtual_seconds": round(self.virtual_seconds, 3),
             "run_seconds": round(self.run_seconds, 3),
@@ -111,17 +123,18 @@ class Sum(msgspec.Struct, kw_only=True):
         }
 
 
-def run_one(job: tuple[int, int]) -> RunResult:
-    """In a worker: (seed, brokers)."""
-    from minibroker.simulation.swarm.run import run_seed
+def run_one(job: tuple[int, int, bool]) -> RunResult:
+    """In a worker: (seed, brokers, beyond the promise)."""
+    from minibroker.simulation.swarm.run import run_beyond, run_seed
 
-    seed, brokers = job
+    seed, brokers, beyond = job
     started = time.process_time()
-    outcome = run_seed(seed, brokers=brokers)
+    outcome = (run_beyond if beyond else run_seed)(seed, brokers=brokers)
     return RunResult(
         seed=seed,
         findings=[str(finding) for finding in outcome.findings],
         missing=outcome.missing,
+        losses=len(outcome.losses),
         trace_hash=outcome.trace_hash,
         acknowledged=outcome.acknowledged.total(),
         read=len(outcome.history.read),
@@ -134,13 +147,15 @@ def run_one(job: tuple[int, int]) -> RunResult:
     )
 
 
-def run_many(seeds: Sequence[int], *, workers: int | None = None, brokers: int = 3) -> Generator[RunResult]:
+def run_many(
+    seeds: Sequence[int], *, workers: int | None = None, brokers: int = 3, beyond: bool = False
+) -> Generator[RunResult]:
     """Results as they come, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
     context = multiprocessing.get_context("spawn")
     number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
     pool = context.Pool(number, initializer=_ignore_interrupts, maxtasksperchild=RUNS_PER_PROCESS)
     try:
-        yield from pool.imap_unordered(run_one, [(seed, brokers) for seed in seeds])
+        yield from pool.imap_unordered(run_one, [(seed, brokers, beyond) for seed in seeds])
         pool.close()
     finally:
         pool.terminate()

@@ -29,6 +29,7 @@ SEEDS_SHOWN = 12
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Show this one run, line by line.")
 @click.option("--seeds", metavar="NUMBER or A-B", help="Run so many seeds (or these) on all cores, and sum up.")
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
+@click.option("--beyond", is_flag=True, help="Lose acknowledged records on purpose: is the loss noticed and named?")
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
@@ -37,6 +38,7 @@ def simulate(
     seed: int | None,
     seeds: str | None,
     first_seed: int,
+    beyond: bool,
     brokers: int,
     quiet: bool,
     workers: int | None,
@@ -50,9 +52,9 @@ def simulate(
     if (seed is None) == (seeds is None):
         raise WrongUsage("give one of --seed N (one run, shown) and --seeds NUMBER (many runs, summed up)")
     if seed is not None:
-        return _one(seed, brokers, quiet, as_json)
+        return _one(seed, brokers, beyond, quiet, as_json)
     assert seeds is not None
-    return _many(_parse(seeds, first_seed), brokers, workers, as_json)
+    return _many(_parse(seeds, first_seed), brokers, beyond, workers, as_json)
 
 
 def _parse(seeds: str, first_seed: int) -> range:
@@ -66,9 +68,9 @@ def _parse(seeds: str, first_seed: int) -> range:
 
 
 # ---------------------------------------------------------------------------------------------------------- one seed
-def _one(seed: int, brokers: int, quiet: bool, as_json: bool) -> int:
+def _one(seed: int, brokers: int, beyond: bool, quiet: bool, as_json: bool) -> int:
     from minibroker.simulation.swarm.narrator import HEADER, Line
-    from minibroker.simulation.swarm.run import run_seed
+    from minibroker.simulation.swarm.run import run_beyond, run_seed
 
     def tell(line: Line) -> None:
         if as_json and not quiet:
@@ -79,9 +81,10 @@ def _one(seed: int, brokers: int, quiet: bool, as_json: bool) -> int:
     if not quiet and not as_json:
         click.secho(HEADER, bold=True)
     started = time.perf_counter()
-    outcome = run_seed(seed, brokers=brokers, tell=tell)
+    outcome = (run_beyond if beyond else run_seed)(seed, brokers=brokers, tell=tell)
     real_seconds = time.perf_counter() - started
-    command = f"minibroker simulate --seed {seed}" + (f" --brokers {brokers}" if brokers != 3 else "")
+    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond
+    command += f" --brokers {brokers}" if brokers != 3 else ""
     if as_json:
         print_json(_as_json(outcome, real_seconds, command))
     else:
@@ -95,6 +98,7 @@ def _as_json(outcome: "Outcome", real_seconds: float, command: str) -> dict[str,
         "seed": outcome.seed,
         "trace_hash": outcome.trace_hash,
         "findings": [_finding_as_json(outcome, finding) for finding in outcome.findings],
+        "losses": [str(each) for each in outcome.losses],
         "counts": outcome.counts,
         "missing": outcome.missing,
         "replay": command,
@@ -123,6 +127,8 @@ def _finding_as_json(outcome: "Outcome", finding: "Finding") -> dict[str, Any]:
 
 
 def _print_outcome(outcome: "Outcome", real_seconds: float, command: str) -> None:
+    for loss in outcome.losses:
+        click.echo(f"lost and named: {loss.partition} {loss.text}; {'; '.join(loss.facts)}")
     for finding in outcome.findings[:1]:
         _print_finding(outcome, finding)
     for finding in outcome.findings[1:SEEDS_SHOWN]:
@@ -137,7 +143,8 @@ def _print_outcome(outcome: "Outcome", real_seconds: float, command: str) -> Non
     if outcome.findings:
         click.secho(f"{len(outcome.findings)} findings; replay with: {command}", fg="red", bold=True)
     else:
-        click.secho("every invariant held", fg="green")
+        lost = f"{len(outcome.losses)} acknowledged records are lost, each is named, and the replicas are identical"
+        click.secho(lost if outcome.losses else "every invariant held", fg="green")
 
 
 def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
@@ -157,11 +164,11 @@ def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- many seeds
-def _many(seeds: range, brokers: int, workers: int | None, as_json: bool) -> int:
+def _many(seeds: range, brokers: int, beyond: bool, workers: int | None, as_json: bool) -> int:
     from minibroker.swarm_runs import Sum, run_many
 
-    total, started = Sum(), time.monotonic()
-    results = run_many(seeds, workers=workers, brokers=brokers)
+    total, started = Sum(beyond=beyond), time.monotonic()
+    results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond)
     try:
         for result in _with_progress(results, len(seeds)):
             total.add(result)
@@ -214,5 +221,7 @@ def _print_sum(total: "Sum", seeds: range, real_seconds: float) -> None:
         note(f"seed {seed} does not count: {', '.join(missing)}")
     for complaint in total.complaints:
         click.secho(complaint, fg="red")
-    if not total.complaints:
+    if total.beyond:
+        click.echo(f"{total.losses:,} acknowledged records were lost in {total.runs_with_losses} runs, each one named")
+    elif not total.complaints:
         click.secho("every invariant held in every run", fg="green")

@@ -29,6 +29,10 @@ class Outcome:
         self.history = history
         self.events: list[str] = []
         self.findings: list[Finding] = []
+        self.is_beyond = False
+        """A run that breaks the promise on purpose; it need not count."""
+        self.losses: list[Finding] = []
+        """Beyond the promise: acknowledged records that are gone, each named by the clients' history."""
         self.elections = 0
         self.isr_changes = 0
         self.trace_hash = ""
@@ -60,7 +64,8 @@ class Outcome:
             ("elections", self.elections, ELECTIONS_MIN),
             ("truncations", self.truncations, TRUNCATIONS_MIN),
         )
-        return [f"{what}: {number} of {least}" for what, number, least in have if number < least]
+        lacking = [f"{what}: {number} of {least}" for what, number, least in have if number < least]
+        return [] if self.is_beyond else lacking
 
     @property
     def counts(self) -> bool:

@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
@@ -15,11 +16,12 @@ from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
 from minibroker.simulation.swarm.narrator import Line, Narrator
-from minibroker.simulation.swarm.options import draw_options
+from minibroker.simulation.swarm.options import Options, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
 from minibroker.simulation.swarm.workload import Workload
@@ -89,12 +91,37 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
 def run_seed(seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None) -> Outcome:
     """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens."""
     options = draw_options(SimulatedWorld(seed).random("options"), brokers)
+    return _perform(seed, brokers, options, tell, _drive)
+
+
+def run_beyond(seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None) -> Outcome:
+    """One run that goes beyond the promise. `losses` names what is gone; `findings` what nobody noticed."""
+    rng = SimulatedWorld(seed).random("options")
+    disaster = rng.choice(DISASTERS)
+    options = beyond_options(draw_options(rng, brokers), disaster)
+
+    async def drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
+        with contextlib.ExitStack() as stack:
+            if narrator is not None:
+                stack.enter_context(listening(narrator))
+            await drive_beyond(cluster, outcome, disaster, narrator)
+
+    return _perform(seed, brokers, options, tell, drive)
+
+
+def _perform(
+    seed: int,
+    brokers: int,
+    options: Options,
+    tell: Callable[[Line], None] | None,
+    drive: Callable[[SimulatedCluster, Outcome, Narrator | None], Coroutine[Any, Any, None]],
+) -> Outcome:
     cluster = SimulatedCluster(seed, brokers, settings=options.settings)
     narrator = None if tell is None else Narrator(lambda: cluster.world.loop.elapsed, tell)
     outcome = Outcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     try:
         with outcome.coverage.listening(cluster.world.trace):
-            cluster.world.run(_drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)
+            cluster.world.run(drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)
     except Exception as error:  # whatever it is, it is a finding of this seed
         if not isinstance(error, ProcessCrashed):
             outcome.findings.append(crash_finding(error, None))

@@ -1,18 +1,27 @@
 """The unmodified cluster under random faults: nothing acknowledged is lost, nothing read changes, everything heals.
 
-`SEEDS=first-last` runs others than the few that are run always. A failure prints its seed, what was found and what was
-done to the cluster; `python -m minibroker.simulation.swarm.run SEED SEED -v` replays it.
+`SEEDS=first-last` runs others than the few hundred that are run always. A failure prints its seed, what was found and
+what was done to the cluster; `minibroker simulate --seed N` shows the run.
 """
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from minibroker.simulation.swarm.run import run_seed
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.swarm.beyond import unnamed
+from minibroker.simulation.swarm.narrator import Line
+from minibroker.simulation.swarm.run import run_beyond, run_seed
+from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, Sum, run_many
 
 SEEDS_FILE = Path(__file__).parents[2] / "simulation" / "seeds.txt"
-ALWAYS = range(1, 13)
+ALWAYS = range(1, RUNS_TO_SEE_ALL + 1)
+SECONDS_MAX = 600
 
 
 def past_failures() -> list[int]:
@@ -22,7 +31,7 @@ def past_failures() -> list[int]:
 
 
 def seeds() -> list[int]:
-    """As the environment says, or a fixed set that takes seconds."""
+    """As the environment says, or a fixed set."""
     wanted = os.environ.get("SEEDS")
     if not wanted:
         return sorted({*ALWAYS, *past_failures()})
@@ -30,19 +39,57 @@ def seeds() -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
-@pytest.mark.timeout(120)
+@pytest.fixture(scope="module")
+def swarm() -> Sum:
+    """All runs, on all cores."""
+    total = Sum()
+    for result in run_many(seeds()):
+        total.add(result)
+    return total
+
+
+@pytest.mark.timeout(SECONDS_MAX)
 @pytest.mark.invariant(
     *("I1", "I4", "I11", "I18", "I20", "I21", "I22", "I23", "I25", "I26", "I27", "I28", "I30", "I36", "I37", "I38")
 )
-@pytest.mark.parametrize("seed", seeds())
-def test_cluster_keeps_its_promises_under_faults(seed: int) -> None:
-    outcome = run_seed(seed)
-    if outcome.findings:
-        pytest.fail(outcome.report, pytrace=False)
+def test_cluster_keeps_its_promises_under_faults(swarm: Sum) -> None:
+    if swarm.failed:
+        shown = [f"seed {seed}: " + "\n".join(findings[:3]) for seed, findings in sorted(swarm.failed.items())[:5]]
+        pytest.fail(f"{len(swarm.failed)} of {swarm.runs} runs failed:\n" + "\n".join(shown), pytrace=False)
 
 
-def test_one_seed_is_one_run() -> None:
-    assert run_seed(11).trace_hash == run_seed(11).trace_hash
+def test_nearly_every_run_counts(swarm: Sum) -> None:
+    """200 acknowledged records of 3 producers, 2 consumers, 2 elections, 1 truncation."""
+    assert swarm.counted >= 0.98 * swarm.runs, swarm.not_counted
+
+
+def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: Sum) -> None:
+    if swarm.runs < RUNS_TO_SEE_ALL:
+        pytest.skip("so few runs may miss a rare event")
+    assert swarm.never_seen == []
+
+
+# -------------------------------------------------------------------------------------------------- one run, the same
+def test_one_seed_is_one_run_also_after_others_and_when_it_is_told() -> None:
+    lines: list[Line] = []
+    first = run_seed(11)
+    run_seed(5)
+    again = run_seed(11, tell=lines.append)
+    assert first.trace_hash == again.trace_hash
+    assert any(line.partition is not None for line in lines)
+
+
+def test_one_seed_is_one_run_in_another_process_and_under_another_hash_seed() -> None:
+    hashes = {run_seed(7).trace_hash}
+    for hash_seed in ("0", "1"):
+        found = subprocess.run(
+            [sys.executable, "-m", "minibroker", "simulate", "--seed", "7", "--json", "--quiet"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            timeout=60,
+        )
+        hashes.add(json.loads(found.stdout)["trace_hash"])
+    assert len(hashes) == 1
 
 
 def test_run_counts_only_with_enough_of_everything() -> None:
@@ -50,3 +97,73 @@ def test_run_counts_only_with_enough_of_everything() -> None:
     assert outcome.counts, outcome.missing
     outcome.elections = 1
     assert outcome.missing == ["elections: 1 of 2"]
+
+
+# ------------------------------------------------------------------------------------------------- beyond the promise
+BY_DISASTER = {"last_member_loses_power": 1, "in_sync_disks_replaced": 2, "all_lose_power": 4, "unclean_election": 9}
+
+
+@pytest.mark.parametrize(("disaster", "seed"), BY_DISASTER.items())
+def test_loss_beyond_the_promise_is_named_and_replicas_are_identical_again(disaster: str, seed: int) -> None:
+    outcome = run_beyond(seed)
+    assert outcome.injected == {f"disaster {disaster}": 1}
+    assert outcome.losses
+    assert all(loss.partition is not None and "offset" in loss.text for loss in outcome.losses)
+    assert outcome.findings == []
+
+
+def test_loss_that_a_detector_does_not_name_is_a_finding() -> None:
+    here, there = TopicPartition("a", 0), TopicPartition("a", 1)
+    by_history = [Finding(invariant="I21", text="offset 7 lost its record", partition=here)]
+    by_audit = [Finding(invariant="audit:acked-missing", text="gone", partition=here)]
+    assert unnamed({(here, 7)}, by_history, by_audit) == []
+    assert len(unnamed({(here, 7), (here, 8)}, by_history, by_audit)) == 1
+    assert len(unnamed({(here, 7), (there, 1)}, by_history, by_audit)) == 2
+    assert len(unnamed(set(), by_history, by_audit)) == 1
+
+
+# ------------------------------------------------------------------------------------------------ what the swarm says
+def result(seed: int = 1, findings: tuple[str, ...] = (), **changed: dict[str, int]) -> RunResult:
+    facts = {"seen": {}, "injected": {}, **changed}
+    return RunResult(
+        seed=seed,
+        findings=list(findings),
+        missing=[],
+        losses=0,
+        trace_hash="",
+        acknowledged=200,
+        read=200,
+        virtual_seconds=1.0,
+        real_seconds=1.0,
+        deliveries=1,
+        events=1,
+        **facts,
+    )
+
+
+def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> None:
+    total = Sum()
+    for seed in range(RUNS_TO_SEE_ALL - 1):
+        total.add(result(seed, seen={"election": 1}))
+    assert total.complaints == []
+    total.add(result(seen={"election": 1}))
+    assert "election" not in total.never_seen
+    assert any("never seen in 200 runs: ISR shrunk" in each for each in total.complaints)
+    assert any("plot tail" in each for each in total.never_seen)
+
+
+def test_failed_run_is_a_complaint_with_its_seed() -> None:
+    total = Sum()
+    total.add(result(17, ("I21 lost",)))
+    assert total.complaints == ["seed 17: I21 lost"]
+
+
+def test_history_of_a_finding_is_short_and_about_its_partition() -> None:
+    lines: list[Line] = []
+    outcome = run_seed(11, tell=lines.append)
+    assert outcome.narrator is not None
+    last = next(line for line in reversed(lines) if line.partition is not None)
+    finding = Finding(invariant="I0", text="planted", at_seconds=last.at_seconds, partition=last.partition)
+    history = outcome.narrator.shortest_history(finding)
+    assert 0 < len(history) < len(lines)
+    assert {line.partition for line in history} <= {None, last.partition}

@@ -1,0 +1,181 @@
+"""Runs that go beyond the promise: acknowledged records are lost on purpose, and the loss must be detected and named.
+
+Owns: the disasters, and the judgement of the two detectors (the clients' history, the audit of the disks) against what
+the logs really lack. Refuses to blame anybody for the loss itself. The cluster must still come to identical replicas.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import decode_records
+from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.narrator import Narrator
+from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.outcome import Outcome
+from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, log_bytes
+from minibroker.simulation.swarm.workload import Workload
+
+DISASTERS = ("all_lose_power", "in_sync_disks_replaced", "unclean_election", "last_member_loses_power")
+NOT_A_LOSS = frozenset({"I20", "I36", "I37", "crash"})
+"""Identical replicas, convergence, and living brokers are demanded here, too."""
+CALM_SECONDS = 1.5
+OFFSET = re.compile(r"offset (\d+)")
+
+Place = tuple[TopicPartition, int]
+
+
+def beyond_options(options: Options, disaster: str) -> Options:
+    """The draw, without syncs before acknowledgement and without retention, so that what is lost is lost."""
+    settings = {k: v for k, v in options.settings.items() if not k.startswith(("log.flush", "log.retention"))}
+    settings["log.flush.offset.checkpoint.interval.ms"] = "60000"
+    settings["unclean.leader.election.enable"] = "true" if disaster == "unclean_election" else "false"
+    options.settings = settings
+    options.topics = {"a": (options.topics["a"][0], options.topics["a"][1], 1)}
+    options.churn = options.config_changes = False
+    return options
+
+
+async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: str, narrator: Narrator | None) -> None:
+    """Load, disaster, convergence, and then: who noticed?"""
+    outcome.is_beyond = True
+    options, history = outcome.options, outcome.history
+    truth = Truth(cluster, options.topics)
+    workload = Workload(cluster, options, history, cluster.world.random("workload"))
+    hand = Hand(cluster, options, truth, workload, cluster.world.random("faults"))
+    outcome.events, outcome.acknowledged = hand.history, workload.acknowledged
+    outcome.coverage.watch(truth)
+    if narrator is not None:
+        hand.listeners.append(narrator.fault)
+    cluster.start_all()
+    await cluster.until_ready()
+    await workload.create_topics()
+    working = asyncio.create_task(workload.run())
+    try:
+        await asyncio.sleep(CALM_SECONDS)
+        hand.note("disaster", disaster)
+        outcome.injected[f"disaster {disaster}"] += 1
+        act: Callable[[], Awaitable[None]] = getattr(Disasters(hand), disaster)
+        await act()
+        for broker_id in cluster.broker_ids:
+            hand.start(broker_id)
+        hand.note("mended")
+        await converge(cluster, options, truth, history)
+        await asyncio.sleep(CALM_SECONDS)
+        workload.stop.set()
+        await working
+        await converge(cluster, options, truth, history)
+        compare_replicas(cluster, workload, history)
+        lost = really_lost(cluster, workload, outcome)
+        await compare_history(cluster, workload, history)
+        audited = audit_disks(cluster, truth.states(), history.acked)
+    finally:
+        working.cancel()
+        if working.done() and not working.cancelled() and working.exception() is not None:
+            outcome.findings.append(crash_finding(working.exception() or AssertionError(), None))
+    outcome.elections, outcome.isr_changes, outcome.readers = truth.elections, truth.isr_changes, len(workload.readers)
+    outcome.findings += [each for each in history.findings if each.invariant in NOT_A_LOSS]
+    outcome.losses = [each for each in history.findings if each.invariant == "I21"]
+    outcome.findings += unnamed(lost, outcome.losses, audited)
+
+
+class Disasters:
+    """Each method is one."""
+
+    def __init__(self, hand: Hand) -> None:
+        self.hand = hand
+
+    def _cut_power(self, victims: list[int], blank: bool = False) -> None:
+        hand = self.hand
+        for victim in victims:
+            hand.note("blank disk" if blank else "power loss", victim)
+            hand.cluster.power_loss(victim)
+            if blank:
+                hand.storage(victim).wipe()
+                hand.storage(victim).provision("/data")
+
+    async def _leave(self, broker_id: int) -> None:
+        """Killed, and out of every ISR."""
+        hand = self.hand
+        hand.kill(broker_id)
+        await hand.wait(lambda: all(broker_id not in s.members for s in hand.truth.states()), 10.0)
+        await asyncio.sleep(CALM_SECONDS / 2)
+
+    async def all_lose_power(self) -> None:
+        """Every replica loses what it has not synced."""
+        self._cut_power(list(self.hand.cluster.broker_ids))
+
+    async def in_sync_disks_replaced(self) -> None:
+        """One replica is behind; all that were in sync come back with blank disks."""
+        behind = self.hand.broker()
+        await self._leave(behind)
+        self._cut_power(self.hand.others(behind), blank=True)
+
+    async def unclean_election(self) -> None:
+        """The in-sync replicas are gone for a while, and one that was behind is allowed to lead."""
+        hand, behind = self.hand, self.hand.broker()
+        await self._leave(behind)
+        for other in hand.others(behind):
+            hand.kill(other)
+        await hand.wait(lambda: not any(map(hand.is_alive, hand.others(behind))), 1.0)
+        hand.start(behind)
+        await hand.wait(lambda: all(s.leader == behind for s in hand.truth.states()), 15.0)
+        await asyncio.sleep(CALM_SECONDS)
+
+    async def last_member_loses_power(self) -> None:
+        """The ISR has shrunk to one, min.insync.replicas allows it, and that one loses power."""
+        hand, last = self.hand, self.hand.broker()
+        for other in hand.others(last):
+            await self._leave(other)
+        self._cut_power([last])
+        hand.start(last)
+        await hand.wait(lambda: all(s.leader == last for s in hand.truth.states()), 10.0)
+
+
+def really_lost(cluster: SimulatedCluster, workload: Workload, outcome: Outcome) -> set[Place]:
+    """Acknowledged records that their partition's log does not hold; replicas are identical by now."""
+    lost: set[Place] = set()
+    for partition in workload.partitions:
+        leader = cluster.leader(partition.topic, partition.partition)
+        replica = None if leader is None else cluster.replica(leader, partition.topic, partition.partition)
+        if replica is None:
+            continue
+        content, position, held = log_bytes(replica, replica.state.log_start_offset), 0, {}
+        while position < len(content):
+            records = decode_records(content, position)
+            held.update({record.offset: record.value for record in records})
+            position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+        lost |= {
+            (where, offset)
+            for (where, offset), value in outcome.history.acked.items()
+            if where == partition and held.get(offset) != value
+        }
+    return lost
+
+
+def unnamed(lost: set[Place], by_history: list[Finding], by_audit: list[Finding]) -> list[Finding]:
+    """What a detector did not name, or named although it is there."""
+    named = {
+        (each.partition, int(match.group(1)))
+        for each in by_history
+        if each.partition is not None and (match := OFFSET.search(each.text)) is not None
+    }
+    found = [
+        Finding(invariant="beyond", text=f"offset {offset} is lost, and the history does not say so", partition=where)
+        for where, offset in sorted(lost - named)
+    ]
+    found += [
+        Finding(invariant="beyond", text=f"offset {offset} is there, and the history calls it lost", partition=where)
+        for where, offset in sorted(named - lost, key=str)
+    ]
+    audited = {each.partition for each in by_audit if each.invariant.startswith("audit:acked")}
+    found += [
+        Finding(invariant="beyond", text="records are lost, and the audit does not say so", partition=where)
+        for where in sorted({where for where, _ in lost} - audited)
+    ]
+    return found
