@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all simulate invariants fuzz mutants lock clean
+.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ fuzz: setup ## the property and fuzz tests of the wire with 20 times the example
 
 mutants: setup ## plant Kafka's bugs one by one and see each convicted (SEARCH=1 searches random seeds anew, under an hour)
 	@$(PYTHON_IN_VENV) -m tests.mutants $(if $(SEARCH),search,replay) $(ARGS)
+
+explore: setup ## search the small model of the pure cores to its end, then convict its mutants (ARGS='power --mutant H7', WRITE=1)
+	@$(PYTHON_IN_VENV) -m tests.simulation.model $(if $(WRITE),--write) $(ARGS)
 
 lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
 	@.ci/lock

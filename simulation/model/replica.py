@@ -329,7 +329,13 @@ def _on_start(actor: _Actor) -> None:
     _on_register(actor)
 
 
+def _on_renumber(actor: _Actor) -> None:
+    """No proposal of it is pending or under way: which number the next one gets makes no difference."""
+    actor.replica.state.last_proposal_id = 0
+
+
 _STIMULI: dict[str, Any] = {
+    "renumber": _on_renumber,
     "tell": _on_tell,
     "produce": _on_produce,
     "fetched": _on_fetched,

@@ -41,8 +41,10 @@ class Scenery(Struct, frozen=True, kw_only=True):
     epochs: int = 3
     """Leader epochs; a path ends before the next election."""
     budget: dict[str, int]
-    depth: int
-    """Steps; most sceneries end before."""
+    prelude: tuple[tuple[str | int, ...], ...] = ()
+    """Steps that lead to where the search begins; they use up the budget, too."""
+    depth: int = 60
+    """Steps; the sceneries end before."""
     is_small: bool = False
     """Cheap enough for every run of the tests."""
 
@@ -50,45 +52,55 @@ class Scenery(Struct, frozen=True, kw_only=True):
 SCENERIES = (
     Scenery(
         name="copying",
-        title="two replicas, no fault but a late and a lost message",
+        title="two replicas; messages are late, lost or repeated; a follower falls behind and returns",
         brokers=2,
         budget={"records": 2, "late": 1, "lost": 1, "twice": 1, "lags": 1},
-        depth=40,
         is_small=True,
     ),
     Scenery(
         name="elections",
-        title="three replicas, the preferred leader takes over, a process is killed",
+        title="the preferred leader takes over, a process is killed and returns",
         leader=2,
         budget={"records": 2, "moves": 1, "kills": 1},
-        depth=40,
+    ),
+    Scenery(
+        name="returning",
+        title="the preferred leader is killed, returns and leads again",
+        budget={"records": 2, "moves": 1, "kills": 1},
     ),
     Scenery(
         name="joining",
-        title="one replica is outside the ISR; leaders change",
+        title="a slow replica loses its tail and fetches from a leader whose mark trails",
         leader=2,
         in_sync=(1, 2),
-        budget={"records": 2, "moves": 1, "expiries": 1},
-        depth=40,
+        prelude=(("produce", 2), ("fetch", 1), ("fetch", 1, "reply-lost"), ("rebalance",), ("tell", 1)),
+        budget={"records": 1, "moves": 1, "losses": 1, "lost": 2},
     ),
     Scenery(
         name="proposals",
-        title="late, lost and repeated AlterPartition",
-        budget={"records": 2, "lags": 1, "late": 1, "lost": 1, "twice": 1, "expiries": 1},
-        depth=40,
+        title="two replicas; AlterPartition is late, lost and repeated while sessions end",
+        brokers=2,
+        budget={"records": 2, "lags": 1, "late": 1, "expiries": 1},
     ),
     Scenery(
         name="power",
-        title="power loss",
-        budget={"records": 2, "losses": 1, "late": 1, "lags": 1},
-        depth=40,
+        title="two replicas; power fails and takes what was not synced",
+        brokers=2,
+        budget={"records": 2, "losses": 1, "lags": 1, "late": 1},
+    ),
+    Scenery(
+        name="resending",
+        title="a joiner loses its tail and registers anew while the proposal about it is lost and sent again",
+        brokers=2,
+        in_sync=(1,),
+        budget={"records": 2, "losses": 1, "lost": 2},
+        is_small=True,
     ),
     Scenery(
         name="offices",
-        title="two controllers",
+        title="another controller takes office; the old one's messages are under way, and it goes on judging",
         leader=2,
-        budget={"records": 1, "takeovers": 1, "moves": 1, "late": 1, "kills": 1},
-        depth=40,
+        budget={"records": 1, "takeovers": 1, "moves": 1, "kills": 1},
     ),
 )
 

@@ -46,7 +46,15 @@ def search(scenery: Scenery, watch: Watcher, depth_max: int | None = None) -> Co
     coverage = Coverage(scenery=scenery.name)
     moves: dict[Move, int] = {}
     parents, taken = array("q", [-1]), array("q", [-1])
-    first = world.settle(world.start())
+    try:
+        first = world.settle(world.start())
+        for move in scenery.prelude:
+            coverage.path = (*coverage.path, move)
+            first = perform(world, first, move)
+    except Broken as error:
+        coverage.broken = str(error)
+        return coverage
+    coverage.path = ()
     seen = {first}
     layer = [(0, first)]
     limit = scenery.depth if depth_max is None else min(depth_max, scenery.depth)
@@ -59,7 +67,7 @@ def search(scenery: Scenery, watch: Watcher, depth_max: int | None = None) -> Co
                     after = perform(world, state, move)
                 except Broken as error:
                     coverage.broken = str(error)
-                    coverage.path = (*_path(parents, taken, list(moves), number), move)
+                    coverage.path = (*scenery.prelude, *_path(parents, taken, list(moves), number), move)
                     return coverage
                 if after in seen:
                     continue

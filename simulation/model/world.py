@@ -231,6 +231,7 @@ class World:
             waiting = state.pending[broker_id - 1]
             if waiting and self._is_known(state, broker_id, self.messages.values[waiting]):
                 state = state._replace(pending=put(state.pending, broker_id, 0))
+        state = self._renumbered(state)
         key = (state.replicas, self.truth(state), state.committed, state.leaders)
         if key not in self._judged:
             replicas = tuple(self.replica(state, each) for each in self.brokers)
@@ -238,6 +239,17 @@ class World:
         found = self._judged[key]
         if found is not None:
             raise Broken(found)
+        return state
+
+    def _renumbered(self, state: State) -> State:
+        """Numbers of proposals that nobody remembers are no difference between states; without this they never end."""
+        for broker_id in self.brokers:
+            core = self.replica(state, broker_id).state
+            if not core.last_proposal_id or core.pending_isr is not None or core.proposal_in_flight is not None:
+                continue
+            is_named = any(each[0] == broker_id for each in state.proposals)
+            if not is_named and not any(each[0] == broker_id and each[2][0] == "altered" for each in state.late):
+                state, _ = self.touch(state, broker_id, ("renumber",))
         return state
 
     def _may_arrive(self, state: State, stray: tuple[int, int, int]) -> bool:

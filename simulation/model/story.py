@@ -1,0 +1,106 @@
+"""Steps of a small world as text: printed for people, and read back as an interaction test.
+
+Owns: the form, which is that of `tests/broker/replication/testdata`: commands, a line `----`, and the table that must
+come out, up to an empty line. The first command is `scenery NAME`; the rest are the steps of `moves`. Refuses to judge:
+where a step breaks an invariant the text says so and the story ends.
+"""
+
+from minibroker.controller.cluster_state import Leadership
+from minibroker.simulation.model.moves import Move, enabled, perform
+from minibroker.simulation.model.replica import Record, Replica
+from minibroker.simulation.model.scenery import Scenery, find_scenery
+from minibroker.simulation.model.world import Broken, State, World
+
+STEPS_PER_BLOCK = 4
+
+
+def write_story(scenery: Scenery, path: tuple[Move, ...], headline: str) -> str:
+    """A story with what really comes out of each block."""
+    commands = [" ".join(str(word) for word in move) for move in path]
+    blocks = [f"# {headline}\nscenery {scenery.name}"]
+    blocks += ["; ".join(commands[at : at + STEPS_PER_BLOCK]) for at in range(0, len(commands), STEPS_PER_BLOCK)]
+    played = play("\n\n".join(blocks) + "\n")
+    return "\n\n".join(f"{commands}\n----\n{out}" for commands, out in played) + "\n"
+
+
+def play(text: str) -> list[tuple[str, str]]:
+    """Run a story; (commands, what really came out of them) for each block, up to the one that breaks an invariant."""
+    results: list[tuple[str, str]] = []
+    world: World | None = None
+    state: State | None = None
+    for block in text.strip().split("\n\n"):
+        commands = block.partition("\n----")[0]
+        lines: list[str] = []
+        for command in _commands(commands):
+            verb, *words = command.split()
+            try:
+                if verb == "scenery":
+                    world = World(find_scenery(words[0]))
+                    state = world.settle(world.start())
+                    continue
+                assert world is not None and state is not None, "a story begins with `scenery NAME`"
+                move: Move = (verb, *(int(word) if word.isdigit() else word for word in words))
+                if move in enabled(world, state):
+                    state = perform(world, state, move)
+                else:
+                    lines.append(f"cannot happen: {command}")
+            except Broken as error:
+                lines.append(f"{command} breaks {error}")
+                results.append((commands, "\n".join(lines)))
+                return results
+        assert world is not None and state is not None
+        results.append((commands, "\n".join([*lines, *table(world, state)])))
+    return results
+
+
+def _commands(text: str) -> list[str]:
+    parts = (part for line in text.splitlines() for part in line.split("#")[0].split(";"))
+    return [part.strip() for part in parts if part.strip()]
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+def table(world: World, state: State) -> list[str]:
+    """One line for each replica, what ZooKeeper holds, and what is under way."""
+    rows = [_row(world.replica(state, each)) for each in world.brokers]
+    return [*rows, _truth(world.truth(state)), *_under_way(world, state)]
+
+
+def _row(replica: Replica) -> str:
+    core = replica.state
+    members = ",".join(str(each) for each in core.in_sync_replicas)
+    if core.pending_isr is not None:
+        members += f" ({core.pending_isr.kind.value} {','.join(map(str, core.pending_isr.in_sync_replicas))})"
+    ends = (
+        f"{each}:{'?' if remote.log_end_offset is None else remote.log_end_offset}"
+        for each, remote in sorted(core.remotes.items())
+    )
+    history = " ".join(f"{epoch}@{start}" for epoch, start in core.epoch_history.entries)
+    role = core.role.value if replica.is_running else "down"
+    fenced = " fenced" if core.fenced else ""
+    epoch = "-" if core.leader_epoch is None else core.leader_epoch
+    return (
+        f"{replica.broker_id} {role:8}{fenced} epoch={epoch} leo={core.log_end_offset} hw={core.high_watermark} "
+        f"isr={members or '-'} remotes={' '.join(ends) or '-'} history={history or '-'} log={_log(replica.log)}"
+    )
+
+
+def _log(log: tuple[Record, ...]) -> str:
+    return " ".join(f"{value}@{epoch}" for epoch, value in log) or "-"
+
+
+def _truth(truth: Leadership) -> str:
+    members = ",".join(str(each) for each in truth.in_sync_replicas)
+    leader = "none" if truth.leader is None else truth.leader
+    return f"zookeeper: leader={leader} epoch={truth.leader_epoch} version={truth.partition_epoch} isr={members}"
+
+
+def _under_way(world: World, state: State) -> list[str]:
+    lines = []
+    for index, (asker, _, proposal) in enumerate(state.proposals):
+        lines.append(f"alter {index}: {asker} asks for {','.join(str(each) for each, _ in proposal[3])}")
+    for index, (broker_id, _, message) in enumerate(state.strays):
+        order = world.messages.values[message][2]
+        lines.append(f"arrive {index}: to {broker_id}, {'brokers' if order is None else f'epoch {order[2]}'}")
+    for index, (receiver, _, stimulus) in enumerate(state.late):
+        lines.append(f"deliver {index}: to {receiver}, {stimulus[0]}")
+    return lines

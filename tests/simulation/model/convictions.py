@@ -1,0 +1,28 @@
+"""Which mutant the small model convicts in which scenery, and the form of the mutant that it can see."""
+
+from tests.mutants.catalogue import find_mutant
+from tests.mutants.mutant import Mutant
+from tests.simulation.model.variants import VARIANTS
+
+SCENERY_OF = {
+    "B01": "elections",
+    "B03-offset": "elections",
+    "B04a": "elections",
+    "B04b": "elections",
+    "B04c": "elections",
+    "B05": "joining",
+    "B06-unchecked": "returning",
+    "B11": "elections",
+    "B18a": "proposals",
+    "B18b": "proposals",
+    "B24a": "power",
+    "B24b": "power",
+    "B24-resent": "resending",
+    "H1": "elections",
+    "H7": "power",
+}
+
+
+def mutant_called(name: str) -> Mutant:
+    """Raises KeyError."""
+    return {each.name: each for each in VARIANTS}.get(name) or find_mutant(name)

@@ -1,0 +1,67 @@
+"""Mutants of the list in the form in which the small model can see them, where that differs from the catalogue's."""
+
+from tests.mutants.mutant import Edit, Mutant
+
+VARIANTS = (
+    Mutant(
+        name="B03-offset",
+        title="the leader names an offset for the epoch it was asked about, whether it knows that epoch or not",
+        origin="KAFKA-6361, KIP-279: the reply before it, which held an offset only",
+        rule="the leader names its largest epoch not above the asked one, and that epoch's end",
+        breaks=("I16", "I7"),
+        edits=(
+            Edit(
+                "broker.replication.epoch_history",
+                "                return (epoch if floor is None else floor), start_offset\n",
+                "                return epoch, start_offset\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B06-unchecked",
+        title="an epoch is entered in the history at the first append only, and the replica does not notice",
+        origin="KAFKA-7415",
+        rule="a leader enters (epoch, log end) before it serves anything, also if it never appends",
+        breaks=("I7", "I16"),
+        edits=(
+            Edit(
+                "broker.replication.replica",
+                "    if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):\n"
+                "        effects.append(ev.WriteEpochHistory(sync=True))\n",
+                "",
+            ),
+            Edit(
+                "broker.replication.leader",
+                "    state.log_end_offset = event.end_offset\n",
+                "    assert state.leader_epoch is not None\n"
+                "    state.epoch_history.assign(state.leader_epoch, event.base_offset)\n"
+                "    state.log_end_offset = event.end_offset\n",
+            ),
+            Edit(
+                "broker.replication.invariants",
+                "    assert state.epoch_history.latest_epoch == state.leader_epoch, "
+                '"I13: the reign is entered in the history"\n',
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        name="B24-resent",
+        title="a proposal that is sent again names the registrations of now",
+        origin="this project's own: the small model found it",
+        rule="a proposal names the registrations under which its members were judged (KIP-903)",
+        breaks=("I6", "I3"),
+        edits=(
+            Edit(
+                "broker.replication.isr",
+                "            new_isr_with_epochs=state.pending_isr.members,\n",
+                "            new_isr_with_epochs=tuple(\n"
+                "                (b, state.remotes[b].broker_epoch if b in state.remotes else None)\n"
+                "                for b in state.pending_isr.in_sync_replicas\n"
+                "            ),\n",
+            ),
+        ),
+    ),
+)
+"""In B06 the replica's own assertion ends the process at the first election. Here it is gone, too, so that the trace
+shows what the rule is for."""
