@@ -154,17 +154,21 @@ class LocalCluster:
         return found.leader_id
 
     # ---------------------------------------------------------------------------------------------- all of it
-    async def up(self, timeout_s: float = UP_TIMEOUT_S) -> ClusterView:
-        """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy."""
+    async def up(self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None) -> ClusterView:
+        """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. `first` is started before
+        the others, and so becomes controller."""
         self._refuse_if_running()
         self.data_directory.mkdir(parents=True, exist_ok=True)
         for broker in self.record.brokers.values():
             zookeeper_process.refuse_taken_port(broker.port)
         forget_cluster_state(self.data_directory)
         self._spawn_zookeeper()
-        for broker_id in self.broker_ids:
-            self._spawn(broker_id)
         try:
+            if first is not None:
+                await self.start(first, timeout_s)
+            for broker_id in self.broker_ids:
+                if broker_id != first:
+                    self._spawn(broker_id)
             return await self.wait_healthy(timeout_s)
         except (ClusterFailed, asyncio.CancelledError):
             await self.down(timeout_s=5.0)
@@ -350,6 +354,10 @@ class LocalCluster:
     async def lose_power(self, broker_id: int) -> list[CutTail]:
         """SIGKILL, then cut off what was written but not synced, as a power cut might."""
         await self._kill(broker_id, "power loss")
+        return self.cut_unsynced(broker_id)
+
+    def cut_unsynced(self, broker_id: int) -> list[CutTail]:
+        """What a power cut takes from a broker that is down."""
         return cut_unsynced_tails(self.log_directory(broker_id))
 
     async def pause(self, broker_id: int) -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from minibroker.local_cluster import CLIENT_ID
+from minibroker.local_cluster import CLIENT_ID, LocalCluster
 from minibroker.protocol.codec import decode_request_frame
 from minibroker.protocol.errors import ProtocolError
 
@@ -41,6 +41,19 @@ class NetworkGates:
         self._servers: list[asyncio.Server] = []
         self._writers: dict[asyncio.StreamWriter, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def surround(self, cluster: LocalCluster, ports: dict[int, int]) -> None:
+        """Stand before every broker of a cluster that is not started yet; `ports` gets those for clients."""
+        zookeeper_port = cluster.record.zookeeper.port
+        assert zookeeper_port is not None, "a ZooKeeper of the cluster's own"
+        for broker_id in cluster.broker_ids:
+            record = cluster.record.brokers[broker_id]
+            ports[broker_id] = await self.open_before_broker(broker_id, record.port)
+            to_zookeeper = await self.open_before_zookeeper(broker_id, zookeeper_port)
+            record.settings = record.settings | {
+                "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{ports[broker_id]}",
+                "zookeeper.connect": f"{LOOPBACK}:{to_zookeeper}",
+            }
 
     async def open_before_broker(self, broker_id: int, port: int) -> int:
         """The port that others shall use instead of the broker's own."""

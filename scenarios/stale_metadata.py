@@ -48,7 +48,7 @@ async def play_idle(stage: SimulatedStage) -> Ending:
 
 
 async def _leadership_moves(stage: SimulatedStage) -> None:
-    stage.expire_session("A")
+    await stage.expire_session("A")
     await stage.tell(
         "ZooKeeper ends A's session. A registers anew, but B leads in epoch 1 by then. A is alive, and follows. The"
         " producer has not heard of it.",

@@ -1,6 +1,7 @@
 """`minibroker scenario list` and `scenario run`: the stories of replication, told step by step."""
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -8,7 +9,9 @@ import click
 from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
+    CommandFailed,
     LazyGroup,
+    ProgressLine,
     WrongUsage,
     json_option,
     print_json,
@@ -16,6 +19,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.scenarios.telling.performance import Performance
     from minibroker.scenarios.telling.stage import Step
     from minibroker.scenarios.telling.story import Act, Story, TruncationRule
 
@@ -66,9 +70,17 @@ def list_stories(as_json: bool) -> int:
     type=click.Choice(["messages", "time"]),
     help="burst-lag: by what a follower is out of sync. [default: first messages, then time]",
 )
+@click.option("--live", is_flag=True, help="On a real ZooKeeper and real broker processes; needs Java.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="The audit of a live story: in this process, or on Spark.",
+)
 @click.option("--step", "by_step", is_flag=True, help="Wait for a key after each step.")
 @json_option
-def run(name: str, truncation: str, lag_rule: str | None, by_step: bool, as_json: bool) -> int:
+def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: str, by_step: bool, as_json: bool) -> int:
     """Play a story and audit its disks.
 
     Exit code 0 if it went as it is told under this rule, the expected loss included; 10 if not.
@@ -87,31 +99,66 @@ def run(name: str, truncation: str, lag_rule: str | None, by_step: bool, as_json
     acts = [act for act in found.acts if lag_rule in (None, act.name)]
     if not acts:
         raise WrongUsage(f"--lag-rule belongs to burst-lag; leave it out for {name}")
-    reached = [_play(found, act, rule, by_step, as_json) for act in acts]
+    if live:
+        acts = [act for act in acts if act.live]
+        if not acts:
+            raise WrongUsage(f"{name} needs what only a simulation can do: run it without --live")
+    reached = [_play(found, act, rule, engine if live else None, by_step, as_json) for act in acts]
     return EXIT_FINE if all(reached) else EXIT_FOUND_WRONG
 
 
-def _play(story: "Story", act: "Act", rule: "TruncationRule", by_step: bool, as_json: bool) -> bool:
+def _play(
+    story: "Story", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
+) -> bool:
     from minibroker.scenarios.telling import slides
     from minibroker.scenarios.telling.performance import perform
 
     on_terminal = sys.stdout.isatty()
+    progress = ProgressLine(after_s=0.5)
 
     def show(step: "Step") -> None:
+        progress.clear()
         if as_json:
             print_json(slides.step_as_json(step))
         else:
             slides.print_slide(step, on_terminal)
-        if by_step:
-            click.pause("-- a key for the next step --", err=True)
+        if by_step and live_engine is None:
+            wait_for_key()
+
+    def wait_for_key() -> None:
+        progress.clear()
+        click.pause("-- a key for the next step --", err=True)
 
     if as_json:
         print_json(slides.act_as_json(story, act, rule))
     else:
         slides.print_heading(story, act, rule)
-    performance = perform(act, rule, show)
+    if live_engine is None:
+        performance = perform(act, rule, show)
+    else:
+        performance = _perform_live(act, rule, show, live_engine, progress, wait_for_key if by_step else None)
     if as_json:
         print_json(slides.ending_as_json(performance))
     else:
         slides.print_ending(performance)
     return performance.reached_its_end
+
+
+def _perform_live(
+    act: "Act",
+    rule: "TruncationRule",
+    show: Callable[["Step"], None],
+    engine: str,
+    progress: ProgressLine,
+    pause: Callable[[], None] | None,
+) -> "Performance":
+    import asyncio
+
+    from minibroker.scenarios.live.performance import CANNOT_PLAY, perform_live
+
+    try:
+        return asyncio.run(perform_live(act, rule, show, engine=engine, tell=progress.show, pause=pause))
+    except CANNOT_PLAY as error:
+        raise CommandFailed(str(error)) from None
+    finally:
+        progress.clear()

@@ -40,7 +40,7 @@ class RealTestedCluster(TestedCluster):
 
     async def __aenter__(self) -> Self:
         try:
-            await open_gates(self.gates, self.local, self._ports)
+            await self.gates.surround(self.local, self._ports)
             await self.local.up()
         except BaseException:
             await self._end()
@@ -172,20 +172,6 @@ class RealTestedCluster(TestedCluster):
         except (NoAnswer, ClusterFailed):
             return self.local.data_directory  # nobody is left to ask: judged without a snapshot
         return self.local.data_directory
-
-
-async def open_gates(gates: NetworkGates, local: LocalCluster, ports: dict[int, int]) -> None:
-    """Put gates before every broker of a cluster that is not started yet; `ports` gets the ports for clients."""
-    zookeeper_port = local.record.zookeeper.port
-    assert zookeeper_port is not None
-    for broker_id in local.broker_ids:
-        record = local.record.brokers[broker_id]
-        ports[broker_id] = await gates.open_before_broker(broker_id, record.port)
-        to_zookeeper = await gates.open_before_zookeeper(broker_id, zookeeper_port)
-        record.settings = record.settings | {
-            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{ports[broker_id]}",
-            "zookeeper.connect": f"{LOOPBACK}:{to_zookeeper}",
-        }
 
 
 def _leader_among(replicas: Mapping[int, ReplicaStateDescription]) -> int | None:

@@ -55,16 +55,21 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = l
     with listening(stage.hear), patch:
         stage.world.run(play())
     verdict = _audit(stage)
-    if ending is not None and verdict.findings != tuple(sorted(ending.findings)):
-        expected = ", ".join(ending.findings) or "no finding"
-        problem = f"the audit was to find {expected}, and found {', '.join(verdict.findings) or 'none'}"
     return Performance(
         steps=tuple(stage.steps),
         ending=ending,
         verdict=verdict,
-        problem=problem,
+        problem=problem_of(ending, verdict) or problem,
         trace_hash=stage.world.trace_hash,
     )
+
+
+def problem_of(ending: Ending | None, verdict: AuditVerdict) -> str | None:
+    """Whether the audit found what the script said it would."""
+    if ending is None or verdict.findings == tuple(sorted(ending.findings)):
+        return None
+    expected = ", ".join(ending.findings) or "no finding"
+    return f"the audit was to find {expected}, and found {', '.join(verdict.findings) or 'none'}"
 
 
 def _audit(stage: SimulatedStage) -> AuditVerdict:

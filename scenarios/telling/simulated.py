@@ -218,8 +218,7 @@ class SimulatedStage(Stage):
         """So much more, one way."""
         self.world.network.slow_links[self.machine(source), self.machine(target)] = seconds
 
-    def expire_session(self, broker: str) -> None:
-        """ZooKeeper ends the broker's session, which learns of it like everybody else."""
+    async def expire_session(self, broker: str) -> None:
         for session_id in self.world.zookeeper.sessions_of(self.machine(broker)):
             self.world.zookeeper.expire_session(session_id)
 

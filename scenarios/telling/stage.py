@@ -143,6 +143,10 @@ class Stage(ABC):
     async def wait(self, seconds: float) -> None:
         """Let so much time pass."""
 
+    def patience(self, seconds: float) -> float:
+        """How long to wait where only a long time makes the point: in virtual time as long as you like."""
+        return seconds
+
     @abstractmethod
     async def checkpointed(self) -> None:
         """Wait until every broker has written its high watermarks to their checkpoint: a restart begins with them."""
@@ -210,6 +214,10 @@ class Stage(ABC):
     @abstractmethod
     async def resume(self, broker: str) -> None:
         """SIGCONT."""
+
+    @abstractmethod
+    async def expire_session(self, broker: str) -> None:
+        """ZooKeeper ends the broker's session, which learns of it like everybody else."""
 
     @abstractmethod
     async def stop_zookeeper(self) -> None:

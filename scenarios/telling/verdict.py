@@ -41,9 +41,9 @@ def write_facts(directory: Path, acknowledged: Sequence[tuple[int, str]], state:
     (directory / CLUSTER_STATE).write_text(json.dumps({"partitions": {f"{TOPIC}-0": last}}))
 
 
-def audit_disks(directory: Path) -> AuditVerdict:
-    """Judge what was exported to this directory."""
-    report = run_audit([str(directory)], engine=LOCAL, acked=str(directory / ACKNOWLEDGED))
+def audit_disks(directory: Path, engine: str = LOCAL) -> AuditVerdict:
+    """Judge the brokers' files below this directory."""
+    report = run_audit([str(directory)], engine=engine, acked=str(directory / ACKNOWLEDGED))
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     return AuditVerdict(
         outcome=report.outcome.value,

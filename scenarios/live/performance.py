@@ -1,0 +1,78 @@
+"""Playing an act on real processes to its end: start, script, kill, audit.
+
+Owns: one act's data directory, which is removed at the end. Refuses to print.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from minibroker.asking import NoAnswer
+from minibroker.audit.errors import AuditError
+from minibroker.client.errors import MinibrokerError
+from minibroker.local_cluster import ClusterFailed
+from minibroker.runtime.ports import CoordinationError
+from minibroker.scenarios.live.stage import LiveStage
+from minibroker.scenarios.telling.performance import Performance, problem_of
+from minibroker.scenarios.telling.stage import Step, StoryFailed
+from minibroker.scenarios.telling.story import Act, Ending, TruncationRule
+from minibroker.scenarios.telling.verdict import audit_disks, write_facts
+from minibroker.zookeeper_process import (
+    MissingJava,
+    MissingZooKeeper,
+    PortTaken,
+    ZooKeeperFailed,
+    find_java,
+    zookeeper_jars,
+)
+
+CANNOT_PLAY = (
+    AuditError,
+    ClusterFailed,
+    CoordinationError,
+    MinibrokerError,
+    MissingJava,
+    MissingZooKeeper,
+    NoAnswer,
+    PortTaken,
+    ZooKeeperFailed,
+)
+"""What says in one sentence why a live story could not be played."""
+
+
+async def perform_live(
+    act: Act,
+    rule: TruncationRule,
+    listener: Callable[[Step], None],
+    *,
+    engine: str,
+    tell: Callable[[str], None] = lambda _: None,
+    pause: Callable[[], None] | None = None,
+) -> Performance:
+    """`listener` gets each step as it is told, `tell` what goes on in between; `pause` is called in a thread after
+    each step. Raises one of CANNOT_PLAY."""
+    assert act.live
+    find_java()
+    zookeeper_jars()
+    with tempfile.TemporaryDirectory(prefix="minibroker-scenario-") as name:
+        stage = LiveStage(act.cast, rule, listener, Path(name), tell, pause)
+        ending: Ending | None = None
+        problem: str | None = None
+        async with stage.opened():
+            try:
+                ending = await act.play(stage)
+            except StoryFailed as failure:
+                problem = str(failure)
+            await stage.checkpointed()
+            state = await stage.true_state()
+        tell(f"{engine} audit of the files")
+        write_facts(Path(name), stage.acknowledged, state)
+        verdict = await asyncio.to_thread(audit_disks, Path(name), engine)
+    return Performance(
+        steps=tuple(stage.steps),
+        ending=ending,
+        verdict=verdict,
+        problem=problem_of(ending, verdict) or problem,
+        trace_hash="",
+    )

@@ -1,0 +1,278 @@
+"""A stage of real processes: ZooKeeper, brokers, files, sockets; gates in between hold what a story wants held.
+
+Owns: how the verbs are done on this machine, and what the table shows of it: what each broker says of itself (by a
+question that no gate holds back), and what lies in its files. Every process is killed by its number at the end. All
+listening sockets are on the loopback interface.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from minibroker.asking import Asker, NoAnswer
+from minibroker.broker.replication.state import TruncationRule
+from minibroker.client.admin import AdminClient
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.doors import doors
+from minibroker.client.errors import MinibrokerError
+from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
+from minibroker.network_gates import ZOOKEEPER, NetworkGates, broker_name
+from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
+from minibroker.protocol.znodes import PartitionState, partition_state_path
+from minibroker.runtime.ports import Coordination, CoordinationError
+from minibroker.scenarios.live.files import read_files
+from minibroker.scenarios.telling.clients import PARTITION, StageClients
+from minibroker.scenarios.telling.rows import Row, Shows
+from minibroker.scenarios.telling.said import letter
+from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage, StoryFailed
+from minibroker.scenarios.telling.story import TOPIC, Cast
+
+ANSWER_SECONDS = 1.0
+CHECKPOINT_MS = 500
+CHECKPOINTED_SECONDS = 1.2
+"""Two rounds of writing high watermarks."""
+OBSERVER_SESSION_MS = 10_000
+SESSION_MS = 3_000
+ELECTED_WITHIN_SECONDS = 20.0
+PATIENCE_SECONDS = 8.0
+"""Where a simulated story waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
+
+
+class LiveStage(Stage):
+    """See the head of this file. `opened` starts everything, and ends it."""
+
+    settle_seconds = 0.15
+    poll_seconds = 0.05
+
+    def __init__(
+        self,
+        cast: Cast,
+        rule: TruncationRule,
+        listener: Listener,
+        directory: Path,
+        tell: Callable[[str], None],
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(cast, rule, listener)
+        settings = {
+            "auto.leader.rebalance.enable": "false",
+            "replica.truncation.rule": rule.value,
+            "replica.high.watermark.checkpoint.interval.ms": str(CHECKPOINT_MS),
+            "replica.lag.time.max.ms": "30000",
+            "min.insync.replicas": str(cast.min_insync_replicas),
+            **cast.settings,
+        }
+        self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings)
+        self.gates = NetworkGates()
+        self._tell = tell
+        self._pause_after_step = pause
+        self._ports: dict[int, int] = {}
+        self._clients = StageClients(cast, self.note, self._servers, lambda: None)
+        self._asker = Asker(CLIENT_ID)
+        self._observer: Coordination | None = None
+        self._last_said: dict[str, ReplicaStateDescription] = {}
+        """Of each broker, for the time while it stands still."""
+        self._began = 0.0
+
+    def number(self, broker: str) -> int:
+        return self.cast.brokers.index(broker) + 1
+
+    # --------------------------------------------------------------------------------------------- before and after
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """As on every stage: brokers run, the first replica leads an empty topic, producers are connected."""
+        try:
+            self._tell("starting ZooKeeper and brokers")
+            await self.gates.surround(self.cluster, self._ports)
+            first = self.number(self.cast.controller or self.cast.brokers[-1])
+            await self.cluster.up(first=first)
+            await self._open_observer()
+            await self._create_topic()
+            for acks in ("all", 1):
+                await self._clients.open_producer(acks)
+            self._began = asyncio.get_running_loop().time()
+            yield
+        finally:
+            self._tell("stopping everything")
+            await self._end()
+
+    async def _end(self) -> None:
+        await self._clients.stop_waiting()
+        if self._observer is not None:
+            await self._observer.close()
+        await self._asker.close()
+        for broker_id in self.cluster.broker_ids:
+            with contextlib.suppress(ClusterFailed):
+                await self.cluster.kill(broker_id)
+        with contextlib.suppress(ClusterFailed):
+            await self.cluster.kill_zookeeper()
+        await self.gates.close()
+
+    async def _open_observer(self) -> None:
+        self._observer = doors(None).open_coordination(self.cluster.record.zookeeper.connect, OBSERVER_SESSION_MS)
+        await self._observer.start()
+
+    async def _create_topic(self) -> None:
+        assignment = {0: [self.number(broker) for broker in self.cast.replicas]}
+        topic = NewTopic(name=TOPIC, assignment=assignment, configs=self.cast.configs)
+        async with AdminClient(self._servers()) as admin:
+            for result in (await admin.create_topics([topic])).values():
+                if isinstance(result, MinibrokerError):
+                    raise result
+        async with asyncio.timeout(ELECTED_WITHIN_SECONDS):
+            while not all(row.leader_epoch == 0 for row in await self.look()):  # noqa: ASYNC110
+                await asyncio.sleep(self.poll_seconds)
+
+    def _servers(self) -> list[str]:
+        """Of brokers that do not stand still, by their gates."""
+        awake = [b for b in self.cluster.broker_ids if self.cluster.process_state(b) == "running"]
+        return [f"127.0.0.1:{self._ports[broker_id]}" for broker_id in awake]
+
+    @property
+    def acknowledged(self) -> list[tuple[int, str]]:
+        """(offset, value) of what producers were told is safe (acks=all)."""
+        return self._clients.acknowledged
+
+    async def true_state(self) -> PartitionState:
+        """Leader, epoch and ISR as ZooKeeper has them. Raises CoordinationError."""
+        assert self._observer is not None
+        return PartitionState.decode((await self._observer.get(partition_state_path(PARTITION)))[0])
+
+    # ------------------------------------------------------------------------------------------------------ looking
+    async def tell(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
+        self._tell(f"step {len(self.steps) + 1}, after {self.now():.1f} s")
+        await super().tell(sentence, within_seconds, **rows)
+        if self._pause_after_step is not None:
+            await asyncio.to_thread(self._pause_after_step)  # the gates go on forwarding meanwhile
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() - self._began
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def patience(self, seconds: float) -> float:
+        return min(seconds, PATIENCE_SECONDS)
+
+    async def checkpointed(self) -> None:
+        await asyncio.sleep(CHECKPOINTED_SECONDS)
+
+    async def truth(self) -> str:
+        if not self.cluster.zookeeper_is_running():
+            return ""
+        try:
+            state = await self.true_state()
+        except CoordinationError:
+            return ""
+        leader = "none" if state.leader < 0 else letter(state.leader)
+        return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"
+
+    async def look(self) -> list[Row]:
+        brokers = sorted(self.cast.replicas)
+        return list(await asyncio.gather(*(self._row(broker) for broker in brokers)))
+
+    async def _row(self, broker: str) -> Row:
+        files = read_files(self.cluster.log_directory(self.number(broker)), PARTITION)
+        state = self.cluster.process_state(self.number(broker))
+        answer = await self._ask(broker) if state == "running" else None
+        said = None if answer is None else _replica(answer)
+        if said is not None:
+            self._last_said[broker] = said
+        elif state == "paused":
+            said = self._last_said.get(broker)
+        if said is None:
+            role = "starting" if state == "running" else "dead"
+            return Row(broker=broker, role=role, **files.as_row())
+        role = "no leader" if said.role == "none" else said.role
+        if state == "paused":
+            role += ", paused"
+        if answer is not None and answer.fenced and said.role == "leader":
+            role += ", fenced"
+        return Row(
+            broker=broker,
+            role=role,
+            leader_epoch=said.leader_epoch,
+            log_start_offset=said.log_start_offset,
+            log_end_offset=said.log_end_offset,
+            high_watermark=said.high_watermark,
+            remote_ends={
+                letter(each.replica_id): None if each.log_end_offset < 0 else each.log_end_offset
+                for each in sorted(said.remotes, key=lambda remote: remote.replica_id)
+            },
+            isr="".join(map(letter, sorted(said.in_sync_replicas))),
+            pending_isr=""
+            if said.isr_state == "committed"
+            else "".join(map(letter, sorted(said.maximal_in_sync_replicas))),
+            epoch_file=files.epoch_file,
+            records=files.records,
+        )
+
+    async def _ask(self, broker: str) -> DescribeReplicaStateResponse | None:
+        server = self.cluster.server(self.number(broker))
+        (answer,) = await self._asker.replica_states([server], [TOPIC], ANSWER_SECONDS)
+        return None if isinstance(answer, NoAnswer) else answer
+
+    # ------------------------------------------------------------------------------------------------------ clients
+    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
+        return await self._clients.produce(values, acks, quietly)
+
+    async def new_producer(self, acks: Acks) -> None:
+        await self._clients.open_producer(acks)
+
+    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
+        return await self._clients.settled(sending, within_seconds)
+
+    async def read(self) -> list[str]:
+        return await self._clients.read()
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    def hold(self, source: str, target: str) -> None:
+        self.gates.hold(broker_name(self.number(source)), broker_name(self.number(target)))
+
+    def release(self, source: str, target: str) -> None:
+        self.gates.release(broker_name(self.number(source)), broker_name(self.number(target)))
+
+    async def kill(self, *brokers: str) -> None:
+        await asyncio.gather(*(self.cluster.kill(self.number(broker)) for broker in brokers))
+
+    async def cut_power(self, *brokers: str) -> None:
+        await self.kill(*brokers)
+        for broker in brokers:
+            self.cluster.cut_unsynced(self.number(broker))
+
+    async def start(self, *brokers: str) -> None:
+        await asyncio.gather(*(self.cluster.start(self.number(broker)) for broker in brokers))
+
+    async def pause(self, broker: str) -> None:
+        await self._row(broker)  # its last words
+        await self.cluster.pause(self.number(broker))
+
+    async def resume(self, broker: str) -> None:
+        await self.cluster.resume(self.number(broker))
+
+    async def expire_session(self, broker: str) -> None:
+        """A gate keeps it from ZooKeeper until somebody else leads."""
+        name, before = broker_name(self.number(broker)), await self.true_state()
+        self.gates.hold(name, ZOOKEEPER)
+        self.gates.hold(ZOOKEEPER, name)
+        try:
+            async with asyncio.timeout(ELECTED_WITHIN_SECONDS):
+                while (await self.true_state()).leader_epoch == before.leader_epoch:  # noqa: ASYNC110
+                    await asyncio.sleep(self.poll_seconds)
+        except TimeoutError:
+            raise StoryFailed(f"nobody was elected while {broker} could not reach ZooKeeper") from None
+        finally:
+            self.gates.release(name, ZOOKEEPER)
+            self.gates.release(ZOOKEEPER, name)
+
+    async def stop_zookeeper(self) -> None:
+        await self.cluster.kill_zookeeper()
+
+    async def start_zookeeper(self) -> None:
+        await self.cluster.start_zookeeper()
+
+
+def _replica(answer: DescribeReplicaStateResponse) -> ReplicaStateDescription | None:
+    return next((replica for topic in answer.topics for replica in topic.partitions), None)
