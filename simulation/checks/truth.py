@@ -150,8 +150,14 @@ class Truth:
             self._topics.get(topic, (0, 0, 1))[2],
             self._topics.get(topic, (0, 1, 1))[1],
         )
-        if before is None:
-            return
+        if before is not None:
+            self._judge_step(before, state, partition, facts)
+        for listener in list(self.listeners):
+            listener(partition)
+
+    def _judge_step(
+        self, before: TrueState, state: PartitionState, partition: TopicPartition, facts: tuple[str, ...]
+    ) -> None:
         if state.leader_epoch < before.leader_epoch or state.controller_epoch < before.controller_epoch:
             self.find("I27", "an epoch fell", partition, *facts)
         if state.leader != before.leader and state.leader_epoch != before.leader_epoch + 1:
@@ -162,9 +168,7 @@ class Truth:
             elif state.isr != [state.leader]:
                 self.find("I28", "others are in sync with a leader that was not", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
-        self.isr_changes += not same_isr
-        for listener in list(self.listeners):
-            listener(partition)
+        self.isr_changes += set(before.members) != set(state.isr)
 
     # --------------------------------------------------------------------------------------------------- sampling
     def sample(self) -> None:

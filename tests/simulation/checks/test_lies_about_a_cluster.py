@@ -1,0 +1,181 @@
+"""A real cluster on simulated doors in which one fact is falsified from outside: the judge of that fact says so."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication.state import Role
+from minibroker.client.admin import AdminClient
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import PartitionState
+from minibroker.runtime.ports import SetOp
+from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.replicas import ReplicaJudge
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.storage import DirectoryNode, FileNode
+
+FIRST = TopicPartition("a", 0)
+TOPICS = {"a": (1, 3, 2)}
+STATE = "/brokers/topics/a/partitions/0/state"
+
+
+class Life:
+    """A cluster with some records, and room for a lie before some more."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(1, settings={"auto.leader.rebalance.enable": "false"})
+        self.truth = Truth(self.cluster, TOPICS)
+        self.acked: dict[tuple[TopicPartition, int], bytes] = {}
+
+    def leader(self) -> Partition:
+        number = self.cluster.leader("a")
+        assert number is not None
+        found = self.cluster.replica(number, "a")
+        assert found is not None
+        return found
+
+    def follower(self) -> Partition:
+        replicas = [self.cluster.replica(number, "a") for number in self.cluster.broker_ids]
+        return next(each for each in replicas if each is not None and each.state.role is Role.FOLLOWER)
+
+    def run(self, lie: Callable[["Life"], None]) -> list[str]:
+        """The rules that were broken."""
+        self.cluster.world.run(self._live(lie), seconds_max=60)
+        return [found.invariant for found in self.truth.findings]
+
+    async def _live(self, lie: Callable[["Life"], None]) -> None:
+        cluster, servers, doors = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
+        with listening(ReplicaJudge(cluster, self.truth, counts_only_synced=False)):
+            cluster.start_all()
+            await cluster.until_ready()
+            async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+                await admin.create_topic("a", partitions=1, replication_factor=3, configs={"min.insync.replicas": "2"})
+            async with Producer(
+                bootstrap_servers=servers, request_timeout_ms=500, delivery_timeout_ms=2_000, runtime=doors
+            ) as producer:
+                for number in range(20):
+                    found = await producer.send_and_wait("a", b"%d" % number)
+                    assert found.offset is not None
+                    self.acked[FIRST, found.offset] = b"%d" % number
+                await asyncio.sleep(1)
+                lie(self)
+                with contextlib.suppress(MinibrokerError):
+                    await producer.send_and_wait("a", b"one more")
+
+
+def tell_the_truth(life: Life) -> None:
+    """No lie."""
+
+
+def lower_the_mark(life: Life) -> None:
+    life.leader().state.high_watermark -= 1
+    life.cluster.brokers[life.leader().state.config.broker_id].manager.fence()
+
+
+def raise_a_followers_mark(life: Life) -> None:
+    state = life.follower().state
+    state.log_end_offset += 1
+    state.high_watermark += 1
+    life.cluster.brokers[state.config.broker_id].manager.fence()
+
+
+def cut_a_committed_record(life: Life) -> None:
+    life.follower().log.truncate_to(5)
+
+
+def forget_a_member(life: Life) -> None:
+    """The leader counts without somebody who is still in the ISR, and who does not fetch any more."""
+    state, follower = life.leader().state, life.follower().state
+    life.cluster.world.pause(f"broker-{follower.config.broker_id}")
+    state.in_sync_replicas = tuple(b for b in state.in_sync_replicas if b != follower.config.broker_id)
+    del state.remotes[follower.config.broker_id]
+
+
+def change_the_isr_by_hand(life: Life) -> None:
+    tree = life.cluster.world.zookeeper.tree
+    node = tree.nodes[STATE]
+    state = PartitionState.decode(node.data)
+    fewer = [b for b in state.isr if b != life.follower().state.config.broker_id]
+    changed = PartitionState(
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        controller_epoch=state.controller_epoch,
+        isr=fewer,
+        isr_incarnations={str(b): state.isr_incarnations[str(b)] for b in fewer},
+    )
+    tree.transact([SetOp(path=STATE, data=changed.encode(), version=node.version)], 0)
+
+
+def write_as_an_old_controller(life: Life) -> None:
+    tree = life.cluster.world.zookeeper.tree
+    node = tree.nodes[STATE]
+    state = PartitionState.decode(node.data)
+    old = PartitionState(
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        controller_epoch=state.controller_epoch - 1,
+        isr=state.isr,
+        isr_incarnations=state.isr_incarnations,
+    )
+    tree.transact([SetOp(path=STATE, data=old.encode(), version=node.version)], 0)
+
+
+def forget_the_epochs(life: Life) -> None:
+    follower = life.follower()
+    follower.state.epoch_history.clear()
+    follower.log.truncate_to(follower.log.log_end_offset - 1)
+
+
+def lie_about_the_session(life: Life) -> None:
+    number = life.leader().state.config.broker_id
+    del life.cluster.world.zookeeper.tree.nodes[f"/brokers/ids/{number}"]
+
+
+def test_judges_are_silent_over_a_healthy_cluster() -> None:
+    life = Life()
+    assert life.run(tell_the_truth) == []
+    assert audit_disks(life.cluster, life.truth.states(), life.acked) == []
+
+
+@pytest.mark.parametrize(
+    ("lie", "rule"),
+    [
+        pytest.param(lower_the_mark, "I11", marks=pytest.mark.invariant("I11")),
+        pytest.param(raise_a_followers_mark, "I22", marks=pytest.mark.invariant("I22")),
+        pytest.param(cut_a_committed_record, "I32", marks=pytest.mark.invariant("I32")),
+        pytest.param(forget_a_member, "I4", marks=pytest.mark.invariant("I4", "I3")),
+        pytest.param(change_the_isr_by_hand, "I8", marks=pytest.mark.invariant("I8")),
+        pytest.param(write_as_an_old_controller, "I30", marks=pytest.mark.invariant("I27", "I30")),
+        pytest.param(forget_the_epochs, "I13", marks=pytest.mark.invariant("I13")),
+        pytest.param(lie_about_the_session, "I29", marks=pytest.mark.invariant("I29")),
+    ],
+)
+@pytest.mark.expects_loop_errors
+def test_lie_is_convicted_by_its_rule(lie: Callable[[Life], None], rule: str) -> None:
+    life = Life()
+    with contextlib.suppress(AssertionError):  # the broker may have stumbled over it, too
+        life.run(lie)
+    assert rule in {found.invariant for found in life.truth.findings}, life.truth.findings
+
+
+def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
+    life = Life()
+    life.run(tell_the_truth)
+    entries = life.cluster.world.machine("broker-2").storage.root.entries
+    for name in ("data", "log", "a-0"):
+        directory = entries[name]
+        assert isinstance(directory, DirectoryNode)
+        entries = directory.entries
+    segment = next(node for name, node in entries.items() if name.endswith(".log"))
+    assert isinstance(segment, FileNode)
+    segment.content[200] ^= 1
+    life.acked[FIRST, 10_000] = b"never written"
+    rules = {found.invariant for found in audit_disks(life.cluster, life.truth.states(), life.acked)}
+    assert {"audit:corrupt-batch", "audit:acked-missing"} <= rules
