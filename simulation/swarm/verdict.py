@@ -26,14 +26,19 @@ CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 async def converge(cluster: SimulatedCluster, options: Options, truth: Truth, history: History) -> None:
     """I36, I37, I38: every replica returns to the ISR, every partition takes a record, nothing spins."""
     try:
-        await cluster.until(lambda: not _out_of_sync(cluster, options), FULL_ISR_SECONDS, "a full ISR")
+        await cluster.until(lambda: not _out_of_sync(cluster, options, truth), FULL_ISR_SECONDS, "a full ISR")
     except AssertionError as error:
-        missing = ", ".join(_out_of_sync(cluster, options)[:3])
+        missing = ", ".join(_out_of_sync(cluster, options, truth)[:3])
         history.find("I36", f"{error}: {missing}", None, f"true: {truth.states()[:2]}")
 
 
-def _out_of_sync(cluster: SimulatedCluster, options: Options) -> list[str]:
-    found = []
+def _out_of_sync(cluster: SimulatedCluster, options: Options, truth: Truth) -> list[str]:
+    """By the leader's word and by ZooKeeper's: a leader whose proposal hangs does not know what became of it."""
+    found = [
+        f"{state.partition} ISR {state.members} by ZooKeeper's word"
+        for state in truth.states()
+        if len(state.members) != state.replication_factor
+    ]
     for name, (partitions, replication_factor, _) in sorted(options.topics.items()):
         for number in range(partitions):
             members = cluster.in_sync_replicas(name, number)

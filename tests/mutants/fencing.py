@@ -1,6 +1,6 @@
 """Whose fetches count, and which answers: the fence of leader epochs (B04, B10 to B12, B14)."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Search
 from tests.mutants.truncation import FETCH_WITHOUT_ASKING, FOLLOWER, LEADER
 
 FETCH_IS_JUDGED = (
@@ -53,6 +53,7 @@ MUTANTS = (
                 "    if last_fetched_epoch is not None and fetch_offset < state.log_start_offset:\n",
             ),
         ),
+        schedule=Search("elections", 13),
     ),
     Mutant(
         name="B04c",
@@ -93,6 +94,7 @@ MUTANTS = (
                 ),
             ),
         ),
+        schedule=Search("elections", 8),
     ),
     Mutant(
         name="B12a",

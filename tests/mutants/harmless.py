@@ -22,4 +22,41 @@ PATCHES = (
         breaks=(),
         edits=(Edit("broker.replication.isr", "PROPOSAL_RETRY_MS = 50\n", "PROPOSAL_RETRY_MS = 200\n"),),
     ),
+    Mutant(
+        name="N3",
+        title="a leader that cannot be reached is tried again after longer pauses",
+        origin="hardening.md",
+        rule="the pauses between connection attempts are free to choose within the bounds of liveness",
+        breaks=(),
+        edits=(
+            Edit(
+                "broker.replica_fetcher",
+                "RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)\n",
+                "RECONNECT_MS = (80, 160, 320, 640, 1_000)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="N4",
+        title="one fetch in flight less: a follower with something new waits for its parked fetch",
+        origin="hardening.md",
+        rule="how many fetches are in flight is a matter of speed",
+        breaks=(),
+        edits=(Edit("broker.replica_fetcher", "FETCHES_IN_FLIGHT_MAX = 2\n", "FETCHES_IN_FLIGHT_MAX = 1\n"),),
+    ),
+    Mutant(
+        name="N5",
+        title="the marks are written to their checkpoint twice as often, and who is out of sync is looked at less often",
+        origin="hardening.md",
+        rule="the rhythm of chores is free to choose within the bounds of liveness",
+        breaks=(),
+        edits=(
+            Edit(
+                "broker.chores",
+                "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms\n",
+                "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms // 2\n",
+            ),
+            Edit("broker.chores", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
+        ),
+    ),
 )

@@ -1,6 +1,6 @@
 """What counts for the high watermark, who may join the in-sync set, and what becomes of a proposal (B05, B16 to B20)."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
 
 HIGH_WATERMARK = "broker.replication.high_watermark"
 ISR = "broker.replication.isr"
@@ -20,6 +20,7 @@ MUTANTS = (
                 "floor = state.high_watermark",
             ),
         ),
+        schedule=Search("joining", 16),
     ),
     Mutant(
         name="B16",
@@ -143,6 +144,7 @@ MUTANTS = (
                 "    state.proposal_in_flight = None\n",
             ),
         ),
+        schedule=Schedule("high_watermark:proposal_is_repeated"),
     ),
     Mutant(
         name="B20b",

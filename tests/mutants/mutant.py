@@ -17,6 +17,21 @@ class Schedule(msgspec.Struct, frozen=True):
 
     name: str
 
+    @property
+    def run(self) -> str:
+        return f"schedule:{self.name}"
+
+
+class Search(msgspec.Struct, frozen=True):
+    """Every order of events of a small model (`simulation/model/scenery.py`), breadth first, down to `depth`."""
+
+    scenery: str
+    depth: int
+
+    @property
+    def run(self) -> str:
+        return f"model:{self.scenery}@{self.depth}"
+
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     """One planted bug."""
@@ -29,7 +44,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     """What the right code does, in one sentence."""
     breaks: tuple[str, ...]
     edits: tuple[Edit, ...]
-    schedule: Schedule | None = None
+    schedule: Schedule | Search | None = None
 
     @property
     def modules(self) -> frozenset[str]:

@@ -159,7 +159,7 @@ class Replay:
 def _runs_to_replay(mutant: Mutant, record: Record) -> list[str]:
     runs = [] if record.seed is None else [record.seed.run]
     if mutant.schedule is not None:
-        runs.append(f"schedule:{mutant.schedule.name}")
+        runs.append(mutant.schedule.run)
     return runs
 
 

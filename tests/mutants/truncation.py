@@ -1,6 +1,6 @@
 """Where a follower cuts its log, and which answers of which leader epoch count: B01 to B03, B06 to B09, B13, B15."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
 
 FOLLOWER = "broker.replication.follower"
 LEADER = "broker.replication.leader"
@@ -57,7 +57,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="B03",
+        name="B03a",
+        title="the leader names an offset for the epoch it was asked about, whether it knows that epoch or not",
+        origin="KAFKA-6361, KIP-279",
+        rule="the leader names its largest epoch not above the asked one, and that epoch's end",
+        breaks=("I16", "I7"),
+        edits=(
+            Edit(
+                "broker.replication.epoch_history",
+                "                return (epoch if floor is None else floor), start_offset\n",
+                "                return epoch, start_offset\n",
+            ),
+        ),
+        schedule=Search("elections", 12),
+    ),
+    Mutant(
+        name="B03b",
         title="the epoch that the leader names is not looked at",
         origin="KAFKA-6361, KIP-279",
         rule="the leader names its largest epoch not above the asked one; a follower without it cuts and asks again",

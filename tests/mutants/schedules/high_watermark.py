@@ -4,33 +4,11 @@ import asyncio
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.gates import requests, responses
-from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.judged import Directed, Stage, on_stage
 from tests.mutants.schedules.words import apart, convict, host
 
-FOUR = {TOPIC: (1, 4, 1)}
 LONG_LAG = {"replica.lag.time.max.ms": "10000"}
 ANSWER_SECONDS_MAX = 12.0
-
-
-@on_stage(Stage(brokers=4, topics=FOUR))
-async def joins_below_the_start(directed: Directed) -> None:
-    """KAFKA-7128: a new leader's mark lags; a replica outside the ISR stands at that mark, and below the start of the
-    reign."""
-    first, second, third, fourth = directed.replica(directed.leader).state.assignment
-    network = directed.world.network
-    await directed.produce("known to all")
-    await asyncio.sleep(1)
-    network.partition(host(first), host(fourth))
-    marks = network.hold(host(first), host(second), responses(ApiKey.FETCH))
-    sending = directed.produce_soon("acknowledged without the fourth")
-    await marks.caught()
-    marks.let_one_pass()  # the record; the mark that covers it comes later
-    await sending
-    network.hold(host(third), host(second), requests(ApiKey.FETCH))  # so that the mark stays where it is
-    directed.cluster.kill(first)
-    network.hold(host(second), host(fourth), responses(ApiKey.FETCH))  # it reports its end, and learns nothing
-    await directed.until_leader(second)
-    await asyncio.sleep(1)
 
 
 @on_stage(Stage(settings=LONG_LAG))
