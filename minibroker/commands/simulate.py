@@ -10,6 +10,7 @@ import click
 from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
+    ProgressLine,
     WrongUsage,
     json_option,
     note,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from minibroker.swarm_runs import RunResult, Sum
 
 SEEDS_SHOWN = 12
+SPEED_VIRTUAL_SECONDS = 60
 
 
 @click.command()
@@ -31,6 +33,7 @@ SEEDS_SHOWN = 12
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
 @click.option("--beyond", is_flag=True, help="Lose acknowledged records on purpose: is the loss noticed and named?")
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
+@click.option("--speed", is_flag=True, help="Measure virtual seconds per real one under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
 @json_option
@@ -40,6 +43,7 @@ def simulate(
     first_seed: int,
     beyond: bool,
     brokers: int,
+    speed: bool,
     quiet: bool,
     workers: int | None,
     as_json: bool,
@@ -49,8 +53,10 @@ def simulate(
     One seed and one commit are one run, to the last byte (its trace hash). Exit code 10 if an invariant broke, or if
     many runs never saw a kind of event.
     """
-    if (seed is None) == (seeds is None):
-        raise WrongUsage("give one of --seed N (one run, shown) and --seeds NUMBER (many runs, summed up)")
+    if (seed is not None) + (seeds is not None) + speed != 1:
+        raise WrongUsage("give one of --seed N (one run, shown), --seeds NUMBER (many runs, summed up), and --speed")
+    if speed:
+        return _speed(as_json)
     if seed is not None:
         return _one(seed, brokers, beyond, quiet, as_json)
     assert seeds is not None
@@ -65,6 +71,25 @@ def _parse(seeds: str, first_seed: int) -> range:
     if not found:
         raise WrongUsage(f"--seeds {seeds} names no seed")
     return found
+
+
+def _speed(as_json: bool) -> int:
+    from minibroker.simulation_speed import RECORDS_PER_SECOND, measure_all
+
+    progress, rows = ProgressLine(after_s=0.0), []
+    for found in measure_all(SPEED_VIRTUAL_SECONDS):
+        progress.show(f"{found.brokers} brokers, {found.partitions} partitions: {found.factor:.0f}")
+        if as_json:
+            print_json(found._asdict() | {"factor": round(found.factor, 1)})
+        events, deliveries = found.events / found.real_seconds, found.deliveries / found.real_seconds
+        row = (found.brokers, found.partitions, f"{found.acknowledged_per_second:.0f}", f"{found.factor:.1f}")
+        rows.append((*row, f"{deliveries:.0f}", f"{events:.0f}"))
+    progress.clear()
+    if not as_json:
+        columns = ("brokers", "partitions", "acknowledged/s", "virtual s per real s", "deliveries/s", "events/s")
+        print_table(columns, rows)
+        note(f"{RECORDS_PER_SECOND} records a second, replication factor 3, {SPEED_VIRTUAL_SECONDS} virtual seconds")
+    return EXIT_FINE
 
 
 # ---------------------------------------------------------------------------------------------------------- one seed
