@@ -126,7 +126,8 @@ def _hangs_by_a_thread(world: World, state: State) -> bool:
 
 
 def _may_lose(world: World, state: State, replica: Replica) -> bool:
-    """Another in-sync replica keeps its bytes, in whatever set may yet be written; or all that counted was synced."""
+    """Another in-sync replica keeps its bytes, in whatever set may yet be written; or this one is alone below the
+    minimum, where it has synced all that counts (hardening rule 4)."""
     truth, broker_id = world.truth(state), replica.broker_id
     if broker_id not in truth.in_sync_replicas:
         return True
@@ -143,8 +144,7 @@ def _may_lose(world: World, state: State, replica: Replica) -> bool:
         return bool(others)
     core = replica.state
     is_true_leader = core.is_leader and core.leader_epoch == truth.leader_epoch
-    is_safe_alone = truth.in_sync_replicas == (broker_id,) and is_true_leader
-    return bool(others) or (is_safe_alone and core.synced_end_offset == core.log_end_offset)
+    return bool(others) or (truth.in_sync_replicas == (broker_id,) and is_true_leader)
 
 
 # --------------------------------------------------------------------------------------------------- clients, followers

@@ -97,6 +97,13 @@ SCENERIES = (
         is_small=True,
     ),
     Scenery(
+        name="minimum",
+        title="two replicas, min.insync.replicas=2: the set falls below it, then the last one loses power",
+        brokers=2,
+        min_insync=2,
+        budget={"records": 2, "losses": 1, "lags": 1, "late": 1},
+    ),
+    Scenery(
         name="offices",
         title="another controller takes office; the old one's messages are under way, and it goes on judging",
         leader=2,

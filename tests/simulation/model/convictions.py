@@ -18,8 +18,10 @@ SCENERY_OF = {
     "B24a": "power",
     "B24b": "power",
     "B24-resent": "resending",
+    "B25": "minimum",
     "H1": "elections",
     "H7": "power",
+    "H14": "minimum",
 }
 
 
