@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
@@ -38,6 +39,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
     truth = Truth(cluster, outcome.options.topics)
     with contextlib.ExitStack() as stack:
         stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
+        stack.enter_context(listening(DiskRules(cluster, truth)))
         if narrator is not None:
             stack.enter_context(listening(narrator))
         await _drive_judged(cluster, outcome, truth, narrator)

@@ -18,6 +18,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER, ControllerNode
+from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
@@ -185,7 +186,7 @@ def run_schedule(script: Script) -> tuple[list[Finding], float]:
 async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
     truth = Truth(cluster, options.topics)
     truth.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
-    with listening(ReplicaJudge(cluster, truth, options.flushes)):
+    with listening(ReplicaJudge(cluster, truth, options.flushes)), listening(DiskRules(cluster, truth)):
         await _direct_judged(script, cluster, options, findings, truth)
 
 

@@ -1,0 +1,134 @@
+"""What must hold of a broker's disk while it runs: marks are not forgotten, and nothing is appended after an IO error.
+
+Owns: a look at each checkpoint of high watermarks whenever it has changed and whenever a broker has loaded a log
+(I11 over a restart: KAFKA-769, KAFKA-1647), and which process has met an IO error while it appended (KAFKA-10778).
+Refuses to judge batches (`replicas`, and the audit's rules in `disks`).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_SUFFIX,
+    CorruptCheckpoint,
+    parse_offset_checkpoint,
+    partition_directory_name,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.ports import DiskError, DiskFull, FileMissing
+from minibroker.simulation.checks.disks import LOG_DIRECTORY
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import PROCESS, Process
+from minibroker.simulation.storage import Storage
+
+MARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A checkpoint of marks, and of which disk in which boot of its machine."""
+
+    root: object
+    boots: int
+    content: bytes
+    marks: dict[TopicPartition, int]
+
+
+class DiskRules:
+    """Hears what `listening` tells, and looks when `Truth` takes its samples."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._seen: dict[int, Seen] = {}
+        self._failed: dict[Process, str] = {}
+        """Processes whose append to a segment failed, and where."""
+        for broker_id in cluster.broker_ids:
+            self._watch(self._storage(broker_id))
+        truth.samplers.append(self.look)
+
+    def _storage(self, broker_id: int) -> Storage:
+        return self._cluster.world.machine(f"broker-{broker_id}").storage
+
+    # -------------------------------------------------------------------------------------------------- IO errors
+    def _watch(self, storage: Storage) -> None:
+        check_fault = storage.check_fault
+
+        def watched(call: str, path: str) -> None:
+            try:
+                check_fault(call, path)
+            except DiskFull:
+                raise
+            except DiskError:
+                process = PROCESS.get()
+                if call == "append" and path.endswith(LOG_SUFFIX) and process is not None:
+                    self._failed.setdefault(process, path)
+                raise
+
+        storage.check_fault = watched  # type: ignore[method-assign]
+
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
+        process = PROCESS.get()
+        if process is None or process not in self._failed or not self._truth.is_promised(log.topic_partition.topic):
+            return
+        facts = (f"an append to {self._failed[process]} failed", f"then {batches[0].base_offset} was appended")
+        self._truth.find("I15", f"{process} writes on after an IO error", log.topic_partition, *facts)
+
+    # ------------------------------------------------------------------------------------------------------- marks
+    def look(self) -> None:
+        """Has a checkpoint forgotten somebody who is still there?"""
+        for broker_id in self._cluster.broker_ids:
+            storage = self._storage(broker_id)
+            now, before = self._read(storage, self._seen.get(broker_id)), self._seen.get(broker_id)
+            if now is None or now is before:
+                continue
+            self._seen[broker_id] = now
+            if before is None or before.root is not now.root or before.boots != now.boots:
+                continue
+            for partition in sorted(before.marks.keys() - now.marks.keys()):
+                if self._truth.is_promised(partition.topic) and _has_directory(storage, partition):
+                    facts = (f"it had the mark {before.marks[partition]}", f"now it has {sorted(now.marks)}")
+                    text = f"the checkpoint of broker {broker_id} forgot a replica's mark"
+                    self._truth.find("I11", text, partition, *facts)
+
+    def replica_loaded(self, replica: Partition) -> None:
+        process = PROCESS.get()
+        if process is None or not self._truth.is_promised(replica.topic_partition.topic):
+            return
+        now = self._read(self._cluster.world.machine(process.name).storage, None)
+        state = replica.state
+        said = 0 if now is None else now.marks.get(replica.topic_partition, 0)
+        if state.high_watermark < min(said, state.log_end_offset):
+            facts = (f"its checkpoint says {said}, its log ends at {state.log_end_offset}",)
+            text = f"{process} starts with the mark {state.high_watermark}"
+            self._truth.find("I11", text, replica.topic_partition, *facts)
+
+    @staticmethod
+    def _read(storage: Storage, known: Seen | None) -> Seen | None:
+        """None: there is none, or none that can be read."""
+        try:
+            content = bytes(storage.find_file(MARKS_PATH).content)
+            if known is not None and (known.root, known.boots, known.content) == (storage.root, storage.boots, content):
+                return known
+            return Seen(storage.root, storage.boots, content, parse_offset_checkpoint(content))
+        except (FileMissing, CorruptCheckpoint):
+            return None
+
+    # ------------------------------------------------------------------------------------------------ of no interest
+    def ordered(self, controller_epoch: int) -> None: ...
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...
+
+
+def _has_directory(storage: Storage, partition: TopicPartition) -> bool:
+    try:
+        storage.find_directory(f"{LOG_DIRECTORY}/{partition_directory_name(partition)}")
+    except FileMissing:
+        return False
+    return True
