@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +37,12 @@ SPEED_VIRTUAL_SECONDS = 60
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real one under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="With --seeds.  [default: all cores]")
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="With --seed: write what the clients did and saw, as JSON lines.",
+)
 @json_option
 def simulate(
     seed: int | None,
@@ -46,6 +53,7 @@ def simulate(
     speed: bool,
     quiet: bool,
     workers: int | None,
+    history: str | None,
     as_json: bool,
 ) -> int:
     """Run a cluster under faults drawn from a seed, and judge it.
@@ -55,10 +63,12 @@ def simulate(
     """
     if (seed is not None) + (seeds is not None) + speed != 1:
         raise WrongUsage("give one of --seed N (one run, shown), --seeds NUMBER (many runs, summed up), and --speed")
+    if history is not None and seed is None:
+        raise WrongUsage("--history belongs to one run: give --seed N with it")
     if speed:
         return _speed(as_json)
     if seed is not None:
-        return _one(seed, brokers, beyond, quiet, as_json)
+        return _one(seed, brokers, beyond, quiet, history, as_json)
     assert seeds is not None
     return _many(_parse(seeds, first_seed), brokers, beyond, workers, as_json)
 
@@ -93,7 +103,8 @@ def _speed(as_json: bool) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- one seed
-def _one(seed: int, brokers: int, beyond: bool, quiet: bool, as_json: bool) -> int:
+def _one(seed: int, brokers: int, beyond: bool, quiet: bool, history: str | None, as_json: bool) -> int:
+    from minibroker.simulation.checks.events import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, Line
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
@@ -108,6 +119,8 @@ def _one(seed: int, brokers: int, beyond: bool, quiet: bool, as_json: bool) -> i
     started = time.perf_counter()
     outcome = (run_beyond if beyond else run_seed)(seed, brokers=brokers, tell=tell)
     real_seconds = time.perf_counter() - started
+    if history is not None:
+        Path(history).write_bytes(to_json_lines(outcome.history.events.events))
     command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond
     command += f" --brokers {brokers}" if brokers != 3 else ""
     if as_json:
