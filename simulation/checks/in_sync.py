@@ -103,7 +103,9 @@ class InSyncJudge:
         assert state.leader_epoch is not None
         reign = self._reigns.get((writer, partition))
         if reign is None or reign.leader_epoch != state.leader_epoch:
+            outstanding = None if reign is None else reign.outstanding  # only its answer settles it (KAFKA-12686)
             reign = self._reigns[writer, partition] = self._new_reign(state)
+            reign.outstanding = outstanding
         handler(self, Seen(writer, partition, reign, state, refused), event)
         if state.high_watermark > reign.mark:
             reign.mark = state.high_watermark

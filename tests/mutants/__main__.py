@@ -13,6 +13,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.patching import unified_diff
 from tests.mutants.replay import Replay, Verdict
 from tests.mutants.table import write_table
+from tests.mutants.workers import PROCESSES
 
 EXIT_NOT_CAUGHT = 10
 
@@ -40,22 +41,26 @@ def _chosen(names: tuple[str, ...]) -> list[Mutant]:
 @click.argument("names", nargs=-1)
 @click.option("--record", is_flag=True, help="Write what was found to caught.json.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each run.")
-def replay(names: tuple[str, ...] = (), record: bool = False, as_json: bool = False) -> None:
+@click.option("--processes", type=click.IntRange(1), default=PROCESSES, show_default=True)
+def replay(
+    names: tuple[str, ...] = (), record: bool = False, as_json: bool = False, processes: int = PROCESSES
+) -> None:
     """Run every recorded seed and schedule, mutated and not."""
-    _report(_chosen(names), as_json, searches=False, record=record)
+    _report(_chosen(names), as_json, processes, searches=False, record=record)
 
 
 @mutants.command()
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each mutant that was caught.")
-def search(names: tuple[str, ...], as_json: bool) -> None:
+@click.option("--processes", type=click.IntRange(1), default=PROCESSES, show_default=True)
+def search(names: tuple[str, ...], as_json: bool, processes: int) -> None:
     """Search random seeds for every mutant; write what is found to caught.json."""
-    _report(_chosen(names), as_json, searches=True, record=True)
+    _report(_chosen(names), as_json, processes, searches=True, record=True)
 
 
-def _report(chosen: list[Mutant], as_json: bool, searches: bool, record: bool) -> None:
+def _report(chosen: list[Mutant], as_json: bool, processes: int, searches: bool, record: bool) -> None:
     progress, started = ProgressLine(after_s=0.0), time.monotonic()
-    session = Replay(progress.show)
+    session = Replay(progress.show, processes)
     try:
         verdicts = asyncio.run(session.search(chosen) if searches else session.replay(chosen, record))
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Whose fetches count, and which answers: the fence of leader epochs (B04, B10 to B12, B14)."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Search
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
 from tests.mutants.truncation import FETCH_WITHOUT_ASKING, FOLLOWER, LEADER
 
 FETCH_IS_JUDGED = (
@@ -134,6 +134,7 @@ MUTANTS = (
                 "        if fetch_offset < state.log_start_offset or epoch < last_fetched_epoch:\n",
             ),
         ),
+        schedule=Schedule("high_watermark:follower_behind_retention"),
     ),
     Mutant(
         name="B14",
@@ -148,6 +149,7 @@ MUTANTS = (
                 "    if state.role is not Role.FOLLOWER or isinstance(state.phase, AskingLeaderEnds):\n        return\n",
             ),
         ),
+        schedule=CoreSchedule("records_of_an_older_epoch"),
     ),
 )
 

@@ -40,6 +40,7 @@ MUTANTS = (
                 "    if active.size and _is_too_old(log, active, now_ms):\n",
             ),
         ),
+        schedule=Schedule("high_watermark:retention_while_followers_are_deaf"),
     ),
     Mutant(
         name="B17",
@@ -54,6 +55,7 @@ MUTANTS = (
                 "    state.high_watermark = min(state.high_watermark, log_end_offset)\n",
             ),
         ),
+        schedule=Schedule("high_watermark:follower_behind_retention"),
     ),
     Mutant(
         name="B18a",

@@ -33,6 +33,16 @@ class Search(msgspec.Struct, frozen=True):
         return f"model:{self.scenery}@{self.depth}"
 
 
+class CoreSchedule(msgspec.Struct, frozen=True):
+    """A directed run of one replica's pure core: a function of `tests/mutants/schedules/core.py`."""
+
+    name: str
+
+    @property
+    def run(self) -> str:
+        return f"core:{self.name}"
+
+
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     """One planted bug."""
 
@@ -44,7 +54,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     """What the right code does, in one sentence."""
     breaks: tuple[str, ...]
     edits: tuple[Edit, ...]
-    schedule: Schedule | Search | None = None
+    schedule: Schedule | Search | CoreSchedule | None = None
 
     @property
     def modules(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
 
-`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `schedule:theme:function` or
-`model:scenery@depth` (every order of events of a small model, down to that depth). With `--stop` it ends after the first
-run that convicts the mutant.
+`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `schedule:theme:function`,
+`model:scenery@depth` (every order of events of a small model, down to that depth) or `core:function`. With `--stop` it
+ends after the first run that convicts the mutant.
 """
 
 import importlib
@@ -94,7 +94,18 @@ def _search_model(name: str) -> "tuple[list[Finding], float]":
     return [Finding(invariant=invariant, text=text.strip(), facts=(steps,))], 0.0
 
 
-_KINDS = {"seed": _run_seed, "schedule": _run_schedule, "model": _search_model}
+def _tell_core(name: str) -> "tuple[list[Finding], float]":
+    from minibroker.simulation.checks.finding import crash_finding
+    from tests.mutants.schedules import core
+
+    try:
+        found: list[Finding] = getattr(core, name)()
+    except Exception as error:  # the core itself, or an invariant of its own
+        found = [crash_finding(error, None)]
+    return found, 0.0
+
+
+_KINDS = {"seed": _run_seed, "schedule": _run_schedule, "model": _search_model, "core": _tell_core}
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from tests.mutants.mutant import Mutant
 from tests.mutants.one_run import Found, RunResult
 from tests.mutants.recorded import Caught, Record, load_records, save_records
-from tests.mutants.workers import ChildFailed, Workers
+from tests.mutants.workers import PROCESSES, ChildFailed, Workers
 
 SEEDS_PER_MUTANT_MAX = 200
 PASSES = ((1, 10), (11, 50), (51, SEEDS_PER_MUTANT_MAX))
@@ -56,8 +56,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Replay:
     """One session of children; unpatched runs are shared between mutants."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._workers = Workers()
+    def __init__(self, progress: Progress, processes: int = PROCESSES) -> None:
+        self._workers = Workers(processes)
         self._progress = progress
         self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
         self._done = 0

@@ -1,6 +1,6 @@
 """Where a follower cuts its log, and which answers of which leader epoch count: B01 to B03, B06 to B09, B13, B15."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule, Search
 
 FOLLOWER = "broker.replication.follower"
 LEADER = "broker.replication.leader"
@@ -145,6 +145,7 @@ MUTANTS = (
                 "    return state.role is not Role.FOLLOWER\n",
             ),
         ),
+        schedule=CoreSchedule("end_told_in_an_older_epoch"),
     ),
     Mutant(
         name="B08b",
@@ -212,6 +213,7 @@ MUTANTS = (
             ),
             Edit(FOLLOWER, "    elif event.log_start_offset > state.log_end_offset:\n", "    else:\n"),
         ),
+        schedule=CoreSchedule("out_of_range_and_back"),
     ),
 )
 

@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.gates import requests, responses
-from tests.mutants.judged import Directed, Stage, on_stage
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import apart, convict, host
 
 LONG_LAG = {"replica.lag.time.max.ms": "10000"}
@@ -61,3 +61,37 @@ async def shrink_without_traffic(directed: Directed) -> None:
     done, _ = await asyncio.wait([sending], timeout=ANSWER_SECONDS_MAX)
     if not done:
         convict(directed, "I37", f"alone in the ISR, the leader acknowledges nothing for {ANSWER_SECONDS_MAX} s")
+
+
+SMALL_LOGS = {
+    "log.segment.bytes": "4096",
+    "log.retention.bytes": "4096",
+    "log.retention.check.interval.ms": "200",
+}
+RECORDS = 60
+PADDING = "." * 300
+
+
+@on_stage(Stage(settings={**SMALL_LOGS, **LONG_LAG}))
+async def retention_while_followers_are_deaf(directed: Directed) -> None:
+    """KAFKA-5634: a leader whose followers lag has more than retention allows, and nothing of it is committed."""
+    leader = directed.leader
+    for follower in directed.followers():
+        directed.world.network.cut(host(leader), host(follower))
+    for number in range(RECORDS):
+        await directed.produce(f"{number}{PADDING}", acks=1)
+    await asyncio.sleep(1)
+
+
+@on_stage(Stage(settings=SMALL_LOGS))
+async def follower_behind_retention(directed: Directed) -> None:
+    """KAFKA-9491, 12996: a follower returns when its leader has deleted what it lacks."""
+    follower = directed.followers()[0]
+    await directed.produce("known to all")
+    directed.cluster.kill(follower)
+    await directed.until(lambda: follower not in directed.cluster.in_sync_replicas(TOPIC), "an ISR without it")
+    for number in range(RECORDS):
+        await directed.produce(f"{number}{PADDING}")
+    await asyncio.sleep(1)
+    directed.cluster.start(follower)
+    await asyncio.sleep(2)

@@ -1,0 +1,143 @@
+"""Orders of events that a whole cluster does not let happen, told to the pure core of one follower.
+
+A connection keeps the order of what it carries and each leader has a connection of its own, so a late answer does not
+reach the core through this broker's shell. The core refuses it none the less, and here that is judged from outside: what
+the follower holds is compared with the log of the leader it follows.
+"""
+
+from msgspec import Struct
+
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.replica import step
+from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.finding import Finding
+from tests.broker.replication.stage import header_for
+
+FOLLOWER = 3
+ASSIGNMENT = (1, 2, 3)
+Log = list[tuple[int, str]]
+"""(leader epoch, value) by offset."""
+
+
+class LoneFollower(Struct):
+    """One replica, what it holds, and the log of whoever leads now."""
+
+    state: ReplicaState
+    log: Log
+    leader_log: Log
+    findings: list[Finding]
+
+    def handle(self, event: ev.Event, arriving: Log | None = None) -> None:
+        """`arriving`: the values of the event's batches."""
+        for effect in step(self.state, event):
+            self._perform(effect, arriving or [])
+        if isinstance(self.state.phase, Fetching) and self.log != self.leader_log[: len(self.log)]:
+            self._find("I7", f"fetches on, holding {self.log}; its leader holds {self.leader_log}")
+
+    def _perform(self, effect: ev.Effect, arriving: Log) -> None:
+        if isinstance(effect, ev.AppendFetched):
+            self.log += arriving
+            self.handle(
+                ev.FetchedAppended(
+                    batches=effect.batches,
+                    high_watermark=effect.high_watermark,
+                    log_start_offset=effect.log_start_offset,
+                )
+            )
+        elif isinstance(effect, ev.TruncateTo | ev.ResetTo):
+            end = effect.end_offset if isinstance(effect, ev.TruncateTo) else effect.offset
+            self._cut(end)
+            self.handle(ev.LogTruncated(log_start_offset=0, log_end_offset=len(self.log)))
+
+    def _cut(self, end_offset: int) -> None:
+        gone = self.log[end_offset:]
+        kept_by_leader = self.leader_log[end_offset : end_offset + len(gone)]
+        if gone and gone == kept_by_leader:
+            self._find("I32", f"cut {gone}, which its leader holds at the same place")
+        del self.log[end_offset:]
+
+    def _find(self, invariant: str, text: str) -> None:
+        self.findings.append(Finding(invariant=invariant, text=text))
+
+    def follow(self, leader_id: int, epoch: int, leader_log: Log) -> None:
+        self.leader_log = leader_log
+        self.handle(
+            ev.LeaderAndIsrReceived(
+                now_ms=0,
+                controller_epoch=1,
+                leader_id=leader_id,
+                leader_epoch=epoch,
+                partition_epoch=epoch,
+                in_sync_replicas=ASSIGNMENT,
+                assignment=ASSIGNMENT,
+            )
+        )
+
+    def hear_end(self, epoch: int, asked: int, end_offset: int) -> None:
+        self.handle(
+            ev.EpochEndAnswered(
+                leader_epoch=epoch, asked_epoch=asked, error_code=ErrorCode.NONE, epoch=asked, end_offset=end_offset
+            )
+        )
+
+    def hear_records(self, epoch: int, offset: int, records: Log, mark: int) -> None:
+        batches: tuple[BatchHeader, ...] = tuple(
+            header_for(offset + index, written_in) for index, (written_in, _) in enumerate(records)
+        )
+        answer = ev.FetchAnswered(
+            leader_epoch=epoch,
+            fetch_offset=offset,
+            error_code=ErrorCode.NONE,
+            high_watermark=mark,
+            log_start_offset=0,
+            batches=batches,
+        )
+        self.handle(answer, records)
+
+
+def follower() -> LoneFollower:
+    """Empty, without a leader."""
+    state = ReplicaState(config=ReplicationConfig(broker_id=FOLLOWER))
+    return LoneFollower(state=state, log=[], leader_log=[], findings=[])
+
+
+def end_told_in_an_older_epoch() -> list[Finding]:
+    """KAFKA-8012: two leaders are asked the same, and the first one's answer comes when the second is followed."""
+    replica = follower()
+    old: Log = [(0, "a"), (0, "b"), (0, "c")]
+    replica.follow(1, 0, old)
+    replica.hear_records(0, 0, old, mark=1)
+    replica.follow(1, 1, old)
+    replica.follow(2, 2, [(0, "a"), (0, "b"), (2, "x")])
+    replica.hear_end(epoch=1, asked=0, end_offset=3)
+    replica.hear_end(epoch=2, asked=0, end_offset=2)
+    replica.hear_records(2, 2, [(2, "x")], mark=3)
+    return replica.findings
+
+
+def records_of_an_older_epoch() -> list[Finding]:
+    """KAFKA-18991: the same leader leads again, after another; its records of the first time arrive at last."""
+    replica = follower()
+    replica.follow(1, 1, [(1, "a"), (1, "b")])
+    replica.hear_records(1, 0, [(1, "a")], mark=1)
+    replica.follow(1, 3, [(1, "a"), (2, "x")])
+    replica.hear_end(epoch=3, asked=1, end_offset=1)
+    replica.hear_records(1, 1, [(1, "b")], mark=1)
+    replica.hear_records(3, 1, [(2, "x")], mark=2)
+    return replica.findings
+
+
+def out_of_range_and_back() -> list[Finding]:
+    """KAFKA-2143: a leader says 'out of range', and has caught up by the time it is asked where its log lies."""
+    replica = follower()
+    records: Log = [(0, "a"), (0, "b")]
+    replica.follow(1, 0, [*records, (0, "c")])
+    replica.hear_records(0, 0, records, mark=2)
+    replica.handle(ev.FetchAnswered(leader_epoch=0, fetch_offset=2, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    replica.handle(
+        ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=0, log_end_offset=3)
+    )
+    replica.hear_end(epoch=0, asked=0, end_offset=3)
+    return replica.findings
