@@ -1,0 +1,108 @@
+"""Marks that a checkpoint forgets and appends after an IO error are found; what may happen is not."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.checkpoints import format_offset_checkpoint
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
+from minibroker.runtime.ports import DiskError, DiskFull
+from minibroker.simulation.checks.disk_rules import MARKS_PATH, DiskRules
+from minibroker.simulation.checks.disks import LOG_DIRECTORY
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.storage import FileNode, Storage
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+SEGMENT = f"{LOG_DIRECTORY}/a-0/00000000000000000000.log"
+
+
+class Log:
+    """As much of a log as the rules look at."""
+
+    topic_partition = A
+
+
+class Case:
+    """One broker's disk, with a topic `a` that is promised and a topic `b` that is not."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(0, brokers=1)
+        self.truth = Truth(self.cluster, {"a": (1, 1, 1)})
+        self.rules = DiskRules(self.cluster, self.truth)
+        for name in ("a-0", "b-0"):
+            self.storage.provision(f"{LOG_DIRECTORY}/{name}/x")
+
+    @property
+    def storage(self) -> Storage:
+        return self.cluster.world.machine("broker-1").storage
+
+    def checkpoint(self, marks: dict[TopicPartition, int]) -> None:
+        directory, name = self.storage.parent_of(MARKS_PATH)
+        node = directory.entries[name] = FileNode()
+        node.content[:] = format_offset_checkpoint(marks)
+        self.rules.look()
+
+    def append(self, batches: Sequence[BatchHeader]) -> None:
+        """Inside the broker's process."""
+        process = self.cluster.world.process("broker-1")
+        process.context.run(self.rules.appended, cast(PartitionLog, Log()), batches)
+
+    def fail_append(self) -> None:
+        process = self.cluster.world.process("broker-1")
+        with pytest.raises(DiskError):
+            process.context.run(self.storage.check_fault, "append", SEGMENT)
+
+    @property
+    def found(self) -> list[str]:
+        return [finding.invariant for finding in self.truth.findings]
+
+
+def one_batch() -> list[BatchHeader]:
+    return [read_header(build_batch([(None, b"value", 0, ())]))]
+
+
+@pytest.mark.invariant("I11")
+def test_a_mark_that_vanishes_from_the_checkpoint_is_found() -> None:
+    case = Case()
+    case.checkpoint({A: 5, B: 3})
+    case.checkpoint({B: 3})
+    assert case.found == ["I11"]
+
+
+def test_a_topic_that_is_not_promised_may_be_forgotten_and_so_may_all_on_another_disk() -> None:
+    case = Case()
+    case.checkpoint({A: 5, B: 3})
+    case.checkpoint({A: 6})
+    case.storage.wipe()
+    case.storage.provision(f"{LOG_DIRECTORY}/a-0/x")
+    case.checkpoint({})
+    assert case.found == []
+
+
+@pytest.mark.invariant("I15")
+def test_an_append_after_an_io_error_of_the_same_process_is_found() -> None:
+    case = Case()
+    case.storage.fail("append", SEGMENT, times=1)
+    case.append(one_batch())
+    assert case.found == []
+    case.fail_append()
+    case.append(one_batch())
+    assert case.found == ["I15"]
+
+
+def test_a_full_disk_and_an_earlier_process_are_no_io_error() -> None:
+    case = Case()
+    case.storage.fail("append", SEGMENT, times=1, is_full=True)
+    process = case.cluster.world.process("broker-1")
+    with pytest.raises(DiskFull):
+        process.context.run(case.storage.check_fault, "append", SEGMENT)
+    case.append(one_batch())
+    case.storage.fail("append", SEGMENT, times=1)
+    case.fail_append()
+    case.cluster.world.kill("broker-1")
+    case.append(one_batch())
+    assert case.found == []
