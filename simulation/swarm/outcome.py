@@ -16,8 +16,6 @@ READERS_MIN = 2
 ELECTIONS_MIN = 2
 TRUNCATIONS_MIN = 1
 """A run with less than this shows nothing, see also `workload`."""
-FINDINGS_SHOWN = 6
-EVENTS_SHOWN = 40
 
 
 class Outcome:
@@ -70,18 +68,6 @@ class Outcome:
     @property
     def counts(self) -> bool:
         return not self.missing
-
-    @property
-    def report(self) -> str:
-        """For a failed test: short, and enough to replay."""
-        shown = [
-            f"seed {self.seed}: {len(self.findings)} findings; replay with `python -m minibroker.simulation.swarm.run "
-            f"{self.seed} {self.seed} -v`",
-            *map(str, self.findings[:FINDINGS_SHOWN]),
-            f"options {self.options}",
-            *self.events[-EVENTS_SHOWN:],
-        ]
-        return "\n".join(shown)
 
     @property
     def summary(self) -> str:

@@ -1,12 +1,10 @@
 """A whole cluster under faults drawn from a seed; then it must converge and have kept every promise.
 
-As a program: `python -m minibroker.simulation.swarm.run FIRST LAST [-v]` runs these seeds and prints a line for each.
+Owns: the course of a run, from the first start to the last judgement. `minibroker simulate` shows one.
 """
 
 import asyncio
 import contextlib
-import logging
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -136,25 +134,3 @@ def _perform(
         text = f"too many log lines: {outcome.lines.most_common(3)}"
         outcome.findings.append(Finding(invariant="I36", text=text))
     return outcome
-
-
-def main() -> None:
-    first, last = int(sys.argv[1]), int(sys.argv[2])
-    verbose = "-v" in sys.argv
-    if "-vv" in sys.argv:
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    failed = []
-    for seed in range(first, last + 1):
-        outcome = run_seed(seed)
-        print(f"{seed} {outcome.summary}", "FAILED" if outcome.findings else "ok", flush=True)
-        if outcome.findings:
-            failed.append(seed)
-            print(outcome.report, flush=True)
-        if verbose:
-            print(outcome.lines.most_common(8), outcome.history.errors)
-    print(f"failed: {failed}" if failed else "all fine")
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()
