@@ -114,6 +114,10 @@ class Coverage(logging.Handler):
         self.seen["ISR shrunk below min.insync.replicas"] += shrunk and len(now.members) < now.min_isr
         self.seen["ISR grew"] += bool(set(now.members) - set(before.members))
 
+    def partitions(self) -> list[TopicPartition]:
+        """All that ZooKeeper ever held a state of."""
+        return sorted(self._states)
+
     # ------------------------------------------------------------------------------------------------------ answers
     @contextlib.contextmanager
     def listening(self, trace: Trace) -> Iterator[None]:
