@@ -97,6 +97,12 @@ SCENERIES = (
         is_small=True,
     ),
     Scenery(
+        name="answers",
+        title="the leader changes while a fetch, an answer or an order is held up",
+        leader=2,
+        budget={"records": 2, "moves": 1, "late": 1},
+    ),
+    Scenery(
         name="minimum",
         title="two replicas, min.insync.replicas=2: the set falls below it, then the last one loses power",
         brokers=2,
