@@ -97,10 +97,10 @@ class NetworkGates:
         self._held.clear()
         self._tell()
 
-    def break_connections(self, one: str, other: str) -> None:
-        """Reset what is open between two; what was held is lost."""
+    def forget(self, party: str) -> None:
+        """It is dead: its connections are reset, and what was held of them is lost."""
         for writer, ends in tuple(self._writers.items()):
-            if set(ends) == {one, other}:
+            if party in ends:
                 writer.transport.abort()
 
     def _tell(self) -> None:

@@ -3,11 +3,12 @@
 from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.telling.rows import Shows
 from minibroker.scenarios.telling.simulated import SimulatedStage
+from minibroker.scenarios.telling.stage import Stage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
 from minibroker.simulation.gates import requests
 
 
-async def play_traffic(stage: SimulatedStage) -> Ending:
+async def play_traffic(stage: Stage) -> Ending:
     await stage.write("m0")
     await stage.tell("A leads; the producer knows.", A=Shows(role="leader", epoch=0, leo=1, hw=1, isr="AB"))
     await _leadership_moves(stage)
@@ -47,7 +48,7 @@ async def play_idle(stage: SimulatedStage) -> Ending:
     return Ending(moral="metadata.max.age.ms bounds how long a quiet client is wrong.")
 
 
-async def _leadership_moves(stage: SimulatedStage) -> None:
+async def _leadership_moves(stage: Stage) -> None:
     await stage.expire_session("A")
     await stage.tell(
         "ZooKeeper ends A's session. A registers anew, but B leads in epoch 1 by then. A is alive, and follows. The"
@@ -63,7 +64,7 @@ STORY = Story(
     name="stale-metadata",
     title="A client that still believes in the old leader",
     acts=(
-        Act(name="traffic", title="it sends", cast=Cast(replicas="AB", controller="C"), play=play_traffic),
+        Act(name="traffic", title="it sends", cast=Cast(replicas="AB", controller="C"), play=play_traffic, live=True),
         Act(
             name="idle",
             title="it is idle",

@@ -11,7 +11,7 @@ async def play_quiet(stage: Stage) -> Ending:
         "m0 is on all three.", A=Shows(role="leader", epoch=0, hw=1, isr="ABC"), B=Shows(hw=1), C=Shows(hw=1)
     )
     await stage.stop_zookeeper()
-    await stage.wait(OUTAGE_SECONDS / 2)
+    await stage.wait(stage.patience(OUTAGE_SECONDS / 2))
     m1 = await stage.produce("m1")
     await stage.tell(
         "ZooKeeper answers nobody. After one session timeout A must assume that another leader may be elected where A"
@@ -20,7 +20,7 @@ async def play_quiet(stage: Stage) -> Ending:
         A=Shows(leo=1, role="leader, fenced"),
     )
     stage.check("m1 is not acknowledged", not m1.is_settled)
-    await stage.wait(OUTAGE_SECONDS / 2)
+    await stage.wait(stage.patience(OUTAGE_SECONDS / 2))
     await stage.start_zookeeper()
     await stage.settled(m1)
     await stage.tell(
@@ -50,7 +50,7 @@ async def play_partitioned(stage: Stage) -> Ending:
         A=Shows(leo=2, hw=1, isr="ABC"),
         B=Shows(leo=1),
     )
-    await stage.wait(OUTAGE_SECONDS)
+    await stage.wait(stage.patience(OUTAGE_SECONDS))
     stage.check("m1 is not acknowledged", not m1.is_settled)
     await stage.tell(
         "After one session timeout A leads nothing any more. B and C cannot elect anybody without ZooKeeper.",

@@ -133,9 +133,11 @@ class RealTestedCluster(TestedCluster):
     # ------------------------------------------------------------------------------------------------------- faults
     async def kill(self, broker_id: int) -> None:
         await self.local.kill(broker_id)
+        self.gates.forget(broker_name(broker_id))
 
     async def power_loss(self, broker_id: int) -> None:
         await self.local.lose_power(broker_id)
+        self.gates.forget(broker_name(broker_id))
 
     async def stop(self, broker_id: int) -> None:
         await self.local.stop(broker_id)

@@ -103,7 +103,7 @@ class LiveStage(Stage):
         if self._observer is not None:
             await self._observer.close()
         await self._asker.close()
-        for broker_id in self.cluster.broker_ids:
+        for broker_id in tuple(self.cluster.broker_ids):
             with contextlib.suppress(ClusterFailed):
                 await self.cluster.kill(broker_id)
         with contextlib.suppress(ClusterFailed):
@@ -205,7 +205,7 @@ class LiveStage(Stage):
             pending_isr=""
             if said.isr_state == "committed"
             else "".join(map(letter, sorted(said.maximal_in_sync_replicas))),
-            epoch_file=files.epoch_file,
+            epoch_file=tuple((entry.epoch, entry.start_offset) for entry in said.epoch_history),
             records=files.records,
         )
 
@@ -236,6 +236,8 @@ class LiveStage(Stage):
 
     async def kill(self, *brokers: str) -> None:
         await asyncio.gather(*(self.cluster.kill(self.number(broker)) for broker in brokers))
+        for broker in brokers:
+            self.gates.forget(broker_name(self.number(broker)))
 
     async def cut_power(self, *brokers: str) -> None:
         await self.kill(*brokers)
