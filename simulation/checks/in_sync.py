@@ -23,6 +23,11 @@ SETTLED_SECONDS = 3.0
 """An fsync that was begun is done by then."""
 
 
+HEARD_SECONDS = 5.0
+"""A controller that was cut off from ZooKeeper may write once more before it hears who has registered meanwhile; no
+fault keeps it off longer. Such a member is taken out again when it hears."""
+
+
 class Follower(Struct):
     """What its leader heard of it in this reign."""
 
@@ -256,7 +261,8 @@ class InSyncJudge:
             node = nodes.get(broker_path(broker_id))
             registered = None if node is None else BrokerRegistration.decode(node.data).incarnation_id
             listed = after.incarnations.get(str(broker_id))
-            if registered is None or registered != listed:
+            is_news = self._truth.seconds_since_registration(broker_id) < HEARD_SECONDS
+            if registered is None or (registered != listed and not is_news):
                 facts = (f"the ISR lists incarnation {listed} of broker {broker_id}", f"registered is {registered}")
                 self._truth.find("I34", "a replica joined that is not there", after.partition, *facts)
 

@@ -56,6 +56,7 @@ class Truth:
         self._lost: dict[int, set[str]] = {}
         self._reigns: dict[TopicPartition, set[tuple[int, int]]] = {}
         self._expired_at: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
         self._wrap()
         self._wrap_expiry()
 
@@ -66,6 +67,7 @@ class Truth:
         def watched(operations, session_id):  # type: ignore[no-untyped-def]
             results = transact(operations, session_id)
             for operation in operations:
+                self._written_at[operation.path] = self._cluster.world.loop.elapsed
                 if operation.path.endswith("/state"):
                     self._judge(operation.path)
             return results
@@ -106,6 +108,10 @@ class Truth:
     def has_been(self, partition: TopicPartition, leader: int | None, leader_epoch: int) -> bool:
         """Whether ZooKeeper ever held that this broker (None: nobody) leads in this epoch."""
         return (-1 if leader is None else leader, leader_epoch) in self._reigns.get(partition, set())
+
+    def seconds_since_registration(self, broker_id: int) -> float:
+        """Of the newest registration, whether it still stands or not."""
+        return self._cluster.world.loop.elapsed - self._written_at.get(broker_path(broker_id), 0.0)
 
     def session_ended(self, broker_id: int) -> bool:
         """Whether the registration that a living broker counts on is gone, by the natural end of its session."""
