@@ -38,6 +38,7 @@ from minibroker.client.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.producer_topic import ProducerTopic
 from minibroker.client.record_input import Headers, RecordBytes, as_bytes, checked_headers, record_size
+from minibroker.client.send_lines import SendLines
 from minibroker.client.sender import Sender
 from minibroker.client.topics import known_topic
 from minibroker.protocol.errors import ErrorCode
@@ -107,6 +108,7 @@ class Producer:
         self._memory = BufferMemory(buffer_memory)
         self._failures = Failures()
         self._topics: dict[str, ProducerTopic] = {}
+        self._lines = SendLines()
         self._flushes = 0
         self._breath_due = False
         self._started = False
@@ -201,7 +203,7 @@ class Producer:
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         state = self._topics.get(topic)
-        if state is None:
+        if state is None or self._lines.hold_back(topic):
             self._check_open()
             return None
         if timestamp_ms is None:
@@ -317,6 +319,20 @@ class Producer:
         timestamp_ms: int | None,
     ) -> Delivery:
         deadline = Deadline(self._settings.max_block_ms)
+        async with self._lines.turn(topic, deadline):
+            await self._partition_known(topic, partition, deadline)
+            while True:
+                if self._breath_due:
+                    self._breath_due = False
+                    await asyncio.sleep(0)
+                with self._lines.served():
+                    delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
+                if delivery is not None:
+                    return delivery
+                if not self._breath_due:
+                    await self._wait_for_memory(deadline)
+
+    async def _partition_known(self, topic: str, partition: int | None, deadline: Deadline) -> None:
         state = await self._topic(topic, deadline)
         if partition is not None and partition not in state.queues:
             await self._cluster.refresh(deadline)  # partitions may have been added
@@ -325,15 +341,6 @@ class Producer:
                 raise broker_error(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, f"the topic has {state.partition_count} partitions"
                 )
-        while True:
-            if self._breath_due:
-                self._breath_due = False
-                await asyncio.sleep(0)
-            delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
-            if delivery is not None:
-                return delivery
-            if not self._breath_due:
-                await self._wait_for_memory(deadline)
 
     async def _wait_for_memory(self, deadline: Deadline) -> None:
         self._rush()
