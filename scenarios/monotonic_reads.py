@@ -15,8 +15,10 @@ async def play(stage: Stage) -> Ending:
     stage.release("B", "A")
     await stage.settled(m1)
     stage.check("both are read", await stage.read() == ["m0", "m1"])
+    await stage.imagine_read("B")
     await stage.tell(
-        "A consumer reads m0 and m1 at A. B has both, but its HW is still 1.",
+        "A consumer reads m0 and m1 at A. B has both, but its HW is still 1. If a second read went to B, m1 would"
+        " be gone again.",
         A=Shows(role="leader", epoch=0, leo=2, hw=2),
         B=Shows(leo=2, hw=1),
     )

@@ -31,6 +31,7 @@ async def play(stage: Stage) -> Ending:
     stage.hold("A", "B")
     stage.release("B", "A")
     await stage.settled(m2)
+    await stage.imagine_read("B")
     stage.check("m2 is read", await stage.read() == ["m0", "m1", "m2"])
     await stage.tell(
         "m2 is acknowledged with acks=all and read at A. B holds it, but has not heard of HW 3. A read from B, if there"

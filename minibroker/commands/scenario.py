@@ -51,8 +51,16 @@ def list_stories(as_json: bool) -> int:
             acts = [{"name": act.name, "title": act.title, "live": act.live} for act in story.acts]
             print_json({"name": story.name, "title": story.title, "truncation": rules, "acts": acts})
         return EXIT_FINE
-    rows = [(story.name, "both" if len(story.rules) > 1 else "either", story.title) for story in stories]
-    print_table(("NAME", "TRUNCATION", "STORY"), rows)
+    rows = [
+        (
+            story.name,
+            "both" if len(story.rules) > 1 else "either",
+            "yes" if any(act.live for act in story.acts) else "",
+            story.title,
+        )
+        for story in stories
+    ]
+    print_table(("NAME", "TRUNCATION", "LIVE", "STORY"), rows)
     return EXIT_FINE
 
 
@@ -127,7 +135,10 @@ def _play(
 
     def wait_for_key() -> None:
         progress.clear()
-        click.pause("-- a key for the next step --", err=True)
+        if sys.stdin.isatty():  # not click.pause: that takes Ctrl-C for a key
+            click.echo("-- a key for the next step --", err=True, nl=False)
+            click.getchar()
+            click.echo("\r\x1b[K", err=True, nl=False)
 
     if as_json:
         print_json(slides.act_as_json(story, act, rule))

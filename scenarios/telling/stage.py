@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.scenarios.telling.rows import Row, Shows, changed_cells, problems_of
+from minibroker.scenarios.telling.rows import Row, Shows, changed_cells, problems_of, shortened
 from minibroker.scenarios.telling.story import Cast
 
 Acks: TypeAlias = Literal["all", 0, 1]
@@ -118,6 +118,12 @@ class Stage(ABC):
             if not problems or self.now() >= deadline:
                 return problems
             await self.wait(self.poll_seconds)
+
+    async def imagine_read(self, broker: str) -> None:
+        """What a consumer would see if it might read there: everything below that broker's HW."""
+        row = next(row for row in await self.look() if row.broker == broker)
+        seen = row.records[: (row.high_watermark or 0) - row.log_start_offset]
+        self.note(f"an imagined read at {broker}: {shortened(seen) or 'nothing'}")
 
     def note(self, text: str) -> None:
         """A line under the next sentence; what is said again and again is said once."""
