@@ -138,6 +138,9 @@ class InSyncJudge:
 
     def _on_fetched(self, seen: Seen, event: ev.FollowerFetched) -> None:
         follower = seen.reign.followers.get(event.replica_id)
+        if follower is None and event.replica_id in seen.state.assignment:  # which has grown in this reign
+            now = self._loop.time()
+            follower = seen.reign.followers[event.replica_id] = Follower(now, now)
         if seen.refused or follower is None:
             return
         if event.current_leader_epoch != seen.reign.leader_epoch:
