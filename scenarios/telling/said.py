@@ -20,7 +20,7 @@ def letter(broker_id: int) -> str:
 
 def letters(broker_ids: object) -> str:
     assert isinstance(broker_ids, list)
-    return " ".join(letter(broker_id) for broker_id in broker_ids)
+    return " ".join(sorted(letter(broker_id) for broker_id in broker_ids))
 
 
 LINES: dict[str, Callable[[Arguments], str]] = {
