@@ -58,6 +58,8 @@ class Replay:
 
     def __init__(self, progress: Progress, processes: int = PROCESSES) -> None:
         self._workers = Workers(processes)
+        self._unpatched_workers = Workers(1)
+        """Of their own: whoever waits for an unpatched run must not wait behind all mutants."""
         self._progress = progress
         self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
         self._done = 0
@@ -124,11 +126,10 @@ class Replay:
     async def _judge(self, mutant: Mutant, run: str) -> Verdict:
         try:
             async with contextlib.aclosing(self._workers.results(mutant.name, [run])) as results:
-                async for result in results:
-                    return await self._verdict(mutant, result)
+                found = [result async for result in results]
+            return await self._verdict(mutant, found[0])
         except ChildFailed as error:
             return _failed(mutant, run, str(error))
-        return _failed(mutant, run, "no result")
 
     async def _verdict(self, mutant: Mutant, result: RunResult) -> Verdict:
         unpatched = await self._unpatched_result(result.run)
@@ -150,7 +151,7 @@ class Replay:
         return await asyncio.shield(self._unpatched[run])
 
     async def _run_unpatched(self, run: str) -> RunResult:
-        async with contextlib.aclosing(self._workers.results(None, [run])) as results:
+        async with contextlib.aclosing(self._unpatched_workers.results(None, [run])) as results:
             async for result in results:
                 return result
         raise ChildFailed(f"unpatched {run}: no result")
