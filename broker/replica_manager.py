@@ -148,6 +148,8 @@ class ReplicaManager:
     # ------------------------------------------------------------------------------------------- from the controller
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become what the controller says, partition by partition. The whole request was admitted already."""
+        self.check_fence()
+        self.unfence()  # a new registration counts from now on, not from the next tick
         errors: list[PartitionError] = []
         for topic in request.topic_states:
             topic_config = resolve_topic_config(self.config, topic.configs)
@@ -185,6 +187,7 @@ class ReplicaManager:
             partition_epoch=state.partition_epoch,
             in_sync_replicas=tuple(state.isr),
             assignment=tuple(state.replicas),
+            fenced=self.fenced,
         )
         if is_stale(partition.state, event):
             return ErrorCode.STALE_CONTROLLER_EPOCH

@@ -33,6 +33,8 @@ class LeaderAndIsrReceived(Event, frozen=True, kw_only=True):
     partition_epoch: int
     in_sync_replicas: tuple[int, ...]
     assignment: tuple[int, ...]
+    fenced: bool = False
+    """ZooKeeper has not confirmed this broker's session in time: a late order does not change that."""
 
 
 class ReplicaStopped(Event, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ def _on_leader_and_isr(state: ReplicaState, event: ev.LeaderAndIsrReceived, effe
     if is_stale(state, event):
         return
     state.controller_epoch = max(state.controller_epoch, event.controller_epoch)
-    state.fenced = False
+    state.fenced = event.fenced
     same_reign = event.leader_epoch == state.leader_epoch and event.leader_id == state.leader_id
     state.assignment = event.assignment
     if event.leader_id == state.config.broker_id:

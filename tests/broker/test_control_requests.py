@@ -62,6 +62,21 @@ def test_an_order_for_an_earlier_life_of_the_broker_is_refused() -> None:
     in_cluster(check)
 
 
+@pytest.mark.invariant("I29")
+def test_a_late_order_does_not_lift_the_fence_of_a_broker_that_zookeeper_has_not_confirmed() -> None:
+    async def check(asked: Asked) -> None:
+        leader, cluster = asked.leader, asked.cluster
+        late = order(asked, leader)
+        cluster.world.zookeeper.cut(f"broker-{leader}")
+        manager = cluster.brokers[leader].manager
+        await cluster.until(lambda: manager.fenced, 10, "a fenced leader")
+        assert await tell(asked, leader, late) == (0, [0])
+        answer = await asked.produce(leader, acks=1)
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    in_cluster(check)
+
+
 def test_a_repeated_order_changes_nothing() -> None:
     async def check(asked: Asked) -> None:
         leader = asked.leader
