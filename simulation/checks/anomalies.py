@@ -80,14 +80,15 @@ class _View:
         self.position = {key: _places(values) for key, values in self.order.items()}
 
     def _log(self) -> dict[str, dict[int, dict[str, None]]]:
-        """Key: offset: values seen there, in order of appearance."""
+        """Key: offset: values seen there, in order of appearance. An offset without a promise (acks=1) proves nothing: the
+        record may be lost, and stand elsewhere by another attempt."""
         log: dict[str, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
         for event in self.polls:
             for record in event.polled:
                 log[record.key][record.offset][record.value] = None
         for event in self.sends:
             for sent in event.sent:
-                if sent.offset is not None and self.is_committed(event):
+                if sent.offset is not None and event.type == "ok":
                     log[sent.key][sent.offset][sent.value] = None
         return log
 
@@ -169,31 +170,20 @@ def _duplicates(view: _View, promise: Promise) -> Iterator[Found]:
 
 
 def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Found]:
-    """What one process sent after it was told how an earlier send went stands behind it, and so do the records of one
-    send. Sends that overlap have no order."""
-    done: dict[tuple[str, str], str] = {}
-    done_before: dict[int, dict[str, str]] = {}
+    """Records of one process stand in the order in which it called send, also where the calls overlap."""
+    last: dict[tuple[str, str], tuple[str, int]] = {}
     for event in view.events:
-        if event.f != "send" or event.process not in promise.in_order or event.type == "fail":
+        if event.f != "send" or event.type != "invoke" or event.process not in promise.in_order:
             continue
-        if event.type == "invoke":
-            known = {sent.key: done.get((event.process, sent.key)) for sent in event.sent}
-            done_before[event.index] = {key: value for key, value in known.items() if value is not None}
-            continue
-        earlier = done_before.pop(event.operation, {}) if event.operation is not None else {}
-        inside: dict[str, str] = {}
         for sent in event.sent:
-            before, name = inside.get(sent.key), "int-nonmonotonic-send"
-            if before is None:
-                before, name = earlier.get(sent.key), "nonmonotonic-send"
+            if sent.value not in view.position.get(sent.key, {}):
+                continue
+            before, operation = last.get((event.process, sent.key), (None, -1))
             if before is not None and view.delta(sent.key, before, sent.value) < 1:
+                name = "int-nonmonotonic-send" if operation == event.index else "nonmonotonic-send"
                 facts = (f"{event.process} sent {before!r:.60} first, then {sent.value!r:.60}",)
                 yield Found(name, sent.key, "records stand in another order than they were sent", facts)
-            inside[sent.key] = sent.value
-        for key, value in inside.items():
-            known_last = done.get((event.process, key))
-            if known_last is None or view.delta(key, known_last, value) >= 1:
-                done[event.process, key] = value
+            last[event.process, sent.key] = sent.value, event.index
 
 
 # -------------------------------------------------------------------------------------------------- what readers saw
