@@ -74,5 +74,5 @@ async def perform_live(
         ending=ending,
         verdict=verdict,
         problem=problem_of(ending, verdict) or problem,
-        trace_hash="",
+        trace_hash=None,
     )

@@ -22,6 +22,7 @@ from minibroker.network_gates import ZOOKEEPER, NetworkGates, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError
+from minibroker.scenarios.live.ears import Ears
 from minibroker.scenarios.live.files import read_files
 from minibroker.scenarios.telling.clients import PARTITION, StageClients
 from minibroker.scenarios.telling.rows import Row, Shows
@@ -72,6 +73,7 @@ class LiveStage(Stage):
         self._clients = StageClients(cast, self.note, self._servers, lambda: None)
         self._asker = Asker(CLIENT_ID)
         self._observer: Coordination | None = None
+        self._ears = {broker: Ears(self.cluster.process_log(self.number(broker))) for broker in cast.brokers}
         self._last_said: dict[str, ReplicaStateDescription] = {}
         """Of each broker, for the time while it stands still."""
         self._began = 0.0
@@ -170,6 +172,9 @@ class LiveStage(Stage):
         return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"
 
     async def look(self) -> list[Row]:
+        for broker, ears in self._ears.items():
+            for line in ears.news():
+                self.note(f"{broker}: {line}")
         brokers = sorted(self.cast.replicas)
         return list(await asyncio.gather(*(self._row(broker) for broker in brokers)))
 

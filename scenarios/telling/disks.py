@@ -3,8 +3,6 @@
 Owns: reading simulated disks from outside, whether their broker lives or not. Changes nothing on them.
 """
 
-import posixpath
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +11,7 @@ from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, iterate_headers
 from minibroker.runtime.ports import FileMissing
+from minibroker.simulation.exported_disks import files_below
 from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
 
 LOG_DIRECTORY = "/data/log"
@@ -79,16 +78,7 @@ def sync_all(storage: Storage) -> None:
 
 def export(storage: Storage, directory: Path) -> None:
     """Write a broker's log directory, as it is on the simulated disk, to a real one."""
-    for path, content in _files(storage.find_directory(LOG_DIRECTORY), ""):
+    for path, content in files_below(storage, LOG_DIRECTORY):
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-
-
-def _files(node: DirectoryNode, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for name, child in sorted(node.entries.items()):
-        path = posixpath.join(prefix, name)
-        if isinstance(child, DirectoryNode):
-            yield from _files(child, path)
-        else:
-            yield path, bytes(child.content)

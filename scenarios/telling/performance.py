@@ -28,7 +28,8 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
     verdict: AuditVerdict
     problem: str | None
     """Where it went another way than it is told."""
-    trace_hash: str
+    trace_hash: str | None
+    """None: real processes, which no two times do the same."""
 
     @property
     def reached_its_end(self) -> bool:
