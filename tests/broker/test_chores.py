@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from minibroker.broker.chores import Chores
+from minibroker.broker.replication.events import Event, LagChecked, LeaderStalled
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
@@ -21,7 +22,8 @@ def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_b
     log = SimpleNamespace(delete_expired_segments=delete_expired_segments)
     state = SimpleNamespace(role=Role.LEADER, high_watermark=7, log_start_offset=0)
     partition = SimpleNamespace(state=state, log=log, topic_partition=TopicPartition("a", 0))
-    manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, disk_failed=failures.append)
+    partitions = {TopicPartition("a", 0): partition}
+    manager = SimpleNamespace(partitions=partitions, disk_failed=failures.append, now_ms=lambda: 0)
     chores = Chores(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
 
     async def main() -> None:
@@ -34,3 +36,16 @@ def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_b
 
     world.run(main(), seconds_max=10)
     assert len(failures) == 2
+
+
+def test_whichever_timer_fires_first_after_a_stall_the_stall_is_noticed_before_lag_is_looked_at() -> None:
+    now_ms = 0
+    events: list[Event] = []
+    partition = SimpleNamespace(state=SimpleNamespace(is_leader=True), handle=events.append)
+    manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, now_ms=lambda: now_ms)
+    chores = Chores(cast(Any, manager), cast(Any, None), SimulatedWorld().runtime("broker").clock)
+    now_ms = 2_100
+    chores._check_lag()
+    assert events == [LeaderStalled(stalled_ms=2_000), LagChecked(now_ms=2_100)]
+    chores._check_lag()
+    assert events[2:] == [LagChecked(now_ms=2_100)], "one stall is forgiven once"
