@@ -80,8 +80,8 @@ class _View:
         self.position = {key: _places(values) for key, values in self.order.items()}
 
     def _log(self) -> dict[str, dict[int, dict[str, None]]]:
-        """Key: offset: values seen there, in order of appearance. An offset without a promise (acks=1) proves nothing: the
-        record may be lost, and stand elsewhere by another attempt."""
+        """Key: offset: values seen there, in order of appearance. An offset without a promise (acks=1) proves nothing:
+        the record may be lost, and stand elsewhere by another attempt."""
         log: dict[str, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
         for event in self.polls:
             for record in event.polled:
