@@ -6,6 +6,9 @@ They are played a few at a time by one fixture, because each waits most of its t
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.command_line import EXIT_COULD_NOT, EXIT_USAGE
+from minibroker.command_line import EXIT_COULD_NOT, EXIT_INTERRUPTED, EXIT_USAGE
+from minibroker.processes import identify
 from minibroker.scenarios.catalogue import all_stories, story
 from minibroker.scenarios.live.performance import perform_live
 from minibroker.scenarios.telling.performance import Performance
@@ -142,3 +146,21 @@ def test_a_story_that_only_a_simulation_can_tell_says_so() -> None:
     ran = scenario_run("zombie-controller", "--live")
     assert ran.returncode == EXIT_USAGE
     assert "run it without --live" in ran.stderr, ran.stderr
+
+
+def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "minibroker", "scenario", "run", "stuck-follower", "--live"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    run = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    for line in run.stdout:
+        if line.startswith("1. "):
+            break
+    started = [int(pid) for pid in re.findall(r'"pid": (\d+)', next(tmp_path.glob("*/cluster.json")).read_text())]
+    assert len(started) == 5  # ZooKeeper and four brokers
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=30)
+    assert run.returncode == EXIT_INTERRUPTED
+    assert "Traceback" not in errors, errors
+    assert [pid for pid in started if identify(pid) is not None] == []
+    assert list(tmp_path.iterdir()) == []

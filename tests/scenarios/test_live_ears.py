@@ -1,0 +1,36 @@
+"""Lines of a broker's log become the notes that the simulated stage has."""
+
+import logging
+from pathlib import Path
+
+from minibroker.scenarios.live.ears import Ears
+
+FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def line(template: str, *arguments: object, name: str = "minibroker.partition") -> str:
+    """As a broker process prints it."""
+    return FORMAT.format(logging.LogRecord(name, logging.INFO, "", 0, template, arguments, None)) + "\n"
+
+
+def test_lines_that_matter_are_put_in_few_words(tmp_path: Path) -> None:
+    log = tmp_path / "broker-1.log"
+    log.write_text(
+        line("%s: truncated from %d to %d under leader epoch %s: %s", "story-0", 2, 1, 1, "the leader's log ends there")
+        + line("%s: ISR %s -> %s (leader epoch %s, partition epoch %d)", "story-0", [1, 2, 3], [1, 2], 0, 1)
+        + line("%s: follower in leader epoch %d", "story-0", 1)
+        + "Traceback (most recent call last):\n"
+    )
+    assert list(Ears(log).news()) == ["cuts its log from 2 to 1: the leader's log ends there", "ISR A B C -> A B"]
+
+
+def test_a_line_is_heard_once_and_when_it_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "broker-1.log"
+    ears = Ears(log)
+    assert list(ears.news()) == []  # no file yet
+    whole = line("%s: deleted up to offset %d by retention", "story-0", 7, name="minibroker.replica_manager")
+    log.write_text(whole[:30])
+    assert list(ears.news()) == []
+    log.write_text(whole)
+    assert list(ears.news()) == ["retention deletes up to offset 7"]
+    assert list(ears.news()) == []
