@@ -1,0 +1,53 @@
+"""What real brokers say while a story plays: the lines of their process logs, put as on the simulated stage.
+
+Owns: reading on where the last look ended, and taking a line apart by the program's own template.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from minibroker.scenarios.telling.said import LINES, Arguments
+
+ANYTHING = "%s: %s"
+"""A template that any line fits."""
+_HEAD = r"\S+ \S+ [A-Z]+ minibroker\.[a-z_.]+: "
+_PLACE = re.compile("%[sd]")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    pieces = [re.escape(piece) for piece in _PLACE.split(template)]
+    return re.compile(_HEAD + "(.*?)".join(pieces) + "$")
+
+
+_PATTERNS = [(_pattern(template), put) for template, put in LINES.items() if template != ANYTHING]
+
+
+class Ears:
+    """One broker's log. `news` gives what was said since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def news(self) -> Iterator[str]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            for pattern, put in _PATTERNS:
+                found = pattern.match(line)
+                if found is not None:
+                    yield put(_arguments(found.groups()))
+                    break
+
+
+def _arguments(groups: tuple[str, ...]) -> Arguments:
+    """Lists as lists, everything else as it was printed."""
+    return tuple(ast.literal_eval(group) if re.fullmatch(r"\[[0-9, ]*\]", group) else group for group in groups)
