@@ -16,6 +16,7 @@ import msgspec
 
 RUNS_TO_SEE_ALL = 200
 """A kind of event that so many runs never saw is a hole in the swarm; fewer runs may miss a rare one."""
+RUNS_TO_SEE_RARE = 1_000
 RUNS_PER_PROCESS = 100
 """Then a worker is replaced: memory that leaks between runs would hide behind them."""
 MUST_COUNT_SHARE = 0.95
@@ -84,7 +85,7 @@ class Sum(msgspec.Struct, kw_only=True):
     def never_seen(self) -> list[str]:
         """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
         from minibroker.simulation.swarm.beyond import DISASTERS
-        from minibroker.simulation.swarm.coverage import MUST_SEE
+        from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
         from minibroker.simulation.swarm.options import FAULTS, PLOTS
 
         if self.runs < RUNS_TO_SEE_ALL:
@@ -92,7 +93,8 @@ class Sum(msgspec.Struct, kw_only=True):
         if self.beyond:
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
         kinds = [*(f"fault {each}" for each in FAULTS), *(f"plot {each}" for each in PLOTS)]
-        return [each for each in MUST_SEE if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
+        events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
+        return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
 
     @property
     def complaints(self) -> list[str]:
