@@ -47,6 +47,7 @@ class SimulatedCluster:
     # ------------------------------------------------------------------------------------------------------ brokers
     def start(self, broker_id: int) -> None:
         """Start a broker's process, again over its old disk if it ran before."""
+        self._stops[broker_id] = asyncio.Event()  # at once: a SIGTERM may come before the process has run a line
         self.world.start(f"broker-{broker_id}", lambda runtime: self._run(broker_id, runtime))
 
     def start_all(self) -> None:
@@ -66,7 +67,7 @@ class SimulatedCluster:
         }
         broker = compose(load_config(None, [f"{key}={value}" for key, value in settings.items()], {}), runtime)
         self.brokers[broker_id] = broker
-        stop = self._stops[broker_id] = asyncio.Event()
+        stop = self._stops[broker_id]
         try:
             await broker.start()
             await broker.serve(stop)
