@@ -6,6 +6,7 @@ ends after the first run that convicts the mutant.
 """
 
 import importlib
+import math
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -53,6 +54,7 @@ def perform(run: str) -> RunResult:
     kind, _, name = run.partition(":")
     started = time.monotonic()
     findings, virtual_seconds = _KINDS[kind](name)
+    findings.sort(key=lambda each: math.inf if each.at_seconds is None else each.at_seconds)
     return RunResult(
         run=run,
         findings=[Found(each.invariant, str(each), each.origin) for each in findings],

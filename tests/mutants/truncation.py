@@ -57,7 +57,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="B03a",
+        name="B03",
         title="the leader names an offset for the epoch it was asked about, whether it knows that epoch or not",
         origin="KAFKA-6361, KIP-279",
         rule="the leader names its largest epoch not above the asked one, and that epoch's end",
@@ -70,28 +70,6 @@ MUTANTS = (
             ),
         ),
         schedule=Search("elections", 12),
-    ),
-    Mutant(
-        name="B03b",
-        title="the epoch that the leader names is not looked at",
-        origin="KAFKA-6361, KIP-279",
-        rule="the leader names its largest epoch not above the asked one; a follower without it cuts and asks again",
-        breaks=("I16", "I7"),
-        edits=(
-            Edit(FOLLOWER, "    if my_epoch != event.epoch:\n", "    if my_epoch > event.epoch:\n"),
-            Edit(
-                FOLLOWER,
-                "        if my_epoch > event.epoch:  # nothing at or below the leader's epoch is left here\n"
-                "            return min(event.end_offset, my_end, log_end), None\n"
-                "        return min(my_end, log_end), my_epoch\n",
-                "        return min(event.end_offset, my_end, log_end), None\n",
-            ),
-            Edit(
-                LEADER,
-                "        if epoch < last_fetched_epoch or end_offset < fetch_offset:\n",
-                "        if end_offset < fetch_offset:\n",
-            ),
-        ),
     ),
     Mutant(
         name="B06",

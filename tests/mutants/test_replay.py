@@ -1,0 +1,42 @@
+"""A few mutants of each kind are convicted again, and harmless patches are not; `make mutants` replays all of them."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.mutants.catalogue import HARMLESS, find_mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.one_run import RunResult
+from tests.mutants.replay import Replay, Verdict
+from tests.mutants.workers import Workers
+
+REPLAYED = ("B01", "B08a", "B08b", "B14", "B15", "B18a", "B18b", "B20a", "B20b")
+"""Cheap ones: an order of events over a cluster, or told to the core."""
+SEEDS = ("seed:1", "seed:2")
+
+
+def replay(names: tuple[str, ...]) -> list[Verdict]:
+    session = Replay(lambda _: None)
+    return asyncio.run(session.replay([find_mutant(name) for name in names], record=False))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_recorded_mutants_are_convicted_and_clean_without_the_mutant() -> None:
+    verdicts = replay(REPLAYED)
+    assert {verdict.name for verdict in verdicts} == set(REPLAYED)
+    assert [verdict for verdict in verdicts if not verdict.is_caught] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("patch", HARMLESS, ids=lambda patch: patch.name)
+def test_a_harmless_patch_is_not_convicted(patch: Mutant) -> None:
+    async def run() -> list[RunResult]:
+        async with contextlib.aclosing(Workers().results(patch.name, SEEDS)) as results:
+            return [result async for result in results]
+
+    found = asyncio.run(run())
+    assert [result.run for result in found] == list(SEEDS)
+    assert [each.text for result in found for each in result.findings] == []
