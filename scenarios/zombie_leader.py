@@ -46,10 +46,58 @@ async def play(stage: Stage) -> Ending:
     return Ending(moral="Two may believe that they lead; only the one of the newest epoch can commit.")
 
 
+async def play_fetches(stage: Stage) -> Ending:
+    await stage.write("m0")
+    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    stage.hold("D", "C")
+    stage.hold("D", "A")
+    await stage.pause("A")
+    await stage.tell(
+        "A stands still, and B leads in epoch 1. The controller D cannot reach C, which still follows A.",
+        A=Shows(role="leader, paused", epoch=0),
+        B=Shows(role="leader", epoch=1, isr="BC"),
+        C=Shows(role="follower", epoch=0),
+    )
+    await stage.resume("A")
+    await stage.tell(
+        "A wakes, and D cannot reach it either: nobody tells A of epoch 1. But A knows that its deadline has passed. It"
+        " refuses C's fetch.",
+        A=Shows(role="leader, fenced", epoch=0, hw=1),
+        C=Shows(role="follower", epoch=0),
+    )
+    stage.check_heard("A refuses C's fetch: NOT_LEADER_OR_FOLLOWER")
+    stage.release("D", "A")
+    await stage.until(A=Shows(role="follower"))
+    await stage.wait(BACK_OFF_SECONDS)
+    await stage.tell(
+        "D reaches A, which follows B in epoch 1. C's fetch, of epoch 0, is fenced: C stops and waits for the"
+        " controller.",
+        A=Shows(role="follower", epoch=1),
+        C=Shows(role="follower", epoch=0),
+    )
+    stage.check_heard("A refuses C's fetch: FENCED_LEADER_EPOCH")
+    stage.release("D", "C")
+    await stage.write("m1")
+    await stage.tell(
+        "D reaches C, too. Everybody follows B.",
+        A=Shows(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
+        B=Shows(leo=2, hw=2, isr="ABC"),
+        C=Shows(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
+    )
+    return Ending(moral="A deposed leader proves nothing to anybody: it refuses by its clock, then by the epoch.")
+
+
+BACK_OFF_SECONDS = 2.0
+"""A follower that was refused asks again by then."""
+CAST = Cast(brokers="ABCD", controller="D", min_insync_replicas=2)
+
 STORY = Story(
     name="zombie-leader",
     title="A leader stands still for longer than its session, and wakes",
-    acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play, live=True),),
+    acts=(
+        Act(name="writes", title="a producer waits at it", cast=CAST, play=play, live=True),
+        Act(name="fetches", title="a follower still asks it", cast=CAST, play=play_fetches),
+    ),
     page=Page(
         story=(
             "The leader stands still with a record of its own that nobody has copied. It wakes when another one leads."

@@ -218,11 +218,19 @@ ENDS: dict[Key, End] = {
         ),
         (),
     ),
-    ("zombie-leader", "", LEADER_EPOCH): (
+    ("zombie-leader", "writes", LEADER_EPOCH): (
         (
             "A follower epoch 1 LEO 3 HW 3: m0 n1 m1",
             "B leader epoch 1 LEO 3 HW 3: m0 n1 m1",
             "C follower epoch 1 LEO 3 HW 3: m0 n1 m1",
+        ),
+        (),
+    ),
+    ("zombie-leader", "fetches", LEADER_EPOCH): (
+        (
+            "A follower epoch 1 LEO 2 HW 2: m0 m1",
+            "B leader epoch 1 LEO 2 HW 2: m0 m1",
+            "C follower epoch 1 LEO 2 HW 2: m0 m1",
         ),
         (),
     ),

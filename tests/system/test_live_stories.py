@@ -69,7 +69,7 @@ ENDS: dict[Key, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
-    ("zombie-leader", "", LEADER_EPOCH): (
+    ("zombie-leader", "writes", LEADER_EPOCH): (
         (
             "A follower epoch 1 HW 3: m0 n1 m1",
             "B leader epoch 1 HW 3: m0 n1 m1",
