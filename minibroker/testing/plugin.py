@@ -123,7 +123,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Generat
 
 def _ask_for_own_loop(node: pytest.Item) -> None:
     """Asyncio's marker, in strict mode, too; and a loop of its own, whatever the project's default is."""
-    if inspect.iscoroutinefunction(getattr(node, "obj", None)):
+    if has_loop_factories and inspect.iscoroutinefunction(getattr(node, "obj", None)):
         node.add_marker(pytest.mark.asyncio(loop_scope="function"), append=False)
 
 

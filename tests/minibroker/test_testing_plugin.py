@@ -69,9 +69,10 @@ async def test_misspelt(minibroker_cluster): ...
 """
 
 
-def pytest_in(folder: Path, *arguments: str) -> str:
-    """What pytest prints in a folder of a user."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def pytest_in(folder: Path, *arguments: str, before: Path | None = None) -> str:
+    """What pytest prints in a folder of a user; modules in `before` hide those that are installed."""
+    path = [str(each) for each in (before, ROOT) if each is not None]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     environment.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", "-p", "minibroker.testing.plugin", "-p", "no:cacheprovider", *arguments]
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False)
@@ -113,3 +114,23 @@ def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_orders.py").write_text(SUITE)
     printed = pytest_in(tmp_path, "-k", "misspelt")
     assert "mark.minibroker" in printed and "brokerz" in printed, printed
+
+
+def test_without_pytest_asyncio_the_cure_is_named_and_decorated_tests_run(tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden" / "pytest_asyncio"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('as if it were not installed')")
+    (tmp_path / "test_orders.py").write_text(
+        """
+from minibroker.testing import simulated
+
+@simulated(brokers=1)
+async def test_decorated(c):
+    await c.create_topic("orders")
+
+async def test_fixture(minibroker_cluster): ...
+"""
+    )
+    printed = pytest_in(tmp_path, "-p", "no:asyncio", "--strict-markers", before=hidden.parent)
+    assert "1 passed" in printed and "1 error" in printed, printed
+    assert "pip install 'pytest-asyncio>=1.4'" in printed, printed

@@ -50,3 +50,17 @@ def test_installed_wheel_is_imported_without_the_project(tmp_path: Path) -> None
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert Path(ran.stdout.decode().strip()).is_relative_to(tmp_path)
+
+
+def test_installed_wheel_brings_the_pytest_plugin(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build("wheel", ROOT, tmp_path / "wheel")) as wheel:
+        wheel.extractall(tmp_path / "site")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "test_orders.py").write_text(
+        "async def test_it(minibroker_cluster):\n    await minibroker_cluster.create_topic('orders')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    ran = subprocess.run(command, cwd=project, env=environment, check=False, capture_output=True, text=True)
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
