@@ -23,7 +23,7 @@ MUTANTS = (
         name="B04a",
         title="fetches of an older leader epoch are served and counted",
         origin="KAFKA-6880, 7395, KIP-320",
-        rule="a fetch carries the follower's leader epoch; a lower one is FENCED, a higher one UNKNOWN_LEADER_EPOCH",
+        rule="a fetch carries the follower's leader epoch; a lower one is FENCED, a higher one UNKNOWN_LEADER_EPOCH (section 4)",
         breaks=("I5", "I3", "I7"),
         edits=(
             Edit(
@@ -37,7 +37,7 @@ MUTANTS = (
         name="B04b",
         title="the question for an epoch's end is not fenced",
         origin="KAFKA-6880, 7395, KIP-320",
-        rule="OffsetForLeaderEpoch carries the same fence as Fetch",
+        rule="OffsetForLeaderEpoch carries the same fence as Fetch (section 4)",
         breaks=("I7", "I3"),
         edits=(
             Edit(
@@ -59,7 +59,7 @@ MUTANTS = (
         name="B04c",
         title="only the epoch of the last record is checked (Kip320FirstTry)",
         origin="KIP-320, Kip320FirstTry.tla",
-        rule="a matching log is not enough: both sides must mean the same reign",
+        rule="a matching log is not enough: both sides must mean the same reign (section 4)",
         breaks=("I5", "I3"),
         edits=(
             Edit(
@@ -78,7 +78,7 @@ MUTANTS = (
         name="B11",
         title="a diverging fetch moves the follower's end",
         origin="KAFKA-13141",
-        rule="only a valid read proves a follower's end",
+        rule="only a valid read proves a follower's end (section 4)",
         breaks=("I4", "I5", "I3"),
         edits=(
             FETCH_WITHOUT_ASKING,
@@ -100,7 +100,7 @@ MUTANTS = (
         name="B12a",
         title="a refused fetch counts as a read",
         origin="KAFKA-8400",
-        rule="an error never updates what is known of a follower",
+        rule="an error never updates what is known of a follower (section 4)",
         breaks=("I5", "I36"),
         edits=(
             Edit(
@@ -119,7 +119,7 @@ MUTANTS = (
         name="B12b",
         title="below the leader's log start is answered as diverging",
         origin="KAFKA-12996",
-        rule="out of range is found before divergence",
+        rule="out of range is found before divergence (section 4)",
         breaks=("I36",),
         edits=(
             Edit(
@@ -140,7 +140,7 @@ MUTANTS = (
         name="B14",
         title="a fetch's answer counts in a later epoch, if only the offset fits",
         origin="KAFKA-18723, 18991",
-        rule="a fetch's answer counts only under the leader epoch it was asked in, and while aligned",
+        rule="a fetch's answer counts only under the leader epoch it was asked in, and while aligned (section 4)",
         breaks=("I7", "I16"),
         edits=(
             Edit(

@@ -11,7 +11,7 @@ MUTANTS = (
         name="B05",
         title="a replica below the start of the leader's epoch joins the ISR",
         origin="KAFKA-7128",
-        rule="a joiner holds everything up to the mark and up to the start of the reign",
+        rule="a joiner holds everything up to the mark and up to the start of the reign (section 6)",
         breaks=("I6", "I3", "I19"),
         edits=(
             Edit(
@@ -26,7 +26,7 @@ MUTANTS = (
         name="B16",
         title="retention deletes what is not committed",
         origin="KAFKA-5634",
-        rule="only segments that end at or below the high watermark may go",
+        rule="only segments that end at or below the high watermark may go (section 1)",
         breaks=("I14", "I10"),
         edits=(
             Edit(
@@ -46,7 +46,7 @@ MUTANTS = (
         name="B17",
         title="a reset of the log leaves the mark where it was",
         origin="KAFKA-9491",
-        rule="after a full truncation to n, log start, log end and mark are n",
+        rule="after a full truncation to n, log start, log end and mark are n (section 1)",
         breaks=("I10",),
         edits=(
             Edit(
@@ -61,7 +61,7 @@ MUTANTS = (
         name="B18a",
         title="a proposed shrink counts before it is confirmed",
         origin="KAFKA-8836, KIP-497",
-        rule="the mark counts the larger of the committed and the proposed set",
+        rule="the mark counts the larger of the committed and the proposed set (section 2)",
         breaks=("I4", "I3", "I21"),
         edits=(
             Edit(
@@ -78,7 +78,7 @@ MUTANTS = (
         name="B18b",
         title="a proposed joiner does not count until it is confirmed",
         origin="KAFKA-8836, KIP-497",
-        rule="the mark counts the larger of the committed and the proposed set",
+        rule="the mark counts the larger of the committed and the proposed set (section 2)",
         breaks=("I4", "I3", "I21"),
         edits=(
             Edit(
@@ -99,7 +99,7 @@ MUTANTS = (
         name="B19",
         title="a LeaderAndIsr frees the slot of a proposal that is still on its way",
         origin="KAFKA-12686",
-        rule="one proposal is in flight; its slot is freed by its reply alone",
+        rule="one proposal is in flight; its slot is freed by its reply alone (section 6)",
         breaks=("I8", "I36"),
         edits=(
             Edit(
@@ -114,7 +114,7 @@ MUTANTS = (
         name="B20a",
         title="the slot is freed after the proposal was repeated",
         origin="KAFKA-14010",
-        rule="first the slot is free, then the proposal is sent again",
+        rule="first the slot is free, then the proposal is sent again (section 6)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
@@ -152,7 +152,7 @@ MUTANTS = (
         name="B20b",
         title="nobody recomputes the mark when a shrink is confirmed",
         origin="KAFKA-13091",
-        rule="a confirmed set moves the mark, also without traffic",
+        rule="a confirmed set moves the mark, also without traffic (section 2)",
         breaks=("I36", "I37"),
         edits=(
             Edit(
@@ -178,4 +178,14 @@ MUTANTS = (
     ),
 )
 
-CANNOT_APPLY: tuple[CannotApply, ...] = ()
+CANNOT_APPLY: tuple[CannotApply, ...] = (
+    CannotApply(
+        name="B20c",
+        title="an answer with the version that one has is called stale",
+        origin="KAFKA-12751",
+        reason=(
+            "a leader never proposes the set that it holds, and every LeaderAndIsr with a newer version settles what is "
+            "pending, so the answer to a pending proposal always has a newer version (B20a and B20b are the other two)"
+        ),
+    ),
+)

@@ -24,6 +24,7 @@ from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.options import Options, draw_options
@@ -186,7 +187,9 @@ def run_schedule(script: Script) -> tuple[list[Finding], float]:
 async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
     truth = Truth(cluster, options.topics)
     truth.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
-    with listening(ReplicaJudge(cluster, truth, options.flushes)), listening(DiskRules(cluster, truth)):
+    with contextlib.ExitStack() as stack:
+        for listener in (ReplicaJudge(cluster, truth, options.flushes), DiskRules(cluster, truth), WaitingRules(truth)):
+            stack.enter_context(listening(listener))
         await _direct_judged(script, cluster, options, findings, truth)
 
 

@@ -21,7 +21,7 @@ MUTANTS = (
         name="B01",
         title="a follower cuts its log to its own high watermark",
         origin="KAFKA-1211, KIP-101 scenario 1",
-        rule="the log is kept until the leader has said where its epochs end",
+        rule="the log is kept until the leader has said where its epochs end (section 4)",
         breaks=("I3", "I19", "I21", "I32"),
         edits=(
             Edit(
@@ -39,7 +39,7 @@ MUTANTS = (
         name="B02",
         title="equal ends are taken for equal logs",
         origin="KAFKA-1211, KIP-101 scenario 2",
-        rule="logs are compared by (epoch, end offset), not by their length",
+        rule="logs are compared by (epoch, end offset), not by their length (section 4)",
         breaks=("I16", "I2", "I22"),
         edits=(
             Edit(
@@ -60,7 +60,7 @@ MUTANTS = (
         name="B03",
         title="the leader names an offset for the epoch it was asked about, whether it knows that epoch or not",
         origin="KAFKA-6361, KIP-279",
-        rule="the leader names its largest epoch not above the asked one, and that epoch's end",
+        rule="the leader names its largest epoch not above the asked one, and that epoch's end (section 4)",
         breaks=("I16", "I7"),
         edits=(
             Edit(
@@ -75,7 +75,7 @@ MUTANTS = (
         name="B06",
         title="an epoch is entered in the history at the first append only",
         origin="KAFKA-7415",
-        rule="a leader enters (epoch, log end) before it serves anything, also if it never appends",
+        rule="a leader enters (epoch, log end) before it serves anything, also if it never appends (section 7)",
         breaks=("I13", "I7", "I16"),
         edits=(
             Edit(
@@ -97,7 +97,7 @@ MUTANTS = (
         name="B07",
         title="a new epoch of the same leader does not align anew",
         origin="KAFKA-7164",
-        rule="every new leader epoch redoes the truncation: another may have led in between",
+        rule="every new leader epoch redoes the truncation: another may have led in between (section 7)",
         breaks=("I7", "I16", "I36"),
         edits=(
             Edit(
@@ -114,7 +114,7 @@ MUTANTS = (
         name="B08a",
         title="a late answer about an epoch's end counts in a later epoch",
         origin="KAFKA-8012, 13207, 7786",
-        rule="an answer counts only under the leader epoch that its question was asked in",
+        rule="an answer counts only under the leader epoch that its question was asked in (section 4)",
         breaks=("I32", "I19", "I16"),
         edits=(
             Edit(
@@ -129,7 +129,7 @@ MUTANTS = (
         name="B08b",
         title="a late refusal of an older epoch halts the follower",
         origin="KAFKA-8012, 13207, 7786",
-        rule="a refusal, too, counts only under the epoch that was asked in",
+        rule="a refusal, too, counts only under the epoch that was asked in (section 4)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
@@ -148,7 +148,7 @@ MUTANTS = (
         name="B09",
         title="nothing to cut, so the history keeps its empty epoch",
         origin="KAFKA-10706",
-        rule="a cut at or behind the log's end still cuts the history of epochs",
+        rule="a cut at or behind the log's end still cuts the history of epochs (section 8)",
         breaks=("I13", "I36"),
         edits=(
             Edit(
@@ -165,7 +165,7 @@ MUTANTS = (
         name="B13",
         title="the mark of a diverging answer is adopted before the cut",
         origin="KAFKA-14704",
-        rule="a diverging answer cuts, and leaves the mark alone",
+        rule="a diverging answer cuts, and leaves the mark alone (section 4)",
         breaks=("I22", "I11", "I32"),
         edits=(
             FETCH_WITHOUT_ASKING,
@@ -181,7 +181,7 @@ MUTANTS = (
         name="B15",
         title="out of range always starts anew at the leader's start",
         origin="KAFKA-2143, 7414",
-        rule="ahead of the leader: cut to its end; behind its start: start anew; otherwise keep the log and go on",
+        rule="ahead of the leader: cut to its end; behind its start: start anew; otherwise keep the log and go on (section 4)",
         breaks=("I32", "I20"),
         edits=(
             Edit(
