@@ -32,6 +32,9 @@ The epoch file has a line `epoch start` for each leader epoch that a log knows.
 `--truncation` chooses how a follower cuts its log when it begins to follow: `leader-epoch`, or `high-watermark`,
 which is what Kafka did before 0.11. Brokers have it as `replica.truncation.rule`, and warn at their start: it loses
 acknowledged records.
+
+`--live` plays the same script on a real ZooKeeper and real broker processes on this machine, where kills, pauses and
+gates in the network between them can force the steps: the column says which stories. It needs Java, and 10 to 25 s.
 """
 
 
@@ -53,10 +56,11 @@ def page_text(name: str) -> str:
 
 def index(stories: list[Story]) -> str:
     rows = [
-        f"| [{told.name}]({told.name}.md) | {told.title} | {'both' if len(told.rules) > 1 else 'leader-epoch'} |"
+        f"| [{told.name}]({told.name}.md) | {told.title} | {'both' if len(told.rules) > 1 else 'leader-epoch'}"
+        f" | {'yes' if any(act.live for act in told.acts) else ''} |"
         for told in stories
     ]
-    return "\n".join([INTRODUCTION, "| story | what it tells | truncation |", "|---|---|---|", *rows, ""])
+    return "\n".join([INTRODUCTION, "| story | what it tells | truncation | live |", "|---|---|---|---|", *rows, ""])
 
 
 def page(told: Story) -> str:
