@@ -14,6 +14,7 @@ from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.hand import Hand
@@ -38,6 +39,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
     with contextlib.ExitStack() as stack:
         stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
         stack.enter_context(listening(DiskRules(cluster, truth)))
+        stack.enter_context(listening(WaitingRules(truth)))
         if narrator is not None:
             stack.enter_context(listening(narrator))
         await _drive_judged(cluster, outcome, truth, narrator)
