@@ -1,82 +1,105 @@
 """How fast the simulation is: virtual seconds per real one, under a fixed load, and how that grows.
 
-Owns: the load and the measurement. It runs on one core, without faults and judges, as a bare cluster does.
+Owns: the loads and the measurement. It runs on one core, without faults and judges, as a bare cluster does. Seconds are
+CPU seconds of this process, so that other programs on the machine disturb less.
 """
 
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer import Producer
 from minibroker.simulation.cluster import SimulatedCluster
 
-RECORDS_PER_SECOND = 100
 VALUE_BYTES = 100
 FETCH_WAIT_MS = 500
-CLUSTERS = ((3, 6), (3, 24), (3, 96), (5, 6), (9, 6))
-"""Brokers and partitions; the first is the one that the promise of speed is about."""
+TOPIC = "load"
 
 
-class Speed(NamedTuple):
-    """One measured cluster."""
+class Load(msgspec.Struct, frozen=True):
+    """What a cluster has to do: replication factor 3, acks=all."""
 
-    brokers: int
-    partitions: int
-    acknowledged_per_second: float
-    """Per virtual second."""
+    brokers: int = 3
+    partitions: int = 6
+    records_per_second: int = 100
+    linger_ms: int = 0
+    """0: each record is a request of its own, to the partitions in turn. Otherwise without a partition, in batches."""
+
+
+class Speed(msgspec.Struct, kw_only=True):
+    """One measured cluster; the time to start up is not counted."""
+
+    load: Load
+    acknowledged: int
     virtual_seconds: float
-    real_seconds: float
+    cpu_seconds: float
     deliveries: int
-    events: int
+    callbacks: int
 
     @property
     def factor(self) -> float:
         """Virtual seconds per real one."""
-        return self.virtual_seconds / self.real_seconds
+        return self.virtual_seconds / self.cpu_seconds
+
+
+LOADS = (
+    Load(),
+    Load(linger_ms=50),
+    Load(records_per_second=0),
+    Load(records_per_second=400),
+    Load(partitions=24),
+    Load(partitions=96),
+    Load(brokers=5),
+    Load(brokers=9),
+)
 
 
 def measure_all(virtual_seconds: float) -> Iterator[Speed]:
-    for brokers, partitions in CLUSTERS:
-        yield measure(brokers, partitions, virtual_seconds)
+    for load in LOADS:
+        yield measure(load, virtual_seconds)
 
 
-def measure(brokers: int, partitions: int, virtual_seconds: float) -> Speed:
-    """Replication factor 3, acks=all, one producer; the time to start up is not counted."""
-    settings = {"replica.fetch.wait.max.ms": str(FETCH_WAIT_MS)}
-    cluster = SimulatedCluster(1, brokers, settings=settings)
-    acknowledged, began, ended, first_delivery, first_event = 0, 0.0, 0.0, 0, 0
+def measure(load: Load, virtual_seconds: float) -> Speed:
+    """Run it once."""
+    cluster = SimulatedCluster(1, load.brokers, settings={"replica.fetch.wait.max.ms": str(FETCH_WAIT_MS)})
+    found: list[Speed] = []
+    cluster.world.run(_live(cluster, load, virtual_seconds, found))
+    return found[0]
 
-    async def load() -> None:
-        nonlocal acknowledged, began, ended, first_delivery, first_event
-        cluster.start_all()
-        await cluster.until_ready()
-        doors, servers = cluster.client_runtime(), cluster.bootstrap_servers
-        async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
-            await admin.create_topic("load", partitions=partitions, replication_factor=3)
-        async with Producer(bootstrap_servers=servers, runtime=doors) as producer:
-            began, first_event = time.process_time(), cluster.world.loop.callbacks_run
-            first_delivery = cluster.world.trace.kinds["net"]
-            sends = []
-            for number in range(int(virtual_seconds * RECORDS_PER_SECOND)):
-                value = b"%d-" % number
-                sends.append(
-                    asyncio.create_task(
-                        producer.send_and_wait("load", value.ljust(VALUE_BYTES, b"."), partition=number % partitions)
-                    )
-                )
-                await asyncio.sleep(1 / RECORDS_PER_SECOND)
-            acknowledged = len(await asyncio.gather(*sends))
-            ended = time.process_time()
 
-    cluster.world.run(load())
-    return Speed(
-        brokers=brokers,
-        partitions=partitions,
-        acknowledged_per_second=acknowledged / virtual_seconds,
-        virtual_seconds=virtual_seconds,
-        real_seconds=ended - began,
-        deliveries=cluster.world.trace.kinds["net"] - first_delivery,
-        events=cluster.world.loop.callbacks_run - first_event,
-    )
+async def _live(cluster: SimulatedCluster, load: Load, virtual_seconds: float, found: list[Speed]) -> None:
+    cluster.start_all()
+    await cluster.until_ready()
+    world, doors, servers = cluster.world, cluster.client_runtime(), cluster.bootstrap_servers
+    async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+        await admin.create_topic(TOPIC, partitions=load.partitions, replication_factor=3)
+    async with Producer(bootstrap_servers=servers, linger_ms=load.linger_ms, runtime=doors) as producer:
+        began, callbacks, deliveries = time.process_time(), world.loop.callbacks_run, world.trace.kinds["net"]
+        acknowledged = await _send(producer, load, virtual_seconds)
+        found.append(
+            Speed(
+                load=load,
+                acknowledged=acknowledged,
+                virtual_seconds=virtual_seconds,
+                cpu_seconds=time.process_time() - began,
+                deliveries=world.trace.kinds["net"] - deliveries,
+                callbacks=world.loop.callbacks_run - callbacks,
+            )
+        )
+
+
+async def _send(producer: Producer, load: Load, virtual_seconds: float) -> int:
+    """Records acknowledged."""
+    if not load.records_per_second:
+        await asyncio.sleep(virtual_seconds)
+        return 0
+    sends = []
+    for number in range(int(virtual_seconds * load.records_per_second)):
+        partition = None if load.linger_ms else number % load.partitions
+        value = (b"%d-" % number).ljust(VALUE_BYTES, b".")
+        sends.append(asyncio.create_task(producer.send_and_wait(TOPIC, value, partition=partition)))
+        await asyncio.sleep(1 / load.records_per_second)
+    return len(await asyncio.gather(*sends))

@@ -84,21 +84,25 @@ def _parse(seeds: str, first_seed: int) -> range:
 
 
 def _speed(as_json: bool) -> int:
-    from minibroker.simulation_speed import RECORDS_PER_SECOND, measure_all
+    import msgspec
+
+    from minibroker.simulation_speed import measure_all
 
     progress, rows = ProgressLine(after_s=0.0), []
     for found in measure_all(SPEED_VIRTUAL_SECONDS):
-        progress.show(f"{found.brokers} brokers, {found.partitions} partitions: {found.factor:.0f}")
+        load = found.load
+        progress.show(f"{load.brokers} brokers, {load.partitions} partitions: {found.factor:.0f}")
         if as_json:
-            print_json(found._asdict() | {"factor": round(found.factor, 1)})
-        events, deliveries = found.events / found.real_seconds, found.deliveries / found.real_seconds
-        row = (found.brokers, found.partitions, f"{found.acknowledged_per_second:.0f}", f"{found.factor:.1f}")
-        rows.append((*row, f"{deliveries:.0f}", f"{events:.0f}"))
+            print_json(msgspec.to_builtins(found) | {"factor": round(found.factor, 1)})
+        batched = f"{load.linger_ms} ms" if load.linger_ms else "no"
+        row = (load.brokers, load.partitions, load.records_per_second, batched, f"{found.factor:.1f}")
+        rates = (found.callbacks / found.cpu_seconds, found.deliveries / found.cpu_seconds)
+        rows.append((*row, f"{found.callbacks / SPEED_VIRTUAL_SECONDS:.0f}", *(f"{rate:.0f}" for rate in rates)))
     progress.clear()
     if not as_json:
-        columns = ("brokers", "partitions", "acknowledged/s", "virtual s per real s", "deliveries/s", "events/s")
-        print_table(columns, rows)
-        note(f"{RECORDS_PER_SECOND} records a second, replication factor 3, {SPEED_VIRTUAL_SECONDS} virtual seconds")
+        per_virtual = ("virtual s per real s", "events per virtual s")
+        print_table(("brokers", "partitions", "records/s", "batched", *per_virtual, "events/s", "deliveries/s"), rows)
+        note(f"replication factor 3, acks=all, {SPEED_VIRTUAL_SECONDS} virtual seconds; real: CPU seconds of one core")
     return EXIT_FINE
 
 
