@@ -1,0 +1,68 @@
+"""Waiting that the rules do not know is found, the other is not."""
+
+from typing import cast
+
+import pytest
+
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, ReplicationConfig, Role
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch, read_header
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.waiting import WaitingRules
+from minibroker.simulation.cluster import SimulatedCluster
+
+TICK = ev.BrokersChanged(eligible={}, now_ms=0)
+
+
+class Replica:
+    """As much of a partition as the rules look at: broker 1 leads, 3 is not in sync and ends early."""
+
+    topic_partition = TopicPartition("a", 0)
+
+    def __init__(self, in_sync: tuple[int, ...], high_watermark: int, eligible: bool) -> None:
+        self.state = ReplicaState(
+            config=ReplicationConfig(broker_id=1, min_insync_replicas=2),
+            role=Role.LEADER,
+            leader_epoch=0,
+            assignment=(1, 2, 3),
+            in_sync_replicas=in_sync,
+            log_end_offset=9,
+            high_watermark=high_watermark,
+            remotes={2: RemoteReplica(log_end_offset=9), 3: RemoteReplica(log_end_offset=4, eligible=eligible)},
+        )
+
+
+def found(replica: Replica, event: ev.Event = TICK, effects: tuple[ev.Effect, ...] = ()) -> list[str]:
+    truth = Truth(SimulatedCluster(0, brokers=1), {"a": (1, 3, 2)})
+    WaitingRules(truth).stepped(cast(Partition, replica), event, effects, refused=False)
+    return [finding.invariant for finding in truth.findings]
+
+
+@pytest.mark.invariant("I37")
+def test_a_mark_that_waits_for_who_may_not_join_is_found() -> None:
+    assert found(Replica((1, 2), high_watermark=4, eligible=False)) == ["I37"]
+
+
+def test_a_mark_may_wait_for_who_may_join_and_is_fine_where_it_ought_to_be() -> None:
+    assert found(Replica((1, 2), high_watermark=4, eligible=True)) == []
+    assert found(Replica((1, 2), high_watermark=9, eligible=False)) == []
+    assert found(Replica((1,), high_watermark=4, eligible=False)) == []
+
+
+@pytest.mark.invariant("I24")
+def test_requests_that_wait_on_below_the_minimum_are_found() -> None:
+    replica = Replica((1,), high_watermark=4, eligible=False)
+    replica.state.waiters = [ProduceWaiter(token=None, base_offset=4, required_offset=5, leader_epoch=0)]
+    assert found(replica) == ["I24"]
+
+
+@pytest.mark.invariant("I24")
+@pytest.mark.parametrize(("acks", "findings"), [(1, ["I24"]), (-1, [])])
+def test_the_minimum_is_for_acks_all_only(acks: int, findings: list[str]) -> None:
+    header = read_header(build_batch([(None, b"value", 0, ())]))
+    answer = ev.AnswerProduce(token=None, error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
+    produce = ev.ProduceReceived(token=None, acks=acks, header=header)
+    assert found(Replica((1,), high_watermark=4, eligible=False), produce, (answer,)) == findings
