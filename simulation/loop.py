@@ -406,10 +406,22 @@ def refuse(what: str) -> NoReturn:
 
 @contextlib.contextmanager
 def forbid_real_waiting() -> Iterator[None]:
-    """While a virtual loop runs, nothing may sleep or start a thread: it would do so in real time."""
-    sleep, start = time.sleep, threading.Thread.start
-    time.sleep = lambda seconds: refuse(f"a real sleep of {seconds} s")
-    threading.Thread.start = lambda self: refuse(f"a thread ({self.name})")  # type: ignore[method-assign]
+    """While a virtual loop runs, nothing in its thread may sleep or start a thread: it would do so in real time.
+    Threads that ran before (of a test runner, of a user's program) go on as they like."""
+    sleep, start, here = time.sleep, threading.Thread.start, threading.get_ident()
+
+    def guarded_sleep(seconds: Any, /) -> None:
+        if threading.get_ident() == here:
+            refuse(f"a real sleep of {seconds} s")
+        sleep(seconds)
+
+    def guarded_start(thread: threading.Thread) -> None:
+        if threading.get_ident() == here:
+            refuse(f"a thread ({thread.name})")
+        start(thread)
+
+    time.sleep = guarded_sleep
+    threading.Thread.start = guarded_start  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -203,6 +204,28 @@ async def test_real_waiting_is_refused(c: TestedCluster) -> None:
         time.sleep(1)  # noqa: ASYNC251
     with pytest.raises(RealWaiting, match="a thread"):
         await asyncio.to_thread(print)
+
+
+def test_threads_that_ran_before_may_sleep_and_start_threads() -> None:
+    may_go_on, outcome = threading.Event(), list[str]()
+
+    def in_background() -> None:
+        may_go_on.wait()
+        time.sleep(0)
+        inner = threading.Thread(target=lambda: outcome.append("ran"))
+        inner.start()
+        inner.join()
+
+    before = threading.Thread(target=in_background)
+    before.start()
+
+    @simulated(brokers=1)
+    async def story(c: TestedCluster) -> None:
+        may_go_on.set()
+        before.join()
+
+    story()
+    assert outcome == ["ran"]
 
 
 @simulated(brokers=1)
