@@ -109,6 +109,7 @@ MUTANTS = (
                 "    state.shrink_waits_for_sync = None\n    state.partition_epoch",
             ),
         ),
+        schedule=Schedule("high_watermark:proposal_outlives_its_reign"),
     ),
     Mutant(
         name="B20a",

@@ -47,6 +47,22 @@ async def proposal_is_repeated(directed: Directed) -> None:
     directed.world.network.heal(host(leader), host(third))
 
 
+@on_stage(Stage(brokers=4, topics={TOPIC: (1, 4, 1)}, settings=LONG_LAG))
+async def proposal_outlives_its_reign(directed: Directed) -> None:
+    """KAFKA-12686: a proposal is on its way when the leader's next reign begins; somebody may join in that one, too."""
+    leader, controller, third = await apart(directed)
+    fourth = next(b for b in directed.cluster.broker_ids if b not in (leader, controller, third))
+    directed.cluster.kill(third)
+    await directed.until(lambda: third not in directed.cluster.in_sync_replicas(TOPIC), "an ISR without the third")
+    proposals = directed.world.network.hold(host(leader), host(controller), requests(ApiKey.ALTER_PARTITION))
+    directed.cluster.start(third)
+    await proposals.caught()
+    epoch = directed.replica(leader).state.leader_epoch or 0
+    directed.cluster.kill(fourth)
+    await directed.until(lambda: (directed.replica(leader).state.leader_epoch or 0) > epoch, "the next reign")
+    await asyncio.sleep(1)
+
+
 @on_stage(Stage(settings=LONG_LAG))
 async def shrink_without_traffic(directed: Directed) -> None:
     """KAFKA-13091: whoever the record waited for is gone, and nothing else happens."""
