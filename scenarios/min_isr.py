@@ -45,8 +45,8 @@ async def play(stage: Stage) -> Ending:
     await stage.tell(
         "m3 with acks=all is accepted again. C returns as well.",
         A=Shows(leo=3, hw=3, isr="ABC"),
-        B=Shows(leo=3, hw=3),
-        C=Shows(leo=3, hw=3, records="m0 m1 m3"),
+        B=Shows(role="follower", leo=3, hw=3),
+        C=Shows(role="follower", leo=3, hw=3, records="m0 m1 m3"),
     )
     return Ending(moral="min.insync.replicas turns 'may be lost' into 'is refused', and only for acks=all.")
 

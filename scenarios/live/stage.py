@@ -31,6 +31,8 @@ from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Li
 from minibroker.scenarios.telling.story import TOPIC, Cast
 
 ANSWER_SECONDS = 1.0
+ASKED_TIMES = 2
+"""A broker that is slow to answer is not one that has just been started."""
 CHECKPOINT_MS = 500
 CHECKPOINTED_SECONDS = 1.2
 """Two rounds of writing high watermarks."""
@@ -216,8 +218,11 @@ class LiveStage(Stage):
 
     async def _ask(self, broker: str) -> DescribeReplicaStateResponse | None:
         server = self.cluster.server(self.number(broker))
-        (answer,) = await self._asker.replica_states([server], [TOPIC], ANSWER_SECONDS)
-        return None if isinstance(answer, NoAnswer) else answer
+        for _ in range(ASKED_TIMES):
+            (answer,) = await self._asker.replica_states([server], [TOPIC], ANSWER_SECONDS)
+            if not isinstance(answer, NoAnswer):
+                return answer
+        return None
 
     # ------------------------------------------------------------------------------------------------------ clients
     async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
