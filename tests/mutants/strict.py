@@ -1,6 +1,6 @@
 """Hazards that were derived from reading, and the rules in which this broker is stricter than Kafka."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule, Search
 
 DERIVED = (
     Mutant(
@@ -16,6 +16,7 @@ DERIVED = (
                 "    _set_remotes(state, event, reset=False)\n",
             ),
         ),
+        schedule=Search("elections", 8),
     ),
     Mutant(
         name="H2",
@@ -140,6 +141,7 @@ STRICTER = (
                 "        return broker is not None\n",
             ),
         ),
+        schedule=Search("power", 8),
     ),
     Mutant(
         name="H9a",
@@ -255,6 +257,7 @@ STRICTER = (
                 "        only_synced = self.config.vote_with_synced_end\n",
             ),
         ),
+        schedule=Search("minimum", 9),
     ),
     Mutant(
         name="H15",
