@@ -44,6 +44,8 @@ class Lineage:
         self.leaders: dict[int, Writer] = {}
         self.is_broken = False
         """After an unclean election nothing is promised of what was committed before, and marks may fall."""
+        self.deleted_below = 0
+        """Highest log start of a leader. A follower that adopts it may hold anything below: it serves nothing of it."""
         self._find = find
         self._written: dict[tuple[int, int], Written] = {}
 
@@ -75,11 +77,14 @@ class Lineage:
         if batch != known.batch:
             facts = (f"{known.writer} wrote {known.batch}", f"{writer} holds {batch}")
             self._find("I16", "the same offset and epoch hold different bytes", *facts)
-        elif behind is not None and known.behind is not None and behind != known.behind:
+        elif self._differ(behind, known.behind):
             facts = (f"at {known.writer} it stands behind {known.behind}", f"at {writer} behind {behind}")
             self._find("I16", f"logs with {batch} in common differ below it", *facts)
         elif writer == self.leaders.get(batch.epoch) and writer != known.writer:
             self._find("I17", f"{batch} was written twice", f"by {known.writer}", f"and by {writer}")
+
+    def _differ(self, one: Batch | None, other: Batch | None) -> bool:
+        return one is not None and other is not None and one != other and one.end_offset > self.deleted_below
 
     def knows(self, batch: Batch) -> bool:
         known = self._written.get((batch.epoch, batch.base_offset))
@@ -102,7 +107,7 @@ class Lineage:
 
     def compare(self, shadow: ShadowLog, low: int, mark: int, who: str) -> None:
         """I2, I19: below a mark every replica holds the committed sequence."""
-        for batch in shadow.between(low, mark) if not self.is_broken else ():
+        for batch in shadow.between(max(low, self.deleted_below), mark) if not self.is_broken else ():
             canonical = self.committed.get(batch.base_offset)
             if canonical != batch:
                 facts = (f"{who} holds {batch} below its mark {mark}", f"committed is {canonical or 'nothing there'}")

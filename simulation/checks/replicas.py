@@ -170,6 +170,8 @@ class ReplicaJudge:
         if seat is None:
             return
         state = replica.state
+        if state.role is Role.LEADER and state.log_start_offset > seat.lineage.deleted_below:
+            seat.lineage.deleted_below = state.log_start_offset
         if state.high_watermark != seat.mark:
             self._mark_moved(seat, state)
         handler = self._handlers.get(type(event))
