@@ -18,8 +18,11 @@ log = logging.getLogger("minibroker.chores")
 
 TICK_MS = 100
 """Fencing, request deadlines and stalls of this process are looked at so often."""
-STALL_MS = 500
-"""A tick that comes later than this is a stall of our own (a pause, a slow disk call), not of the followers."""
+STALL_MS = TICK_MS
+"""A tick that is late by more than this is a stall of our own (a pause, a slow disk call), not of the followers. Short
+ones count, too: they add up under load, and the lag limit may be near to them."""
+LONG_STALL_MS = 500
+"""Worth a line in the log."""
 ISR_RETRY_MS = 500
 """How often partitions with replicas out of sync are looked at for somebody who caught up meanwhile."""
 MAINTAIN_MS = 1_000
@@ -91,7 +94,8 @@ class Chores:
         now_ms = self._manager.now_ms()
         stalled_ms = now_ms - self._ticked_ms - TICK_MS
         if stalled_ms > STALL_MS:
-            log.warning("this process stood still for %d ms", stalled_ms)
+            if stalled_ms > LONG_STALL_MS:
+                log.warning("this process stood still for %d ms", stalled_ms)
             self._ticked_ms = now_ms
             self._to_leaders(ev.LeaderStalled(stalled_ms=stalled_ms))
 
@@ -106,6 +110,7 @@ class Chores:
 
     def _retry_expansion(self) -> None:
         """An idle follower sends nothing: without this, one refused proposal would keep it out for ever."""
+        self._notice_stall()
         event = ev.LagChecked(now_ms=self._manager.now_ms())
         for partition in list(self._manager.partitions.values()):
             state = partition.state

@@ -38,14 +38,37 @@ def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_b
     assert len(failures) == 2
 
 
+class OnePartition:
+    """Chores of a broker that leads one partition, one of whose replicas is out of sync. Time goes as the test says."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.events: list[Event] = []
+        state = SimpleNamespace(is_leader=True, in_sync_replicas=(1, 2), assignment=(1, 2, 3))
+        partition = SimpleNamespace(state=state, handle=self.events.append)
+        manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, now_ms=lambda: self.now_ms)
+        self.chores = Chores(cast(Any, manager), cast(Any, None), SimulatedWorld().runtime("broker").clock)
+
+
 def test_whichever_timer_fires_first_after_a_stall_the_stall_is_noticed_before_lag_is_looked_at() -> None:
-    now_ms = 0
-    events: list[Event] = []
-    partition = SimpleNamespace(state=SimpleNamespace(is_leader=True), handle=events.append)
-    manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, now_ms=lambda: now_ms)
-    chores = Chores(cast(Any, manager), cast(Any, None), SimulatedWorld().runtime("broker").clock)
-    now_ms = 2_100
-    chores._check_lag()
-    assert events == [LeaderStalled(stalled_ms=2_000), LagChecked(now_ms=2_100)]
-    chores._check_lag()
-    assert events[2:] == [LagChecked(now_ms=2_100)], "one stall is forgiven once"
+    for look in ("_check_lag", "_retry_expansion"):
+        one = OnePartition()
+        one.now_ms = 2_100
+        getattr(one.chores, look)()
+        assert one.events == [LeaderStalled(stalled_ms=2_000), LagChecked(now_ms=2_100)], look
+        getattr(one.chores, look)()
+        assert one.events[2:] == [LagChecked(now_ms=2_100)], "one stall is forgiven once"
+
+
+def test_a_stall_of_less_than_half_a_second_is_no_lag_of_the_followers_either() -> None:
+    one = OnePartition()
+    one.now_ms = 533
+    one.chores._check_lag()
+    assert one.events == [LeaderStalled(stalled_ms=433), LagChecked(now_ms=533)]
+
+
+def test_a_tick_that_is_late_by_less_than_a_tick_is_no_stall() -> None:
+    one = OnePartition()
+    one.now_ms = 200
+    one.chores._check_lag()
+    assert one.events == [LagChecked(now_ms=200)]
