@@ -13,6 +13,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import IsrKind, ReplicaState, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import BrokerRegistration, broker_path
+from minibroker.simulation.checks.hearsay import Hearsay
 from minibroker.simulation.checks.lineage import Writer
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
@@ -67,6 +68,7 @@ class InSyncJudge:
     def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
         self._cluster = cluster
         self._truth = truth
+        self._hearsay = Hearsay(cluster)
         self._loop = cluster.world.loop
         self._reigns: dict[tuple[Writer, TopicPartition], Reign] = {}
         self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
@@ -264,10 +266,21 @@ class InSyncJudge:
             node = nodes.get(broker_path(broker_id))
             registered = None if node is None else BrokerRegistration.decode(node.data).incarnation_id
             listed = after.incarnations.get(str(broker_id))
-            is_news = self._truth.seconds_since_registration(broker_id) < HEARD_SECONDS
-            if registered is None or (registered != listed and not is_news):
+            if registered is None:
+                is_there = self._is_thought_alive(broker_id, listed)
+            else:
+                is_news = self._truth.seconds_since_registration(broker_id) < HEARD_SECONDS
+                is_there = registered == listed or is_news
+            if not is_there:
                 facts = (f"the ISR lists incarnation {listed} of broker {broker_id}", f"registered is {registered}")
                 self._truth.find("I34", "a replica joined that is not there", after.partition, *facts)
+
+    def _is_thought_alive(self, broker_id: int, listed: str | None) -> bool:
+        """No write is tied to registrations, so who is gone may join as long as the controller was not told: its watch
+        fires later than the end of a session, and much later if its own connection is broken. It cannot do harm: the
+        controller takes such a member out again when it hears, and the incarnation keeps a later one from leading."""
+        seconds = self._hearsay.seconds_since_end(broker_id)
+        return seconds is not None and seconds < HEARD_SECONDS and self._hearsay.may_be_believed(broker_id, listed)
 
     def _check_accepted(self, before: TrueState, after: TrueState) -> None:
         """I8: in one reign the set changes only as its leader proposed, on the version it proposed it for."""

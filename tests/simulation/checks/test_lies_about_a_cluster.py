@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,7 +12,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.znodes import PartitionState
+from minibroker.protocol.znodes import CONTROLLER, ControllerNode, PartitionState
 from minibroker.runtime.ports import SetOp
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.listening import listening
@@ -45,12 +45,12 @@ class Life:
         replicas = [self.cluster.replica(number, "a") for number in self.cluster.broker_ids]
         return next(each for each in replicas if each is not None and each.state.role is Role.FOLLOWER)
 
-    def run(self, lie: Callable[["Life"], None]) -> list[str]:
+    def run(self, lie: Callable[["Life"], Awaitable[None] | None]) -> list[str]:
         """The rules that were broken."""
         self.cluster.world.run(self._live(lie), seconds_max=60)
         return [found.invariant for found in self.truth.findings]
 
-    async def _live(self, lie: Callable[["Life"], None]) -> None:
+    async def _live(self, lie: Callable[["Life"], Awaitable[None] | None]) -> None:
         cluster, servers, doors = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
         with listening(ReplicaJudge(cluster, self.truth, counts_only_synced=False)):
             cluster.start_all()
@@ -65,7 +65,9 @@ class Life:
                     assert found.offset is not None
                     self.acked[FIRST, found.offset] = b"%d" % number
                 await asyncio.sleep(1)
-                lie(self)
+                lasting = lie(self)
+                if lasting is not None:
+                    await lasting
                 with contextlib.suppress(MinibrokerError):
                     await producer.send_and_wait("a", b"one more")
 
@@ -98,19 +100,60 @@ def forget_a_member(life: Life) -> None:
     del state.remotes[follower.config.broker_id]
 
 
-def change_the_isr_by_hand(life: Life) -> None:
+def write_isr(life: Life, members: list[int], incarnations: dict[str, str]) -> None:
     tree = life.cluster.world.zookeeper.tree
     node = tree.nodes[STATE]
     state = PartitionState.decode(node.data)
-    fewer = [b for b in state.isr if b != life.follower().state.config.broker_id]
     changed = PartitionState(
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         controller_epoch=state.controller_epoch,
-        isr=fewer,
-        isr_incarnations={str(b): state.isr_incarnations[str(b)] for b in fewer},
+        isr=members,
+        isr_incarnations={str(b): incarnations[str(b)] for b in members},
     )
     tree.transact([SetOp(path=STATE, data=changed.encode(), version=node.version)], 0)
+
+
+def true_isr(life: Life) -> PartitionState:
+    return PartitionState.decode(life.cluster.world.zookeeper.tree.nodes[STATE].data)
+
+
+def change_the_isr_by_hand(life: Life) -> None:
+    state = true_isr(life)
+    fewer = [b for b in state.isr if b != life.follower().state.config.broker_id]
+    write_isr(life, fewer, state.isr_incarnations)
+
+
+async def let_the_dead_join(life: Life, heard_for_seconds: float) -> None:
+    """A follower leaves the ISR, its session ends, and later it joins again."""
+    zookeeper, state = life.cluster.world.zookeeper, true_isr(life)
+    change_the_isr_by_hand(life)
+    gone = next(b for b in state.isr if b not in true_isr(life).isr)
+    controller = ControllerNode.decode(zookeeper.tree.nodes[CONTROLLER].data).brokerid
+    assert gone != controller, "another controller would have to be told first"
+    zookeeper.cut(f"broker-{gone}")
+    for session_id in zookeeper.sessions_of(f"broker-{gone}"):
+        zookeeper.expire_session(session_id)
+    await asyncio.sleep(heard_for_seconds)
+    write_isr(life, state.isr, state.isr_incarnations)
+
+
+def let_who_is_long_dead_join(life: Life) -> Awaitable[None]:
+    return let_the_dead_join(life, 2.0)
+
+
+def let_who_just_died_join(life: Life) -> Awaitable[None]:
+    return let_the_dead_join(life, 0.0)
+
+
+def let_an_earlier_incarnation_join(life: Life) -> None:
+    """Its session ends in this moment, but it is not listed as the process that was registered."""
+    state = true_isr(life)
+    change_the_isr_by_hand(life)
+    gone = next(b for b in state.isr if b not in true_isr(life).isr)
+    for session_id in life.cluster.world.zookeeper.sessions_of(f"broker-{gone}"):
+        life.cluster.world.zookeeper.expire_session(session_id)
+    write_isr(life, state.isr, {**state.isr_incarnations, str(gone): "0" * 32})
 
 
 def write_as_an_old_controller(life: Life) -> None:
@@ -152,17 +195,28 @@ def test_judges_are_silent_over_a_healthy_cluster() -> None:
         pytest.param(cut_a_committed_record, "I32", marks=pytest.mark.invariant("I32")),
         pytest.param(forget_a_member, "I4", marks=pytest.mark.invariant("I4", "I3")),
         pytest.param(change_the_isr_by_hand, "I8", marks=pytest.mark.invariant("I8")),
+        pytest.param(let_who_is_long_dead_join, "I34", marks=pytest.mark.invariant("I34")),
+        pytest.param(let_an_earlier_incarnation_join, "I34", marks=pytest.mark.invariant("I34")),
         pytest.param(write_as_an_old_controller, "I30", marks=pytest.mark.invariant("I27", "I30")),
         pytest.param(forget_the_epochs, "I13", marks=pytest.mark.invariant("I13")),
         pytest.param(lie_about_the_session, "I29", marks=pytest.mark.invariant("I29")),
     ],
 )
 @pytest.mark.expects_loop_errors
-def test_lie_is_convicted_by_its_rule(lie: Callable[[Life], None], rule: str) -> None:
+def test_lie_is_convicted_by_its_rule(lie: Callable[[Life], Awaitable[None] | None], rule: str) -> None:
     life = Life()
     with contextlib.suppress(AssertionError):  # the broker may have stumbled over it, too
         life.run(lie)
     assert rule in {found.invariant for found in life.truth.findings}, life.truth.findings
+
+
+@pytest.mark.expects_loop_errors
+def test_who_joins_before_the_controller_can_know_of_its_death_is_no_lie() -> None:
+    life = Life()
+    with contextlib.suppress(AssertionError):
+        life.run(let_who_just_died_join)
+    rules = {found.invariant for found in life.truth.findings}
+    assert "I8" in rules and "I34" not in rules, life.truth.findings
 
 
 def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
