@@ -16,6 +16,7 @@ from typing import Any
 
 from minibroker.broker.log import directory_files
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.epoch_file import epoch_file_path
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
@@ -135,7 +136,9 @@ class LogDirectory:
                 self._to_remove.append(f"{path}/{name}")
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
-            self._adopt(partition, topic_id, self.default_config, loaded)
+            log = self._adopt(partition, topic_id, self.default_config, loaded)
+            if not self.was_clean:
+                self._distrust_names(log)
             if on_progress is not None:
                 on_progress(done, len(partitions), partition, loaded.report)
         self._loaded = True
@@ -165,6 +168,13 @@ class LogDirectory:
         self.logs[partition] = log
         self._checkpoints.loaded(log)
         return log
+
+    def _distrust_names(self, log: PartitionLog) -> None:
+        """The kernel may hold in memory only what a killed process wrote of names and epochs: the next flush syncs them,
+        or a power cut after it takes the log with all its synced records."""
+        log.unsynced.add(f"{log.directory}/{PARTITION_METADATA}")
+        log.unsynced.add(epoch_file_path(log.directory))
+        log.unsynced.add_directory(self.path)
 
     # --------------------------------------------------------------------------------------------- creating, deleting
     def create_log(self, partition: TopicPartition, topic_id: str, config: LogConfig) -> PartitionLog:

@@ -202,3 +202,18 @@ def test_after_a_crash_the_log_goes_on() -> None:
         log = machine.open_log(CONFIG)[1]
         assert log.report.clean
         assert log.log_end_offset == end
+
+
+@pytest.mark.invariant("I10", "I12", "I13", "I15")
+def test_a_flush_also_makes_durable_what_a_killed_process_left() -> None:
+    """Its names and its epochs are in the kernel's memory only, and nobody remembers that (found by seed 935)."""
+    for machine, _ in every_crash(lambda machine: machine.kill()):
+        _, log = machine.open_log(CONFIG)
+        append_batches(log, [make_batch(log.log_end_offset, 2, epoch=100)])
+        drive(log.flush())
+        written = [batch for _, batch in stored_batches(log)]
+        machine.lose_power()
+        found = reopened(machine)
+        assert found is not None
+        check_log(found, whole_history=found.segments[0].base_offset == 0)
+        assert [batch for _, batch in stored_batches(found)] == written
