@@ -252,7 +252,9 @@ class ReplicaJudge:
             self._check_epochs(seat)
             seat.lineage.leads(state.leader_epoch, seat.writer)
             self._check_producers(seat)
-            self._require_all(seat, f"leads epoch {state.leader_epoch}")
+            true = self.truth.state(seat.partition)
+            if true is not None and true.leader_epoch == state.leader_epoch:  # a late order makes nobody a leader
+                self._require_all(seat, f"leads epoch {state.leader_epoch}")
 
     def _on_true_state(self, partition: TopicPartition) -> None:
         """I3, I6: whoever is in the ISR holds all that is committed."""
