@@ -170,7 +170,7 @@ class LogDirectory:
         return log
 
     def _distrust_names(self, log: PartitionLog) -> None:
-        """The kernel may hold in memory only what a killed process wrote of names and epochs: the next flush syncs them,
+        """The kernel may hold in memory only what a killed process wrote of names and epochs: the next flush syncs it,
         or a power cut after it takes the log with all its synced records."""
         log.unsynced.add(f"{log.directory}/{PARTITION_METADATA}")
         log.unsynced.add(epoch_file_path(log.directory))
