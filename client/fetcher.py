@@ -385,10 +385,10 @@ class Fetcher:
             await self._resolve.wait()
             self._resolve.clear()
             resets = [cursor for cursor in self._cursors.values() if cursor.needs_reset]
-            doubts = [
+            settled = await self._reset(resets) if resets else True
+            doubts = [  # taken after the wait, in which a partition may have lost its leader
                 cursor for cursor in self._cursors.values() if cursor.needs_validation and cursor.leader is not None
             ]
-            settled = await self._reset(resets) if resets else True
             settled = (await self._validate(doubts) if doubts else True) and settled
             self._on_news()
             self.wake()
