@@ -12,6 +12,7 @@ from minibroker.broker.broker import Broker
 from minibroker.broker.config import load_config
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.world import PROVISIONED_DIRECTORY, SimulatedWorld
@@ -105,6 +106,11 @@ class SimulatedCluster:
             if (replica := self.replica(b, topic, partition)) is not None and replica.state.is_leader
         ]
         return max(found)[1] if found else None
+
+    def controller(self) -> int | None:
+        """By ZooKeeper's word; it may have fallen, and nobody has noticed yet."""
+        node = self.world.zookeeper.tree.nodes.get(CONTROLLER)
+        return None if node is None else ControllerNode.decode(node.data).brokerid
 
     def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
         """The ISR, as the leader has it."""

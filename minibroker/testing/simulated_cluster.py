@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from minibroker.client import doors
 from minibroker.cluster_file import PartitionSnapshot, write_snapshots
-from minibroker.protocol.znodes import BROKER_TOPICS, CONTROLLER, ControllerNode, PartitionState, TopicAssignment
+from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
 from minibroker.simulation.exported_disks import files_below
@@ -122,8 +122,7 @@ class SimulatedTestedCluster(TestedCluster):
         return leader if is_led and found is not None and leader == found.leader else None
 
     async def controller(self) -> int | None:
-        node = self.world.zookeeper.tree.nodes.get(CONTROLLER)
-        return None if node is None else ControllerNode.decode(node.data).brokerid
+        return self.simulation.controller()
 
     async def in_sync_replicas(self, topic: str, partition: int = 0) -> tuple[int, ...]:
         if await self.leader(topic, partition) is None:

@@ -12,7 +12,7 @@ from minibroker.broker.replication.state import ReplicaState, Role, TruncationRu
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
-from minibroker.protocol.znodes import CONTROLLER, ControllerNode, PartitionState, partition_state_path
+from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
 from minibroker.scenarios.telling.clients import PARTITION, StageClients
 from minibroker.scenarios.telling.disks import read_disk, sync_all
 from minibroker.scenarios.telling.rows import Row
@@ -67,7 +67,7 @@ class SimulatedStage(Stage):
         cast, cluster = self.cast, self.cluster
         first = cast.controller or cast.brokers[-1]
         cluster.start(self.number(first))
-        await cluster.until(lambda: CONTROLLER in self.world.zookeeper.tree.nodes, what="a controller")
+        await cluster.until(lambda: cluster.controller() is not None, what="a controller")
         for broker in cast.brokers:
             if broker != first:
                 cluster.start(self.number(broker))
@@ -245,7 +245,9 @@ class SimulatedStage(Stage):
 
     def controller(self) -> str:
         """Who is, as ZooKeeper has it."""
-        return letter(ControllerNode.decode(self.world.zookeeper.tree.nodes[CONTROLLER].data).brokerid)
+        found = self.cluster.controller()
+        assert found is not None, "no controller"
+        return letter(found)
 
     def sync_disk(self, *brokers: str) -> None:
         """The kernel writes back what is in its cache, as it does when it likes."""

@@ -26,7 +26,7 @@ class ControlPlots(Plots):
 
     async def late_control(self) -> None:
         """One broker hears the controller late, while leaders change."""
-        hand, controller = self.hand, self.hand.controller()
+        hand, controller = self.hand, self.hand.cluster.controller()
         if controller is None:
             return
         deaf = self.random.choice(hand.others(controller))
@@ -42,7 +42,7 @@ class ControlPlots(Plots):
 
     async def lost_control(self) -> None:
         """One broker hears nothing of the controller over one or two elections; then the connection breaks."""
-        hand, controller = self.hand, self.hand.controller()
+        hand, controller = self.hand, self.hand.cluster.controller()
         if controller is None:
             return
         deaf, partition = self.random.choice(hand.others(controller)), hand.partition()
@@ -62,7 +62,7 @@ class ControlPlots(Plots):
     async def isr_answer_lost(self) -> None:
         """The ISR has changed, the leader does not hear of it in time, and may fall."""
         hand, partition = self.hand, self.hand.partition()
-        leader, controller = hand.leader(partition), hand.controller()
+        leader, controller = hand.leader(partition), hand.cluster.controller()
         followers = [b for b in self._members(partition) if b != leader]
         if leader is None or controller is None or not followers:
             return
@@ -105,7 +105,7 @@ class ControlPlots(Plots):
 
     async def zk_answer_lost(self) -> None:
         """The controller's write happened, its answer is lost."""
-        hand, controller = self.hand, self.hand.controller()
+        hand, controller = self.hand, self.hand.cluster.controller()
         if controller is None:
             return
         hand.note("zookeeper loses the next reply to", controller)
@@ -119,7 +119,7 @@ class ControlPlots(Plots):
 
     async def paused_controller(self) -> None:
         """The controller sleeps past its session while brokers fall; it wakes up deposed, with work in hand."""
-        hand, controller = self.hand, self.hand.controller()
+        hand, controller = self.hand, self.hand.cluster.controller()
         if controller is None:
             return
         partition = hand.partition()
@@ -143,7 +143,7 @@ class ControlPlots(Plots):
     async def controller_and_leader(self) -> None:
         """The controller falls together with a leader, or with one that has just fallen."""
         hand, partition = self.hand, self.hand.partition()
-        leader, controller = hand.leader(partition), hand.controller()
+        leader, controller = hand.leader(partition), hand.cluster.controller()
         if leader is None or controller is None:
             return
         way = self.random.choice(("kill", "bounce"))
@@ -174,7 +174,7 @@ class ControlPlots(Plots):
 
     async def topic_again(self) -> None:
         """A topic is deleted and made anew while one broker hears the controller late, or is away."""
-        hand, controller = self.hand, self.hand.controller()
+        hand, controller = self.hand, self.hand.cluster.controller()
         if controller is None:
             return
         deaf = self.random.choice(hand.others(controller))

@@ -47,7 +47,7 @@ class Faults:
             self._kill(leader)
 
     def kill_controller(self) -> None:
-        controller = self.hand.controller()
+        controller = self.hand.cluster.controller()
         if controller is not None:
             self._kill(controller)
 

@@ -71,7 +71,7 @@ class ForkPlots(GatePlots):
         """A follower misses a whole reign: its leader has lost and regained its office, and other records stand."""
         hand, partition = self.hand, self.hand.partition()
         await self.whole(partition)
-        leader, controller, epoch = hand.leader(partition), hand.controller(), self._epoch(partition)
+        leader, controller, epoch = hand.leader(partition), hand.cluster.controller(), self._epoch(partition)
         if leader is None or controller is None:
             return
         heir = self._next_in_line(partition, leader)

@@ -41,7 +41,7 @@ class GatePlots(ControlPlots):
 
     async def held_orders(self) -> None:
         """One broker's LeaderAndIsr or StopReplica waits on its way, or is lost, over one or two elections."""
-        hand, controller, partition = self.hand, self.hand.controller(), self.hand.partition()
+        hand, controller, partition = self.hand, self.hand.cluster.controller(), self.hand.partition()
         if controller is None:
             return
         deaf = self.random.choice(hand.others(controller))
@@ -60,7 +60,7 @@ class GatePlots(ControlPlots):
     async def held_isr_answer(self) -> None:
         """The ISR has changed and its leader does not know; it falls, or goes on for a while."""
         hand, partition = self.hand, self.hand.partition()
-        leader, controller = hand.leader(partition), hand.controller()
+        leader, controller = hand.leader(partition), hand.cluster.controller()
         followers = [b for b in self._members(partition) if b != leader]
         if leader is None or not followers or controller is None:
             return
@@ -161,7 +161,7 @@ class GatePlots(ControlPlots):
 
     async def lost_orders(self) -> None:
         """The orders to one broker are lost with their connections, again and again, while leaders change."""
-        hand, controller, partition = self.hand, self.hand.controller(), self.hand.partition()
+        hand, controller, partition = self.hand, self.hand.cluster.controller(), self.hand.partition()
         if controller is None:
             return
         deaf = self.random.choice(hand.others(controller))

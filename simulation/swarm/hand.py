@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import Process
@@ -100,10 +99,6 @@ class Hand:
 
     def is_alive(self, broker_id: int) -> bool:
         return self.world.is_alive(name_of(broker_id))
-
-    def controller(self) -> int | None:
-        node = self.zookeeper.tree.nodes.get(CONTROLLER)
-        return None if node is None else ControllerNode.decode(node.data).brokerid
 
     def partition(self) -> TopicPartition:
         """One under promise; mostly a busy one."""

@@ -1,7 +1,6 @@
 """Proposals find their way to the controller, whatever becomes of a connection."""
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.gates import requests
 from tests.broker.requests import TOPIC, Asked, in_cluster
 
@@ -11,15 +10,14 @@ GIVEN_UP_WITHIN_SECONDS = 5
 
 async def _proposal_on_a_dead_connection(asked: Asked) -> None:
     cluster = asked.cluster
-    node = cluster.world.zookeeper.tree.nodes[CONTROLLER]
-    controller = ControllerNode.decode(node.data).brokerid
+    controller = cluster.controller()
+    assert controller is not None
     if asked.leader == controller:
         cluster.kill(controller)
         await cluster.until(lambda: cluster.leader(TOPIC) not in (None, controller), what="another leader")
         cluster.start(controller)
         await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == 3, what="a full ISR")
-        node = cluster.world.zookeeper.tree.nodes[CONTROLLER]
-        controller = ControllerNode.decode(node.data).brokerid
+        controller = cluster.controller()
     third = next(b for b in asked.followers if b != controller)
     leader = asked.leader
     cluster.kill(third)

@@ -17,7 +17,6 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.znodes import CONTROLLER, ControllerNode
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
@@ -119,9 +118,9 @@ class Directed:
 
     @property
     def controller(self) -> int:
-        node = self.world.zookeeper.tree.nodes.get(CONTROLLER)
-        assert node is not None, "no controller"
-        return ControllerNode.decode(node.data).brokerid
+        found = self.cluster.controller()
+        assert found is not None, "no controller"
+        return found
 
     def followers(self) -> list[int]:
         return [b for b in self.cluster.broker_ids if b != self.leader]

@@ -12,7 +12,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.znodes import CONTROLLER, ControllerNode, PartitionState
+from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import SetOp
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.listening import listening
@@ -129,7 +129,7 @@ async def let_the_dead_join(life: Life, heard_for_seconds: float) -> None:
     zookeeper, state = life.cluster.world.zookeeper, true_isr(life)
     change_the_isr_by_hand(life)
     gone = next(b for b in state.isr if b not in true_isr(life).isr)
-    controller = ControllerNode.decode(zookeeper.tree.nodes[CONTROLLER].data).brokerid
+    controller = life.cluster.controller()
     assert gone != controller, "another controller would have to be told first"
     zookeeper.cut(f"broker-{gone}")
     for session_id in zookeeper.sessions_of(f"broker-{gone}"):
