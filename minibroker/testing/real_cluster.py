@@ -50,9 +50,7 @@ class RealTestedCluster(TestedCluster):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            for line in self.describe():
-                error.add_note(line)
+        self.explain(error)
         await self._end()
 
     async def _end(self) -> None:

@@ -59,9 +59,7 @@ class SimulatedTestedCluster(TestedCluster):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            for line in self.describe():
-                error.add_note(line)
+        self.explain(error)
         self.close(has_failed=error is not None)
 
     def close(self, has_failed: bool = False) -> None:

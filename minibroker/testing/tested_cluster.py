@@ -203,6 +203,12 @@ class TestedCluster(ABC):
     def describe(self) -> list[str]:
         """How things stand, for the report of a failure."""
 
+    def explain(self, error: BaseException | None) -> None:
+        """Add how things stand to what ends the test."""
+        if error is not None:
+            for line in self.describe():
+                error.add_note(line)
+
     # -------------------------------------------------------------------------------------------------------- waits
     @property
     @abstractmethod

@@ -14,9 +14,9 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.local_cluster import ClusterFailed
 from minibroker.runtime.ports import CoordinationError
 from minibroker.scenarios.live.stage import LiveStage
-from minibroker.scenarios.telling.performance import Performance, problem_of
-from minibroker.scenarios.telling.stage import Step, StoryFailed
-from minibroker.scenarios.telling.story import Act, Ending, TruncationRule
+from minibroker.scenarios.telling.performance import Performance, performance_of, play_script
+from minibroker.scenarios.telling.stage import Step
+from minibroker.scenarios.telling.story import Act, TruncationRule
 from minibroker.scenarios.telling.verdict import audit_disks, write_facts
 from minibroker.zookeeper_process import (
     MissingJava,
@@ -57,22 +57,11 @@ async def perform_live(
     zookeeper_jars()
     with tempfile.TemporaryDirectory(prefix="minibroker-scenario-") as name:
         stage = LiveStage(act.cast, rule, listener, Path(name), tell, pause)
-        ending: Ending | None = None
-        problem: str | None = None
         async with stage.opened():
-            try:
-                ending = await act.play(stage)
-            except StoryFailed as failure:
-                problem = str(failure)
+            ending, problem = await play_script(act, stage)
             await stage.checkpointed()
             state = await stage.true_state()
         tell(f"{engine} audit of the files")
         write_facts(Path(name), stage.acknowledged, state)
         verdict = await asyncio.to_thread(audit_disks, Path(name), engine)
-    return Performance(
-        steps=tuple(stage.steps),
-        ending=ending,
-        verdict=verdict,
-        problem=problem_of(ending, verdict) or problem,
-        trace_hash=None,
-    )
+    return performance_of(stage, ending, problem, verdict, trace_hash=None)

@@ -14,7 +14,7 @@ from minibroker.broker.replication.state import TruncationRule
 from minibroker.scenarios.telling.disks import export
 from minibroker.scenarios.telling.said import listening
 from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.stage import Step, StoryFailed
+from minibroker.scenarios.telling.stage import Stage, Step, StoryFailed
 from minibroker.scenarios.telling.story import Act, Ending
 from minibroker.scenarios.telling.verdict import AuditVerdict, audit_disks, write_facts
 
@@ -45,10 +45,7 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = l
     async def play() -> None:
         nonlocal ending, problem
         async with stage.opened():
-            try:
-                ending = await act.play(stage)
-            except StoryFailed as failure:
-                problem = str(failure)
+            ending, problem = await play_script(act, stage)
             await stage.checkpointed()
 
     patch = contextlib.nullcontext() if act.patch is None else act.patch()
@@ -56,16 +53,31 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = l
     with listening(stage.hear), patch:
         stage.world.run(play())
     verdict = _audit(stage)
+    return performance_of(stage, ending, problem, verdict, stage.world.trace_hash)
+
+
+async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None]:
+    """The end that the script reached, or where it went another way."""
+    try:
+        return await act.play(stage), None
+    except StoryFailed as failure:
+        return None, str(failure)
+
+
+def performance_of(
+    stage: Stage, ending: Ending | None, problem: str | None, verdict: AuditVerdict, trace_hash: str | None
+) -> Performance:
+    """All of it, judged."""
     return Performance(
         steps=tuple(stage.steps),
         ending=ending,
         verdict=verdict,
-        problem=problem_of(ending, verdict) or problem,
-        trace_hash=stage.world.trace_hash,
+        problem=_problem_of(ending, verdict) or problem,
+        trace_hash=trace_hash,
     )
 
 
-def problem_of(ending: Ending | None, verdict: AuditVerdict) -> str | None:
+def _problem_of(ending: Ending | None, verdict: AuditVerdict) -> str | None:
     """Whether the audit found what the script said it would."""
     if ending is None or verdict.findings == tuple(sorted(ending.findings)):
         return None

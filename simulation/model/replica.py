@@ -193,7 +193,7 @@ def _on_tell(actor: _Actor, controller_epoch: int, live: tuple[tuple[int, int], 
 
 
 def _on_produce(actor: _Actor, value: str) -> None:
-    actor.handle(ev.ProduceReceived(token=value, acks=1, header=_header(0, -1)))
+    actor.handle(ev.ProduceReceived(token=value, acks=1, header=header_for(0, -1)))
 
 
 def _on_fetched(
@@ -245,7 +245,7 @@ def _on_reply(
             high_watermark=mark,
             log_start_offset=None if mark is None else 0,
             diverging=is_diverging,
-            batches=tuple(_header(offset + index, epoch) for index, (epoch, _) in enumerate(records)),
+            batches=tuple(header_for(offset + index, epoch) for index, (epoch, _) in enumerate(records)),
         )
     )
 
@@ -367,8 +367,9 @@ def _config_of(config: ReplicationConfig, broker_id: int) -> ReplicationConfig:
 
 
 @cache
-def _header(base_offset: int, epoch: int) -> BatchHeader:
-    """A batch of one record."""
+def header_for(base_offset: int, epoch: int, producer: tuple[int, int, int] | None = None) -> BatchHeader:
+    """A batch of one record; `producer` is (id, epoch, sequence)."""
+    producer_id, producer_epoch, sequence = producer or (-1, -1, -1)
     return BatchHeader(
         base_offset=base_offset,
         batch_length=100,
@@ -379,8 +380,8 @@ def _header(base_offset: int, epoch: int) -> BatchHeader:
         last_offset_delta=0,
         base_timestamp=0,
         max_timestamp=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
         record_count=1,
     )

@@ -16,6 +16,7 @@ from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.narrator import Narrator
+from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import Options
 from minibroker.simulation.swarm.outcome import Outcome
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, log_bytes
@@ -46,15 +47,8 @@ async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: st
     outcome.is_beyond = True
     options, history = outcome.options, outcome.history
     truth = Truth(cluster, options.topics)
-    workload = Workload(cluster, options, history, cluster.world.random("workload"))
-    hand = Hand(cluster, options, truth, workload, cluster.world.random("faults"))
-    outcome.events, outcome.acknowledged = hand.history, workload.acknowledged
-    outcome.coverage.watch(truth)
-    if narrator is not None:
-        hand.listeners.append(narrator.fault)
-    cluster.start_all()
-    await cluster.until_ready()
-    await workload.create_topics()
+    hand = await open_run(cluster, outcome, truth, narrator)
+    workload = hand.workload
     working = asyncio.create_task(workload.run())
     try:
         await asyncio.sleep(CALM_SECONDS)

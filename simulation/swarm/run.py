@@ -17,14 +17,13 @@ from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
-from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
 from minibroker.simulation.swarm.narrator import Line, Narrator
+from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import Options, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
-from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
@@ -46,17 +45,10 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
 
 
 async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Truth, narrator: Narrator | None) -> None:
-    world, options, history = cluster.world, outcome.options, outcome.history
-    workload = Workload(cluster, options, history, world.random("workload"))
-    hand = Hand(cluster, options, truth, workload, world.random("faults"))
+    options, history = outcome.options, outcome.history
+    hand = await open_run(cluster, outcome, truth, narrator)
+    workload = hand.workload
     injector = Injector(hand, lambda: truth.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN)
-    outcome.events, outcome.acknowledged = hand.history, workload.acknowledged
-    outcome.coverage.watch(truth)
-    if narrator is not None:
-        hand.listeners.append(narrator.fault)
-    cluster.start_all()
-    await cluster.until_ready()
-    await workload.create_topics()
 
     async def sample() -> None:
         while True:

@@ -27,6 +27,7 @@ from minibroker.broker.replication.state import (
 )
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.model.replica import header_for
 
 
 class Written:
@@ -35,26 +36,6 @@ class Written:
     def __init__(self, header: BatchHeader, value: str) -> None:
         self.header = header
         self.value = value
-
-
-def header_for(base_offset: int, epoch: int, producer: tuple[int, int, int] | None = None) -> BatchHeader:
-    """A batch of one record; `producer` is (id, epoch, sequence)."""
-    producer_id, producer_epoch, sequence = producer or (-1, -1, -1)
-    return BatchHeader(
-        base_offset=base_offset,
-        batch_length=100,
-        partition_leader_epoch=epoch,
-        magic=77,
-        crc=0,
-        attributes=0,
-        last_offset_delta=0,
-        base_timestamp=0,
-        max_timestamp=0,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=sequence,
-        record_count=1,
-    )
 
 
 class Actor:

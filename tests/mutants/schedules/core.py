@@ -13,7 +13,7 @@ from minibroker.broker.replication.state import Fetching, ReplicaState, Replicat
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.finding import Finding
-from tests.broker.replication.stage import header_for
+from minibroker.simulation.model.replica import header_for
 
 FOLLOWER = 3
 ASSIGNMENT = (1, 2, 3)
