@@ -236,11 +236,17 @@ class Truth:
         )
 
     def has_sound_member(self, state: TrueState, sound: set[int]) -> bool:
-        """A living member with all its bytes, registered as what it is listed as."""
+        """A living member with all its bytes on a disk that works, registered as what it is listed as."""
         return any(
-            member in sound and state.incarnations.get(str(member)) == self._registered_incarnation(member)
+            member in sound
+            and state.incarnations.get(str(member)) == self._registered_incarnation(member)
+            and not self._is_offline(member, state.partition)
             for member in state.members
         )
+
+    def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
+        replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
+        return replica is not None and replica.state.is_offline
 
     def _registered_incarnation(self, broker_id: int) -> str | None:
         node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))

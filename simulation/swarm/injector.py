@@ -19,6 +19,8 @@ STAGED_MAX = 4
 """Truncations that are staged at the end for a run that has seen none."""
 STAGED_SECONDS = 1.5
 FAILED_DISK_SECONDS = 1.0
+UNRAVEL_SECONDS = 10.0
+"""Who lost bytes has registered anew by then and left the ISR or caught up, if no bug keeps him from it."""
 ENDINGS = ("DiskError", "DiskFull", "StorageOffline", "LogDirectoryError", "FileMissing")
 """A broker may refuse to start on a broken disk, or end by it."""
 
@@ -103,12 +105,21 @@ class Injector:
             await asyncio.sleep(hand.options.session_seconds + FAILED_DISK_SECONDS)  # see forgive_crashes
         await hand.cluster.until(lambda: not any(p.alive for p in hand.stopping), STOP_SECONDS, "the end of a SIGTERM")
         self.forgive_crashes()
-        for broker_id in sorted(hand.broken_disks & set(hand.cluster.alive())):
-            hand.note("restart after a disk error", broker_id)
-            hand.cluster.kill(broker_id)
+        await self._restart_broken_disks()
         for broker_id in hand.cluster.broker_ids:
             hand.start(broker_id)
         hand.note("mended")
+
+    async def _restart_broken_disks(self) -> None:
+        """Once nobody counts for bytes that he lost: else the one who has them would fall, too."""
+        hand = self._hand
+        if hand.broken_disks and hand.hangs_by_a_thread():
+            for broker_id in hand.cluster.broker_ids:
+                hand.start(broker_id)
+            await hand.wait(lambda: not hand.hangs_by_a_thread(), UNRAVEL_SECONDS)
+        for broker_id in sorted(hand.broken_disks & set(hand.cluster.alive())):
+            hand.note("restart after a disk error", broker_id)
+            hand.cluster.kill(broker_id)
 
     def forgive_crashes(self) -> None:
         """Of brokers without a disk or ZooKeeper; any other crash is a bug."""
