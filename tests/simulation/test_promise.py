@@ -1,4 +1,4 @@
-"""What the swarm may break: of each acknowledged record one in-sync replica keeps its copy, and it can be told which."""
+"""What the swarm may break: of each acknowledged record one in-sync replica that is known keeps its copy."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
