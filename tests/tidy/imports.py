@@ -55,6 +55,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
             "minibroker.runtime",
             "minibroker.simulation",
             "minibroker.scenarios",
+            "minibroker.bench",
         ),
         WHY_PROCESSES,
     ),
@@ -75,7 +76,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
         WHY_PROCESSES,
     ),
     "bench": (
-        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.simulation.checks"),
+        ("minibroker", "minibroker.client", "minibroker.protocol", "minibroker.audit", "minibroker.simulation.checks"),
         WHY_PROCESSES,
     ),
 }

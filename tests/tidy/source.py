@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PACKAGES = (
     "audit",
+    "bench",
     "broker",
     "client",
     "controller",
@@ -20,7 +21,7 @@ PACKAGES = (
     "scenarios",
     "simulation",
 )  # linked into minibroker/
-LATER_FOLDERS = ("bench", "chaos")
+LATER_FOLDERS = ("chaos",)
 CODE_FOLDERS = ("minibroker", *PACKAGES, *LATER_FOLDERS, "tests")
 
 

@@ -1,0 +1,1 @@
+"""The cases, one file a subject; `catalogue` names them all."""

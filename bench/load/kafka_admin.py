@@ -1,0 +1,104 @@
+"""Questions to a Kafka cluster on stdin, answers on stdout, one JSON object a line: runs in the Python of its clients.
+
+python -m minibroker.bench.load.kafka_admin admin '{"bootstrap_servers": "127.0.0.1:9092"}'
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+ANSWER_S = 30.0
+METADATA_S = 2.0
+POLL_S = 0.1
+REPLICATION_FACTOR = 3
+
+
+class Impossible(Exception):
+    """The question has no answer now; the message says why."""
+
+
+class Admin:
+    """What may be asked: each method is one question, its keyword arguments are the question's."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+    def make_topic(self, topic: str, partitions: int, settings: dict[str, str]) -> dict[str, Any]:
+        wanted = NewTopic(topic, partitions, REPLICATION_FACTOR, config=settings)
+        self._client.create_topics([wanted])[topic].result(ANSWER_S)
+        deadline = time.monotonic() + ANSWER_S
+        while not self._is_ready(topic, partitions):
+            if time.monotonic() > deadline:
+                raise Impossible(f"topic {topic} is not ready after {ANSWER_S:g} s")
+            time.sleep(POLL_S)
+        return {}
+
+    def _is_ready(self, topic: str, partitions: int) -> bool:
+        found = self._look().topics.get(topic)
+        if found is None:
+            return False
+        ready = [p for p in found.partitions.values() if p.leader > 0 and len(p.isrs) == REPLICATION_FACTOR]
+        return len(ready) == partitions
+
+    def delete_topic(self, topic: str) -> dict[str, Any]:
+        self._client.delete_topics([topic])[topic].result(ANSWER_S)
+        deadline = time.monotonic() + ANSWER_S
+        while topic in self._look().topics:
+            if time.monotonic() > deadline:
+                raise Impossible(f"topic {topic} is still there after {ANSWER_S:g} s")
+            time.sleep(POLL_S)
+        return {}
+
+    def leader(self, topic: str, partition: int) -> dict[str, Any]:
+        found = self._look().topics.get(topic)
+        if found is None or partition not in found.partitions or found.partitions[partition].leader < 1:
+            raise Impossible(f"{topic}-{partition} has no leader")
+        return {"broker": found.partitions[partition].leader}
+
+    def controller(self) -> dict[str, Any]:
+        return {"broker": self._look().controller_id}
+
+    def wait_in_sync(self, brokers: int, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            problem = self._problem(brokers)
+            if problem is None:
+                return {}
+            if time.monotonic() > deadline:
+                raise Impossible(f"after {timeout_s:g} s {problem}")
+            time.sleep(POLL_S)
+
+    def _problem(self, brokers: int) -> str | None:
+        try:
+            view = self._look()
+        except KafkaException as error:
+            return f"nobody answers: {error}"
+        if len(view.brokers) < brokers or view.controller_id < 1:
+            return f"{len(view.brokers)} of {brokers} brokers are registered"
+        for name, topic in view.topics.items():
+            for number, partition in topic.partitions.items():
+                if partition.leader < 1 or len(partition.isrs) < len(partition.replicas):
+                    return f"{name}-{number} has leader {partition.leader} and ISR {sorted(partition.isrs)}"
+        return None
+
+    def _look(self) -> ClusterMetadata:
+        return self._client.list_topics(timeout=METADATA_S)
+
+
+def main() -> None:
+    admin = Admin(json.loads(sys.argv[2])["bootstrap_servers"])
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            answer = getattr(admin, question.pop("what"))(**question)
+        except (KafkaException, Impossible) as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Medians, spread, and how sure a ratio is. Pure.
+
+A run plays each case several times on both peers in turn. Neighbours in time saw the same machine, so they are compared
+with each other: one ratio an alternation. The bounds are of the median of those ratios, by bootstrap: alternations drawn
+again with replacement, many times, with a fixed seed, so that one document has one answer.
+"""
+
+import random
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+RESAMPLES = 10_000
+SEED = 20_260
+CONFIDENCE = 0.95
+"""One-sided: 95 of 100 such runs have their median above `lower` (and below `upper`)."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What some rounds found."""
+
+    count: int
+    median: float
+    lowest: float
+    highest: float
+    lower: float
+    """One-sided 95 % bound of the median from below."""
+    upper: float
+    """The same from above."""
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """At least one value."""
+    assert values
+    lower, upper = bootstrap_bounds(values)
+    return Summary(len(values), statistics.median(values), min(values), max(values), lower, upper)
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """One an alternation; a round that only one side has is left out, as is one in which they have nothing."""
+    return [our / their for our, their in zip(ours, theirs, strict=False) if their]
+
+
+def bootstrap_bounds(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """(lower, upper): each holds alone with this confidence. One value is both of its bounds."""
+    generator = random.Random(SEED)
+    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    at = int(RESAMPLES * (1 - confidence))
+    return medians[at], medians[-1 - at]
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that `share` of all do not exceed (nearest rank). `ordered` ascends and is not empty."""
+    assert ordered
+    rank = -(-len(ordered) * share // 1)  # the ceiling
+    return ordered[min(len(ordered), max(1, int(rank))) - 1]
