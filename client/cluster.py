@@ -200,10 +200,8 @@ class Cluster:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(self._topics)])
         reasons: dict[Address, str] = {}
         for address in self._candidates():
-            deadline = Deadline(CONNECT_TIMEOUT_MS)
             try:
-                connection = await self.connections.acquire(address, deadline)
-                reply = await connection.request(request, METADATA_TIMEOUT_MS)
+                reply = await self._ask_for_metadata(address, request)
             except (MinibrokerError, RpcError) as error:
                 reasons[address] = str(error)
                 self._avoid = address
@@ -220,6 +218,15 @@ class Cluster:
         raise ClusterUnreachable(
             f"no broker answers; tried {'; '.join(reasons.values())}. Start the brokers or check bootstrap_servers"
         )
+
+    async def _ask_for_metadata(self, address: Address, request: MetadataRequest) -> Response:
+        connection = await self.connections.acquire(address, Deadline(CONNECT_TIMEOUT_MS))
+        try:
+            return await connection.request(request, METADATA_TIMEOUT_MS)
+        except RequestTimedOut:
+            if not connection.is_waited_on:  # else its other askers notice that nothing comes, each in his own time
+                connection.abort()
+            raise
 
     def _candidates(self) -> list[Address]:
         """Brokers with an open connection first, then other brokers, then the bootstrap servers; the one that failed

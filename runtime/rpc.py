@@ -65,6 +65,11 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._closed_event: asyncio.Event = asyncio.Event()
 
     # ------------------------------------------------------------------------------------------------- for callers
+    @property
+    def is_waited_on(self) -> bool:
+        """Does anybody expect a reply?"""
+        return bool(self._pending)
+
     def send(self, body: Request, on_reply: OnReply) -> int:
         """Send now; `on_reply` is called exactly once, on the loop, with the reply or what went wrong.
 

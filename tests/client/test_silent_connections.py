@@ -1,8 +1,14 @@
 """A connection on which nothing comes back is given up: TCP may take a quarter of an hour to find out."""
 
+import asyncio
+
 from minibroker.client.admin import AdminClient
+from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import MinibrokerError
-from minibroker.protocol.messages import ApiKey
+from minibroker.client.limits import Deadline
+from minibroker.client.metadata_cache import Address
+from minibroker.protocol.messages import ApiKey, DescribeConfigsRequest, DescribeConfigsResponse
+from minibroker.simulation.cluster import PORT
 from minibroker.simulation.gates import responses
 from tests.broker.requests import TOPIC, Asked, in_cluster
 
@@ -23,3 +29,45 @@ async def _ask_again(asked: Asked) -> None:
 
 def test_a_request_that_is_not_answered_costs_the_connection() -> None:
     in_cluster(_ask_again)
+
+
+async def _start_with_one_silent_broker(asked: Asked) -> None:
+    stuck = asked.cluster.world.network.hold(None, "client", responses(ApiKey.METADATA), times=1)
+    cluster = _cluster(asked)
+    await cluster.start()
+    try:
+        assert stuck.held == 0, "later metadata would be asked for where nothing comes back"
+    finally:
+        await cluster.close()
+
+
+def test_metadata_that_does_not_come_costs_a_connection_of_no_other_use() -> None:
+    in_cluster(_start_with_one_silent_broker)
+
+
+async def _refresh_beside_a_slow_answer(asked: Asked) -> None:
+    """Whose asker has a deadline of his own, and could not know whether he was heard."""
+    cluster = _cluster(asked)
+    await cluster.start()
+    try:
+        stuck = asked.cluster.world.network.hold(None, "client", responses(ApiKey.DESCRIBE_CONFIGS), times=1)
+        [address] = [each for each in cluster.metadata.brokers.values() if cluster.connections.is_open(each)]
+        [broker_id] = [each for each, at in cluster.metadata.brokers.items() if at == address]
+        body = DescribeConfigsRequest(resources=[])
+        slow = asyncio.create_task(cluster.ask(broker_id, body, DescribeConfigsResponse, Deadline(60_000)))
+        await stuck.caught()
+        await cluster.refresh(Deadline(10_000))
+        assert stuck.held == 1
+        stuck.release()
+        await slow
+    finally:
+        await cluster.close()
+
+
+def test_metadata_that_does_not_come_costs_no_other_request_its_answer() -> None:
+    in_cluster(_refresh_beside_a_slow_answer)
+
+
+def _cluster(asked: Asked) -> Cluster:
+    bootstrap = [Address(f"broker-{broker_id}", PORT) for broker_id in asked.cluster.broker_ids]
+    return Cluster(asked.cluster.client_runtime(), ClusterSettings(bootstrap=bootstrap, client_id="test"))
