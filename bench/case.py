@@ -12,8 +12,9 @@ import msgspec
 
 from minibroker.bench.peers.peer import Peer
 
-MINIBROKER, KAFKA, BARE = "minibroker", "kafka", "bare"
-"""Names of the peers. `bare` is no cluster: the machine alone, for what a case compares with (the bare data path)."""
+MINIBROKER, KAFKA = "minibroker", "kafka"
+"""Names of the peers. What a case compares with and is no cluster (the bare data path, a plain walk over files) is one
+more figure of the same round."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -25,6 +26,9 @@ class Round(msgspec.Struct, frozen=True):
     """1.0 is the full load; `--quick` plays a fraction of it."""
     directory: Path
     """An empty folder for the case's own files; it is removed after the round."""
+    kept: dict[str, str]
+    """What cases keep for later rounds on the same cluster, by a key of their own: the name of a topic that is filled
+    once and read many times."""
     tell: Callable[[str], None]
     """Progress, for a person at the terminal."""
 

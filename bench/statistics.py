@@ -1,8 +1,8 @@
 """Medians, spread, and how sure a ratio is. Pure.
 
-A run plays each case several times on both peers in turn. Neighbours in time saw the same machine, so they are compared
-with each other: one ratio an alternation. The bounds are of the median of those ratios, by bootstrap: alternations drawn
-again with replacement, many times, with a fixed seed, so that one document has one answer.
+A run plays each case several times on both peers in turn. Neighbours in time saw the same machine and are compared
+with each other: one ratio an alternation. The bounds are of the median of those ratios, by bootstrap: alternations are
+drawn again with replacement, many times, with a fixed seed, so that one document has one answer.
 """
 
 import random

@@ -1,0 +1,117 @@
+"""What every load generator does alike: arguments, report, own cost, and keeping to a schedule.
+
+Owns: `{"report": ..}` on stdout, CPU and peak memory of the loaded part, and the pacer. Knows no client: it runs in the
+Python of Kafka's clients, so it imports the standard library only.
+"""
+
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+NS_PER_S = 1_000_000_000
+TICK_S = 0.001
+"""Records of a fast schedule are due in groups, one a millisecond: no sleep is exact enough for a finer one."""
+SHARES = (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999))
+
+
+def arguments() -> tuple[str, dict[str, Any]]:
+    """(load, parameters) of the command line."""
+    found = json.loads(sys.argv[2])
+    assert isinstance(found, dict)
+    return sys.argv[1], found
+
+
+def tell(event: str, **values: Any) -> None:
+    """A line for the bench, which may wait for it."""
+    print(json.dumps({"event": event} | values), flush=True)
+
+
+def report(figures: dict[str, Any]) -> None:
+    """The last line."""
+    print(json.dumps({"report": figures}), flush=True)
+
+
+def wait_for_word() -> str:
+    """The next line of stdin: the bench says when to go on. Empty if the bench is gone."""
+    return sys.stdin.readline().strip()
+
+
+class Stopwatch:
+    """Wall time and own cost of the loaded part, from its making until `read`."""
+
+    def __init__(self) -> None:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here, proc(5)
+        except OSError:
+            pass
+        self._cpu_s = _cpu_s()
+        self._started = time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        return {
+            "seconds": time.perf_counter() - self._started,
+            "cpu_s": _cpu_s() - self._cpu_s,
+            "peak_rss_mb": _peak_rss_mb(),
+        }
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _peak_rss_mb() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+class Pacer:
+    """Says when records are due, from a thread of its own that sleeps precisely and does nothing else.
+
+    Event loops and librdkafka's poll sleep in whole milliseconds; a thread sleeps to some ten microseconds. `due` is
+    called in that thread with the due time (monotonic nanoseconds) of one record after the other. A thread that wakes
+    late calls at once for everything that is due: the schedule never waits for the system under test.
+    """
+
+    def __init__(self, per_second: int, seconds: float, due: Callable[[int], object]) -> None:
+        self.times = schedule(per_second, seconds, time.monotonic_ns() + NS_PER_S // 10)
+        self._due = due
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        for at in self.times:
+            remaining_ns = at - time.monotonic_ns()
+            if remaining_ns > 0:
+                time.sleep(remaining_ns / NS_PER_S)
+            self._due(at)
+
+
+def schedule(per_second: int, seconds: float, first_ns: int) -> list[int]:
+    """Due times in monotonic nanoseconds; above 1,000 a second in groups, one group a millisecond."""
+    count = round(per_second * seconds)
+    if per_second * TICK_S <= 1:
+        return [first_ns + index * NS_PER_S // per_second for index in range(count)]
+    tick_ns = round(TICK_S * NS_PER_S)
+    return [first_ns + (index * NS_PER_S // per_second) // tick_ns * tick_ns for index in range(count)]
+
+
+def latencies(waits_ns: Sequence[int], warm_share: float = 0.1) -> dict[str, float]:
+    """Percentiles in ms, nearest rank; the first tenth warms both sides and is left out."""
+    ordered = sorted(waits_ns[int(len(waits_ns) * warm_share) :])
+    if not ordered:
+        return {}
+    found = {name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e6 for name, share in SHARES}
+    return found | {"max_ms": ordered[-1] / 1e6, "samples": len(ordered)}

@@ -1,0 +1,261 @@
+"""Loads a Kafka through its Python clients, as a user would write it: confluent-kafka, and aiokafka where it is named.
+
+PYTHON-OF-THE-CLIENTS -m minibroker.bench.load.kafka_load produce '{"bootstrap_servers": "127.0.0.1:9092", ...}'
+"""
+
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
+
+STAMP = struct.Struct("<q")
+WARM_RECORDS = 2_000
+SILENCE_S = 20.0
+QUEUE_MESSAGES = 200_000
+QUEUE_KILOBYTES = 262_144
+"""A queue long enough that the sending thread is never short of records."""
+SEND_POLL_EVERY = 1_000
+LINGER_MS = 5
+AIOKAFKA_REQUEST_BYTES = 4 << 20
+
+
+class Unacknowledged(Exception):
+    """Records were refused or lost."""
+
+
+class Outcomes:
+    """Counts deliveries."""
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.errors: list[str] = []
+
+    def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acknowledged += 1
+        else:
+            self.errors.append(str(error))
+
+    def check(self, expected: int) -> None:
+        if self.errors or self.acknowledged != expected:
+            raise Unacknowledged(f"{self.acknowledged} of {expected} acknowledged; {self.errors[:2]}")
+
+
+def produce(
+    bootstrap_servers: str,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    batch_bytes: int,
+    keys: int = 0,
+    client: str = "confluent-kafka",
+    buffer_bytes: int | None = None,
+) -> dict[str, Any]:
+    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, spread as Java's clients spread them."""
+    if client == "aiokafka":
+        return uvloop.run(_produce_aiokafka(bootstrap_servers, topic, records, record_bytes, batch_bytes))
+    value = os.urandom(record_bytes)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "linger.ms": LINGER_MS,
+            "batch.size": batch_bytes,
+            "message.max.bytes": max(1_000_000, batch_bytes + 1_000),
+            "queue.buffering.max.messages": QUEUE_MESSAGES,
+            "queue.buffering.max.kbytes": QUEUE_KILOBYTES if buffer_bytes is None else buffer_bytes >> 10,
+            "partitioner": "murmur2_random",
+        }
+    )
+    named = [b"key-%06d" % number for number in range(keys)] or [None]
+    warm = Outcomes()
+    _produce(producer, topic, value, named, WARM_RECORDS, warm)
+    warm.check(WARM_RECORDS)
+    outcomes = Outcomes()
+    tell("started")
+    watch = Stopwatch()
+    _produce(producer, topic, value, named, records, outcomes)
+    cost = watch.read()
+    outcomes.check(records)
+    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
+
+
+def _produce(
+    producer: Producer, topic: str, value: bytes, named: list[bytes] | list[None], records: int, outcomes: Outcomes
+) -> None:
+    count, on_delivery = len(named), outcomes.on_delivery
+    for number in range(records):
+        while True:
+            try:
+                producer.produce(topic, value, key=named[number % count], on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % SEND_POLL_EVERY == 0:
+            producer.poll(0)
+    producer.flush()
+
+
+async def _produce_aiokafka(
+    bootstrap_servers: str, topic: str, records: int, record_bytes: int, batch_bytes: int
+) -> dict[str, Any]:
+    from aiokafka import AIOKafkaProducer
+
+    value = os.urandom(record_bytes)
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        acks="all",
+        linger_ms=LINGER_MS,
+        max_batch_size=batch_bytes,
+        max_request_size=AIOKAFKA_REQUEST_BYTES,
+    ) as producer:
+        for _ in range(WARM_RECORDS):
+            await producer.send(topic, value)
+        await producer.flush()
+        tell("started")
+        watch = Stopwatch()
+        for _ in range(records):
+            last = await producer.send(topic, value)
+        await producer.flush()
+        cost = watch.read()
+        await last  # raises if it was not acknowledged; the bench counts the topic's records besides
+    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
+
+
+def _rates(records: int, record_bytes: int, cost: dict[str, float]) -> dict[str, Any]:
+    seconds = cost["seconds"]
+    return cost | {
+        "records": records,
+        "bytes": records * record_bytes,
+        "records_s": records / seconds,
+        "mb_s": records * record_bytes / seconds / 1e6,
+    }
+
+
+def latency(
+    bootstrap_servers: str,
+    topic: str,
+    per_second: int,
+    seconds: float,
+    record_bytes: int,
+    linger_ms: float,
+) -> dict[str, Any]:
+    """Open loop: a record is sent when it is due, whatever became of those before, and waits from then on.
+
+    A thread of its own waits for the outcomes, so that each is noticed at once; it sleeps in librdkafka.
+    """
+    padding = os.urandom(record_bytes - STAMP.size)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "linger.ms": linger_ms,
+            "queue.buffering.max.messages": QUEUE_MESSAGES,
+        }
+    )
+    outcomes = Outcomes()
+    for _ in range(WARM_RECORDS // 10):
+        producer.produce(topic, STAMP.pack(0) + padding, on_delivery=outcomes.on_delivery)
+        producer.flush()
+    outcomes.check(WARM_RECORDS // 10)
+    waits: list[int] = []
+    errors: list[str] = []
+
+    def send(due: int) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                waits.append(time.monotonic_ns() - due)
+            else:
+                errors.append(str(error))
+
+        producer.produce(topic, STAMP.pack(due) + padding, on_delivery=on_delivery)
+
+    pacer = Pacer(per_second, seconds, send)
+    expected = len(pacer.times)
+
+    def wait_for_outcomes() -> None:
+        deadline = time.monotonic() + seconds + SILENCE_S
+        while len(waits) + len(errors) < expected and time.monotonic() < deadline:
+            producer.poll(0.5)
+
+    waiting = threading.Thread(target=wait_for_outcomes)
+    tell("started", records=expected)
+    watch = Stopwatch()
+    pacer.start()
+    waiting.start()
+    waiting.join()
+    cost = watch.read()
+    if errors or len(waits) != expected:
+        raise Unacknowledged(f"{len(waits)} of {expected} acknowledged; {errors[:2]}")
+    return latencies(waits) | cost | {"acknowledged": len(waits), "warm_records": WARM_RECORDS // 10}
+
+
+def consume(
+    bootstrap_servers: str,
+    topic: str,
+    records: int,
+    way: str = "consume",
+    partitions: int = 1,
+    stamped: bool = False,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Read so many records from the start of the topic; the watch starts at the first. Every value is looked at."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "bench",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **(settings or {}),
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    tell("ready")
+    waits: list[int] = []
+    seen = volume = first_seen = first_volume = 0
+    watch = None
+    while seen < records:
+        # consume() waits until it has as many as it was asked for
+        found = consumer.consume(1 if watch is None or stamped else min(1_000, records - seen), SILENCE_S)
+        if not found:
+            raise Unacknowledged(f"only {seen} of {records} records came")
+        for message in found:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            value = message.value()
+            seen += 1
+            volume += len(value)
+            if stamped and (due := STAMP.unpack_from(value)[0]):
+                waits.append(time.monotonic_ns() - due)
+        if watch is None:
+            watch, first_seen, first_volume = Stopwatch(), seen, volume
+            tell("first")
+    assert watch is not None
+    cost = watch.read()
+    consumer.close()
+    timed, timed_bytes = seen - first_seen, volume - first_volume
+    rates = {"records_s": timed / cost["seconds"], "mb_s": timed_bytes / cost["seconds"] / 1e6}
+    return cost | rates | {"records": seen, "bytes": volume, "timed_bytes": timed_bytes} | latencies(waits)
+
+
+LOADS: dict[str, Callable[..., dict[str, Any]]] = {"produce": produce, "latency": latency, "consume": consume}
+
+
+def main() -> None:
+    load, parameters = arguments()
+    try:
+        report(LOADS[load](**parameters))
+    except (KafkaException, Unacknowledged) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

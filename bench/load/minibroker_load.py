@@ -1,0 +1,187 @@
+"""Loads a cluster of ours through the public client, as a user would write it.
+
+python -m minibroker.bench.load.minibroker_load produce '{"bootstrap_servers": "127.0.0.1:9092", ...}'
+"""
+
+import asyncio
+import os
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvloop
+
+from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
+from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
+
+STAMP = struct.Struct("<q")
+"""The first bytes of a stamped value: when it was due, in monotonic nanoseconds (one clock for all processes); 0: never."""
+WARM_RECORDS = 2_000
+"""Before the stopwatch starts: connections, metadata and the producer's identity."""
+SILENCE_MS = 20_000
+"""A consumer that hears nothing for so long has lost records: the round fails."""
+
+
+async def produce(
+    bootstrap_servers: str,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    batch_bytes: int,
+    keys: int = 0,
+    buffer_bytes: int | None = None,
+) -> dict[str, Any]:
+    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn."""
+    value = os.urandom(record_bytes)
+    more: dict[str, Any] = {} if buffer_bytes is None else {"buffer_memory": buffer_bytes}
+    async with Producer(
+        bootstrap_servers, batch_size=batch_bytes, max_request_size=max(1_048_576, batch_bytes), **more
+    ) as producer:
+        for number in range(WARM_RECORDS):
+            await producer.send(topic, value, key=_key(number, keys))
+        await producer.flush()
+        tell("started")
+        watch = Stopwatch()
+        if keys:
+            named = [_key(number, keys) for number in range(keys)]
+            for number in range(records):
+                await producer.send(topic, value, key=named[number % keys])
+        else:
+            for _ in range(records):
+                await producer.send(topic, value)
+        await producer.flush()  # raises if one of them was not acknowledged
+        cost = watch.read()
+    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
+
+
+def _key(number: int, keys: int) -> bytes | None:
+    return b"key-%06d" % (number % keys) if keys else None
+
+
+def _rates(records: int, record_bytes: int, cost: dict[str, float]) -> dict[str, Any]:
+    seconds = cost["seconds"]
+    return cost | {
+        "records": records,
+        "bytes": records * record_bytes,
+        "records_s": records / seconds,
+        "mb_s": records * record_bytes / seconds / 1e6,
+    }
+
+
+async def latency(
+    bootstrap_servers: str,
+    topic: str,
+    per_second: int,
+    seconds: float,
+    record_bytes: int,
+    linger_ms: float,
+) -> dict[str, Any]:
+    """Open loop: a record is sent when it is due, whatever became of those before, and waits from then on."""
+    loop = asyncio.get_running_loop()
+    padding = os.urandom(record_bytes - STAMP.size)
+    sent: asyncio.Queue[tuple[int, Delivery]] = asyncio.Queue()
+    late: deque[int] = deque()
+    late_ones = asyncio.Event()
+    async with Producer(bootstrap_servers, linger_ms=linger_ms) as producer:
+        for _ in range(WARM_RECORDS // 10):
+            await producer.send_and_wait(topic, STAMP.pack(0) + padding)
+
+        def send(due: int) -> None:
+            delivery = None if late else producer.try_send(topic, STAMP.pack(due) + padding)
+            if delivery is None:
+                late.append(due)
+                late_ones.set()
+            else:
+                sent.put_nowait((due, delivery))
+
+        async def send_late_ones() -> None:
+            """What try_send would have had to wait for, in order."""
+            while True:
+                await late_ones.wait()
+                while late:
+                    sent.put_nowait((late[0], await producer.send(topic, STAMP.pack(late[0]) + padding)))
+                    late.popleft()
+                late_ones.clear()
+
+        pacer = Pacer(per_second, seconds, lambda due: loop.call_soon_threadsafe(send, due))
+        sending_late = asyncio.create_task(send_late_ones())
+        tell("started", records=len(pacer.times))
+        watch = Stopwatch()
+        pacer.start()
+        waits = []
+        for _ in pacer.times:  # one partition acknowledges in order, so awaiting in order misses no moment
+            due, delivery = await sent.get()
+            await delivery
+            waits.append(time.monotonic_ns() - due)
+        cost = watch.read()
+        sending_late.cancel()
+    return latencies(waits) | cost | {"acknowledged": len(waits), "warm_records": WARM_RECORDS // 10}
+
+
+async def consume(
+    bootstrap_servers: str,
+    topic: str,
+    records: int,
+    way: str = "getmany_batches",
+    partitions: int = 1,
+    stamped: bool = False,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Read so many records from the start of the topic; the watch starts at the first one.
+
+    `way` is getmany (a Record object each) or getmany_batches (columns). Every value is looked at: its length is summed.
+    """
+    waits: list[int] = []
+    seen = volume = 0
+    async with Consumer(
+        bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest", **(settings or {})
+    ) as reader:
+        reader.assign([TopicPartition(topic, number) for number in range(partitions)])
+        tell("ready")
+        watch = None
+        first_seen = first_volume = 0
+        while seen < records:
+            if way == "getmany_batches":
+                values = [batch.values for batch in await reader.getmany_batches(timeout_ms=SILENCE_MS)]
+            else:
+                found = await reader.getmany(timeout_ms=SILENCE_MS, max_records=1_000)
+                values = [[record.value for record in each] for each in found.values()]
+            if not values:
+                raise MinibrokerError(f"only {seen} of {records} records came")
+            for column in values:
+                seen += len(column)
+                volume += sum(map(len, column))  # type: ignore[arg-type]
+                if stamped:
+                    now = time.monotonic_ns()
+                    dues = [STAMP.unpack_from(value)[0] for value in column if value is not None]
+                    waits += [now - due for due in dues if due]
+            if watch is None:
+                watch, first_seen, first_volume = Stopwatch(), seen, volume
+                tell("first")
+        assert watch is not None
+        cost = watch.read()
+    timed, timed_bytes = seen - first_seen, volume - first_volume
+    rates = {"records_s": timed / cost["seconds"], "mb_s": timed_bytes / cost["seconds"] / 1e6}
+    return cost | rates | {"records": seen, "bytes": volume, "timed_bytes": timed_bytes} | latencies(waits)
+
+
+LOADS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+    "produce": produce,
+    "latency": latency,
+    "consume": consume,
+}
+
+
+def main() -> None:
+    load, parameters = arguments()
+    try:
+        report(uvloop.run(LOADS[load](**parameters)))
+    except MinibrokerError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
