@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants lock clean
+.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ mutants: setup ## plant Kafka's bugs one by one and see each convicted (SEARCH=1
 
 explore: setup ## search the small model of the pure cores to its end, then convict its mutants (ARGS='power --mutant H7', WRITE=1)
 	@$(PYTHON_IN_VENV) -m tests.simulation.model $(if $(WRITE),--write) $(ARGS)
+
+profile: setup ## where the microseconds of a produce and of a fetch go, system calls included (ARGS='--batch-bytes 16384 --json')
+	@$(PYTHON_IN_VENV) -m minibroker.bench.profile $(ARGS)
 
 lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
 	@.ci/lock

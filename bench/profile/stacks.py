@@ -1,0 +1,190 @@
+"""What a sampled stack was busy with: py-spy's folded stacks, by layer and by function.
+
+Owns: the words for layers, and how samples become shares. Pure: no process, file or clock.
+
+A folded stack is `outermost;...;innermost count`. Frames of Python read `name (folder/file.py:12)`, those of machine
+code `name (file.c:12)` or `name (library.so)`. The interpreter's own loop is left out by py-spy, so time spent in byte
+code belongs to the innermost frame of Python.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+FRAME = re.compile(r"^(?P<name>.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
+OUR_FOLDERS = ("protocol", "runtime", "broker", "controller", "client", "bench", "minibroker")
+SYSTEM_CALL = re.compile(
+    r"(?P<read>p?readv?(64)?(v2)?|recv(from|msg|_into)?)|(?P<write>p?writev?(64)?(v2)?|send(to|msg)?)|(?P<sync>f(data)?sync)"
+)
+"""libc's functions that are little but their system call, by what they do."""
+WAITING = frozenset(
+    {
+        *("epoll_wait", "epoll_pwait", "poll", "select", "PyThread_acquire_lock_timed"),
+        *("pthread_cond_wait", "pthread_cond_timedwait", "sem_wait", "sem_timedwait", "futex"),
+    }
+)
+"""Where a thread has nothing to do, or waits for the interpreter's lock. Walking a stack wakes the thread, so that
+py-spy takes it for a busy one at its next look where the cores are busy: such samples are left out. So a poll costs
+nothing here."""
+LIBRARIES = (("crc32c", "crc32c"), ("msgpack", "msgpack"), ("msgspec", "msgspec"), ("uvloop", "uvloop"))
+"""A part of a library's file name, and the layer it makes."""
+LOOP_RUNNERS = ("uvloop/__init__.py", "asyncio/runners.py")
+EVENT_LOOP = "(event loop)"
+UVLOOP_SOURCES = frozenset({"loop.c", "core.c", "linux.c", "stream.c", "loop-watcher.c", "tcp.c", "queue.h", "timer.c"})
+MEMORY_NAMES = re.compile(r"malloc|free|calloc|realloc|Malloc|Alloc|dealloc|madvise|brk|mmap|munmap")
+COPY_NAMES = re.compile(r"memmove|memcpy|memset|bytes_concat|bytes_join|PyBytes_FromStringAndSize")
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One level of a stack."""
+
+    name: str
+    file: str
+
+    @property
+    def is_python(self) -> bool:
+        return self.file.endswith(".py")
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of this project that it belongs to, a sub-folder of the broker included; None for others' code."""
+        words = self.file.split("/")
+        if not self.is_python or "site-packages" in words:
+            return None
+        if words[0] == "minibroker" and len(words) > 2:
+            words = words[1:]
+        if words[0] not in OUR_FOLDERS or len(words) < 2:
+            return None
+        return "/".join(words[:-1])
+
+    @property
+    def label(self) -> str:
+        """`Class.method (file.py)` as a person would say it."""
+        return f"{self.name} ({self.file.removeprefix('minibroker/')})"
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """Frames from the outermost to the innermost, and how often they were seen."""
+
+    frames: tuple[Frame, ...]
+    samples: int
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a process's time something took, from 0 to 1."""
+
+    name: str
+    itself: float
+    """The time in it, or in what others wrote (libraries, system calls) that it called."""
+    total: float
+    """With all that it called."""
+
+
+def parse_folded(text: str) -> list[Stack]:
+    """Raises ValueError on a line that is no folded stack."""
+    stacks = []
+    for line in text.splitlines():
+        names, _, count = line.rpartition(" ")
+        if not names or not count.isdigit():
+            raise ValueError(f"this is no folded stack: {line[:100]!r}")
+        stacks.append(Stack(tuple(_parse_frame(name) for name in names.split(";")), int(count)))
+    return stacks
+
+
+def _parse_frame(text: str) -> Frame:
+    found = FRAME.match(text)
+    return Frame(text, "") if found is None else Frame(found["name"], found["file"])
+
+
+def without_waiting(stacks: Iterable[Stack]) -> list[Stack]:
+    """What used a core."""
+    return [stack for stack in stacks if not any(frame.name in WAITING for frame in _machine_code(stack))]
+
+
+def _machine_code(stack: Stack) -> list[Frame]:
+    """The frames that the innermost frame of Python called, the innermost first."""
+    return list(itertools.takewhile(lambda frame: not frame.is_python, reversed(stack.frames)))
+
+
+def samples_of(stacks: Iterable[Stack]) -> int:
+    return sum(stack.samples for stack in stacks)
+
+
+def shares_by_layer(stacks: Iterable[Stack]) -> list[Share]:
+    """Each sample counts for the one layer where its innermost frame is; the largest first."""
+    return _sorted_shares(stacks, lambda stack: layer_of(stack), lambda stack: {layer_of(stack)})
+
+
+def shares_by_function(stacks: Iterable[Stack]) -> list[Share]:
+    """Functions of this project, by their own time; what has none of ours on its stack is the event loop's."""
+    return _sorted_shares(stacks, _innermost_of_ours, lambda stack: _ours_inside_the_loop(stack))
+
+
+def _sorted_shares(
+    stacks: Iterable[Stack], owner: Callable[[Stack], str], callers: Callable[[Stack], set[str]]
+) -> list[Share]:
+    kept = list(stacks)
+    whole = samples_of(kept) or 1
+    itself: dict[str, int] = {}
+    total: dict[str, int] = {}
+    for stack in kept:
+        own = owner(stack)
+        itself[own] = itself.get(own, 0) + stack.samples
+        for name in {own, *callers(stack)}:
+            total[name] = total.get(name, 0) + stack.samples
+    shares = [
+        Share(name=name, itself=itself.get(name, 0) / whole, total=count / whole) for name, count in total.items()
+    ]
+    return sorted(shares, key=lambda share: (-share.itself, -share.total, share.name))
+
+
+def _ours_inside_the_loop(stack: Stack) -> set[str]:
+    inside = itertools.takewhile(lambda frame: not frame.file.startswith(LOOP_RUNNERS), reversed(stack.frames))
+    return {frame.label for frame in inside if frame.folder}
+
+
+def _innermost_of_ours(stack: Stack) -> str:
+    frame = _innermost_frame_of_ours(stack)
+    return EVENT_LOOP if frame is None else frame.label
+
+
+def _innermost_frame_of_ours(stack: Stack) -> Frame | None:
+    """None where the event loop itself was busy: what started the loop is on every stack and says nothing."""
+    for frame in reversed(stack.frames):
+        if frame.file.startswith(LOOP_RUNNERS):
+            return None
+        if frame.folder:
+            return frame
+    return None
+
+
+def layer_of(stack: Stack) -> str:
+    """`write: broker/log` is a system call under that folder; `broker/log` is byte code in it; `msgspec` a library."""
+    owner = _innermost_frame_of_ours(stack)
+    folder = EVENT_LOOP if owner is None else owner.folder or EVENT_LOOP
+    machine = _machine_code(stack)
+    call = SYSTEM_CALL.fullmatch(machine[0].name) if machine else None
+    if call is not None and machine[0].file.startswith("libc"):
+        return f"{call.lastgroup}: {_socket_or_file(machine, folder)}"
+    for frame in machine:
+        for part, layer in LIBRARIES:
+            if part in frame.file:
+                return layer
+        if frame.file in UVLOOP_SOURCES:
+            return "uvloop"
+    if machine and COPY_NAMES.search(machine[0].name):
+        return f"copies: {folder}"
+    if machine and MEMORY_NAMES.search(machine[0].name):
+        return f"memory: {folder}"
+    python = stack.frames[: len(stack.frames) - len(machine)]
+    if python and python[-1].folder is None and not python[-1].file.startswith(LOOP_RUNNERS):
+        return python[-1].file.split("/")[0].removesuffix(".py")
+    return folder
+
+
+def _socket_or_file(machine: list[Frame], folder: str) -> str:
+    return (
+        "socket" if any(frame.file in UVLOOP_SOURCES or "uvloop" in frame.file for frame in machine) else f"in {folder}"
+    )
