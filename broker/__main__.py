@@ -47,6 +47,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
                 num_partitions=config.num_partitions,
                 default_min_insync_replicas=config.min_insync_replicas,
                 delete_topic_enable=config.delete_topic_enable,
+                detects_lost_connections=config.broker_death_detection == "connection",
                 request_timeout_ms=config.request_timeout_ms,
             ),
             coordination,

@@ -19,6 +19,7 @@ from minibroker.broker.chores import Chores
 from minibroker.broker.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
 from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.controller_link import ControllerLink
+from minibroker.broker.death_witness import DeathWitness
 from minibroker.broker.dynamic_config import DynamicConfig
 from minibroker.broker.gauges import look, readiness
 from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
@@ -158,6 +159,12 @@ class Broker:
             producer_ids=ProducerIds(self.coordination, config.broker_id),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
+            witness=DeathWitness(
+                network=runtime.network,
+                image=self.image,
+                listener_name=config.inter_broker_listener,
+                is_fenced=self.registration.is_fenced,
+            ),
             counters=self.counters,
             monotonic_ns=runtime.clock.monotonic_ns,
         )

@@ -61,6 +61,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             maximum=I32_MAX,
         ),
     ] = 18_000
+    broker_death_detection: Annotated[
+        Literal["connection", "session"],
+        Key(
+            doc="How a broker's death is found out. connection: its connections broke and its address refuses, as a"
+            " second broker confirms; it is unregistered and replaced within a fraction of a second. session: only by"
+            " the end of its ZooKeeper session, as in Kafka. With both, a machine that is gone, paused or unreachable"
+            " is replaced when its session ends. Set it alike on all brokers."
+        ),
+    ] = "connection"
     zookeeper_connection_timeout_ms: Annotated[
         int,
         Key(

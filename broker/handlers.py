@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from minibroker.broker.death_witness import DeathWitness
 from minibroker.broker.describe_configs import answer_describe_configs
 from minibroker.broker.dynamic_config import DynamicConfig
 from minibroker.broker.metadata_image import MetadataChange, MetadataImage
@@ -56,6 +57,7 @@ class RequestHandlers:
         producer_ids: ProducerIds,
         dynamic_config: DynamicConfig,
         controller: ControllerRole,
+        witness: DeathWitness,
         counters: BrokerCounters,
         monotonic_ns: Callable[[], int],
     ) -> None:
@@ -92,6 +94,7 @@ class RequestHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._later(controller.handle),
             ApiKey.ALTER_PARTITION: self._later(controller.handle),
             ApiKey.CONTROLLED_SHUTDOWN: self._later(controller.handle),
+            ApiKey.CONFIRM_DEATH: self._later(witness.answer),
         }
         assert set(self._table) == set(m.APIS), "every API has a handler"
 

@@ -99,6 +99,8 @@ class ClusterState(msgspec.Struct, kw_only=True):
     shutting_down: frozenset[BrokerId] = frozenset()
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
     """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
+    lost_lines: dict[BrokerId, float] = {}
+    """Registered brokers whose idle connection broke and has not been made again, and when (loop seconds)."""
     topics: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
     """Partitions without an entry are new."""

@@ -20,7 +20,7 @@ from minibroker.controller.contest import Office
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.events import LeadershipsWritten
 from minibroker.protocol import znodes
-from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.znodes import ConfigNode, TopicAssignment
 from minibroker.runtime.ports import (
     BadVersion,
@@ -118,6 +118,23 @@ class ClusterStore(ClusterReader):
             await self.multi([CreateOp(path=path, data=b"")])
         except (NodeExists, NoNode, OutcomeUnknown):
             return  # the next attempt finds out
+
+    async def unregister(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
+        """Remove this registration of a broker; one that has taken its place stays.
+
+        ZooKeeper cannot make a removal depend on a creation's number. So a registration made between the look and the
+        removal would go, too: its owner's watch tells it, and it registers once more (docs/decisions/0011).
+        """
+        path = znodes.broker_path(broker_id)
+        while True:
+            stat = await self.patiently(lambda: self._coordination.exists(path))
+            if stat is None or stat.czxid != broker_epoch:
+                return
+            try:
+                await self.multi([DeleteOp(path=path, version=stat.version)])
+                return
+            except (BadVersion, NoNode, OutcomeUnknown):
+                continue
 
     async def create_topic(self, name: str, topic: Topic) -> None:
         """Settings and assignment in one multi. Raises TopicExists."""

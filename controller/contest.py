@@ -1,11 +1,15 @@
 """Becoming controller: who creates /controller wins, and with it an epoch that nobody else will ever have.
 
-Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA-6082), and finding out whether it
-happened when its answer was lost. Refuses to know what a controller does.
+Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA-6082), with or without a dead
+predecessor's nodes in it, and finding out whether it happened when its answer was lost. Refuses to know what a
+controller does, and why a predecessor is taken for dead (`succession`).
 
 Theory (replication rules 9.2). The version of /controller_epoch is the fence: each write of a controller checks it, so
 that a controller that does not know yet that it was deposed can write nothing. A controller never adopts an epoch it
 did not win (KAFKA-1096): a /controller of our own session whose epoch we do not hold is deleted and contested again.
+Whoever succeeds a dead controller removes its /controller and its registration in the same multi. The version of
+/controller_epoch that this multi expects was read before the /controller that it removes, so it deposes that one and no
+other, however long ago that was.
 """
 
 import asyncio
@@ -15,8 +19,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from minibroker.protocol.ids import BrokerId, ControllerEpoch
-from minibroker.protocol.znodes import CONTROLLER, CONTROLLER_EPOCH, ControllerNode, format_number, parse_number
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from minibroker.protocol.znodes import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    ControllerNode,
+    broker_path,
+    format_number,
+    parse_number,
+)
 from minibroker.runtime.ports import (
     BadVersion,
     CheckOp,
@@ -56,6 +67,19 @@ class Office(msgspec.Struct, frozen=True, kw_only=True):
     fence_version: int
 
 
+class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds the office, as the nodes of one session tell."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    address: tuple[str, int]
+    controller_epoch: ControllerEpoch
+    epoch_version: int
+    """Of /controller_epoch, read before the other two."""
+    controller_version: int
+    registration_version: int
+
+
 async def contest(
     coordination: Coordination, clock: Clock, candidate: Candidate, on_change: Callable[[], None]
 ) -> Office | None:
@@ -73,6 +97,21 @@ async def contest(
             continue
         if office is not None:
             return office
+
+
+async def succeed(
+    coordination: Coordination, clock: Clock, candidate: Candidate, incumbent: Incumbent
+) -> Office | None:
+    """Take the office of a dead controller and remove its registration, all or nothing. None: look again.
+
+    Raises SessionExpired, and CoordinationUnavailable while ZooKeeper cannot be asked.
+    """
+    removals: list[Operation] = [
+        DeleteOp(path=CONTROLLER, version=incumbent.controller_version),
+        DeleteOp(path=broker_path(incumbent.broker_id), version=incumbent.registration_version),
+    ]
+    before = (incumbent.controller_epoch, incumbent.epoch_version)
+    return await _win(coordination, clock, candidate, before, removals)
 
 
 async def resign(coordination: Coordination, office: Office) -> None:
@@ -98,18 +137,30 @@ async def _is_vacant(coordination: Coordination, on_change: Callable[[], None]) 
 async def _attempt(coordination: Coordination, clock: Clock, candidate: Candidate) -> Office | None:
     """One election. None: somebody else was quicker, look again."""
     content, stat = await _read_epoch(coordination)
-    epoch = parse_number(content) + 1
+    return await _win(coordination, clock, candidate, (parse_number(content), stat.version), [])
+
+
+async def _win(
+    coordination: Coordination,
+    clock: Clock,
+    candidate: Candidate,
+    before: tuple[ControllerEpoch, int],
+    removals: list[Operation],
+) -> Office | None:
+    """The multi. `before`: the epoch that is to be followed, and its version."""
+    epoch, version = before[0] + 1, before[1]
     node = ControllerNode(
         brokerid=candidate.broker_id, timestamp=str(clock.now_ms()), incarnation_id=candidate.incarnation_id
     )
     operations: list[Operation] = [
+        *removals,
         CreateOp(path=CONTROLLER, data=node.encode(), ephemeral=True),
-        SetOp(path=CONTROLLER_EPOCH, data=format_number(epoch), version=stat.version),
+        SetOp(path=CONTROLLER_EPOCH, data=format_number(epoch), version=version),
     ]
-    office = Office(controller_epoch=epoch, fence_version=stat.version + 1)
+    office = Office(controller_epoch=epoch, fence_version=version + 1)
     try:
         await coordination.multi(operations)
-    except (NodeExists, BadVersion):
+    except (NodeExists, BadVersion, NoNode):
         return None
     except OutcomeUnknown:
         return office if await _was_won(coordination, office) else None

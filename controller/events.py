@@ -126,6 +126,50 @@ class TopicErased(Event, frozen=True, kw_only=True):
     topic: str
 
 
+class LineLost(Event, frozen=True, kw_only=True):
+    """The idle connection to this registration of a broker broke, by no will of ours."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    at_seconds: float
+    """On the event loop's clock."""
+
+
+class LineHeld(Event, frozen=True, kw_only=True):
+    """The idle connection to this registration stands, or stands again."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class BrokerRefused(Event, frozen=True, kw_only=True):
+    """After its line was lost, its address refuses connections."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    attempt: int
+    """Refusals since the line was lost; 1 is the first."""
+
+
+class DeathConfirmed(Event, frozen=True, kw_only=True):
+    """Another live broker is refused there, too."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    witness_id: BrokerId
+    address: str
+    took_ms: int
+    """From the refusal to the confirmation."""
+
+
+class DeathUnconfirmed(Event, frozen=True, kw_only=True):
+    """Nobody who was asked is refused there."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    attempt: int
+
+
 class TopicConfigsSeen(Event, frozen=True, kw_only=True):
     """A topic's own settings are these now."""
 
@@ -175,6 +219,22 @@ class EraseTopic(Effect, frozen=True, kw_only=True):
 
     topic: str
     partitions: tuple[int, ...]
+
+
+class ConfirmDeath(Effect, frozen=True, kw_only=True):
+    """Ask these whether that broker refuses them; goes on beside other events, and is answered with DeathConfirmed or
+    DeathUnconfirmed."""
+
+    broker: LiveBroker
+    witnesses: tuple[LiveBroker, ...]
+    attempt: int
+
+
+class Unregister(Effect, frozen=True, kw_only=True):
+    """Remove this registration from ZooKeeper, fenced like every write, then look at the registrations again."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
 
 
 class Then(Effect, frozen=True, kw_only=True):

@@ -18,7 +18,8 @@ import msgspec
 from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed
 from minibroker.controller.cluster_state import ControllerSettings
-from minibroker.controller.contest import Candidate, Office, contest, resign
+from minibroker.controller.contest import Candidate, Office, contest, resign, succeed
+from minibroker.controller.succession import Succession
 from minibroker.controller.term import Term, TermSettings
 from minibroker.controller.topic_creation import ValidateConfig
 from minibroker.protocol.errors import ErrorCode, ProtocolError
@@ -53,6 +54,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_min_insync_replicas: int = 1
     request_timeout_ms: int = 30_000
     delete_topic_enable: bool = True
+    detects_lost_connections: bool = True
+    """broker.death.detection=connection: do not wait for the session of a broker that is evidently dead."""
 
 
 def _anything_goes(name: str, value: str) -> str | None:
@@ -94,10 +97,10 @@ class ControllerService:
         self._candidacy_changed.set()
 
     def session_lost(self) -> None:
-        """The session expired or its deadline has passed: resign at once."""
+        """The session expired, or the registration was removed: resign at once."""
         if self._office is not None:
             epoch = self._office.controller_epoch
-            logger.warning("resigned as controller of epoch %d: the ZooKeeper session is over", epoch)
+            logger.warning("resigned as controller of epoch %d: this broker's registration is over", epoch)
         self._candidate = None
         self._office = None
         self._end_term()
@@ -159,7 +162,8 @@ class ControllerService:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if office is None:
-                await changed.wait()
+                office = await self._await_turn(candidate, changed)
+            if office is None:
                 continue
             try:
                 await self._serve(office)
@@ -167,6 +171,28 @@ class ControllerService:
                 logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, deposed.exceptions[0])
             self._office = None
             self._end_term()
+
+    async def _await_turn(self, candidate: Candidate, changed: asyncio.Event) -> Office | None:
+        """Until /controller changes, or its holder is evidently dead and we are the one who succeeds it."""
+        if not self._config.detects_lost_connections:
+            await changed.wait()
+            return None
+        listener = self._config.inter_broker_listener_name
+        succession = Succession(self._coordination, self._network, candidate, listener)
+        change = asyncio.create_task(changed.wait(), name="controller-changed")
+        death = asyncio.create_task(succession.death_of_incumbent(), name="death-of-controller")
+        try:
+            await asyncio.wait([change, death], return_when=asyncio.FIRST_COMPLETED)
+            if changed.is_set():
+                return None
+            return await succeed(self._coordination, self._clock, candidate, death.result())
+        except (CoordinationError, TimeoutError) as error:
+            logger.info("could not succeed the controller, looking again: %s", error)
+            return None
+        finally:
+            for task in (change, death):
+                task.cancel()
+            await asyncio.gather(change, death, return_exceptions=True)
 
     async def _serve(self, office: Office) -> None:
         config = self._config
@@ -184,6 +210,7 @@ class ControllerService:
             rebalance_interval_seconds=interval if config.auto_leader_rebalance_enable else None,
             request_timeout_ms=config.request_timeout_ms,
             default_min_insync_replicas=config.default_min_insync_replicas,
+            detects_lost_connections=config.detects_lost_connections,
         )
         term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
         self._office, self._term = office, term

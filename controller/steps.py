@@ -1,7 +1,8 @@
 """The controller as a state machine: `step(state, event) -> effects`. Pure.
 
 Owns: what follows from each event: which elections, who is told what, in which order. Refuses to know ZooKeeper, queues
-and time; what brokers ask for is in `broker_requests`, deletions are in `deletion`, the elections in `election`.
+and time; what brokers ask for is in `broker_requests`, deletions are in `deletion`, the elections in `election`, and
+who is taken for dead in `deaths`.
 
 Order matters in three places (replication rules 9.3 to 9.7): brokers hear of a decision only after it was written; on
 taking over UpdateMetadata goes to all before any LeaderAndIsr, so that a follower knows its leader to be alive; and a
@@ -12,21 +13,26 @@ broker that has just registered hears everything, because it remembers nothing.
 
 import msgspec
 
-from minibroker.controller import broker_requests, deletion
+from minibroker.controller import broker_requests, deaths, deletion
 from minibroker.controller.announcements import tell_leaders, tell_live_brokers, tell_metadata, write
 from minibroker.controller.cluster_state import ClusterState, LiveBroker
 from minibroker.controller.election import PartitionChange, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.controller.events import (
     AlterPartitionAsked,
     AlterPartitionSettled,
+    BrokerRefused,
     BrokersSeen,
     CloseChannel,
     ControlledShutdownAsked,
+    DeathConfirmed,
+    DeathUnconfirmed,
     DeletionsSeen,
     Effect,
     Event,
     LeadershipsWritten,
     LeadersMoved,
+    LineHeld,
+    LineLost,
     OpenChannel,
     RebalanceDue,
     ReplicasErased,
@@ -71,6 +77,16 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return deletion.on_topic_erased(state, event)
         case TopicConfigsSeen():
             return _on_topic_configs_seen(state, event)
+        case LineLost():
+            return deaths.on_line_lost(state, event)
+        case LineHeld():
+            return deaths.on_line_held(state, event)
+        case BrokerRefused():
+            return deaths.on_broker_refused(state, event)
+        case DeathConfirmed():
+            return deaths.on_death_confirmed(state, event)
+        case DeathUnconfirmed():
+            return deaths.on_death_unconfirmed(state, event)
     raise AssertionError(f"unknown event {event}")
 
 
@@ -97,6 +113,7 @@ def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
         return []
     state.brokers = dict(now)
     state.shutting_down = state.shutting_down - affected
+    state.lost_lines = {each: at for each, at in state.lost_lines.items() if each not in affected}
     offline = state.offline_replicas
     state.offline_replicas = {each: offline[each] for each in offline if each not in affected}
 

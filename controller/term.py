@@ -26,14 +26,20 @@ from minibroker.controller.contest import Office
 from minibroker.controller.events import (
     AlterPartitionAsked,
     Answer,
+    BrokerRefused,
     BrokersSeen,
     CloseChannel,
+    ConfirmDeath,
     ControlledShutdownAsked,
+    DeathConfirmed,
+    DeathUnconfirmed,
     DeletionsSeen,
     Effect,
     EraseTopic,
     Event,
     LeadershipsWritten,
+    LineHeld,
+    LineLost,
     OpenChannel,
     RebalanceDue,
     Report,
@@ -41,9 +47,12 @@ from minibroker.controller.events import (
     Then,
     TookOver,
     TopicErased,
+    Unregister,
     WriteLeaderships,
 )
+from minibroker.controller.inquiry import Witness, first_to_confirm
 from minibroker.controller.instructions import Sender
+from minibroker.controller.lifeline import LineEvents, hold_line
 from minibroker.controller.steps import step
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
@@ -73,6 +82,7 @@ class TermSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: leaders are not moved back to preferred replicas by themselves."""
     request_timeout_ms: int
     default_min_insync_replicas: int
+    detects_lost_connections: bool
 
 
 class Term:
@@ -97,7 +107,8 @@ class Term:
         self._marked: set[str] = set()
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._next_request_id = 0
-        self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
+        self._channels: dict[int, tuple[BrokerChannel, list[asyncio.Task[None]]]] = {}
+        self._inquiries: dict[int, asyncio.Task[None]] = {}
         self._erased: dict[str, asyncio.Event] = {}
         self._group: asyncio.TaskGroup | None = None
         self._lines: list[tuple[int, str]] = []
@@ -173,6 +184,11 @@ class Term:
                 await self.store.erase_topic(effect.topic)
                 await self.happen(TopicErased(topic=effect.topic))
                 self._erased.pop(effect.topic, asyncio.Event()).set()
+            case ConfirmDeath():
+                self._inquire(effect)
+            case Unregister():
+                await self.store.unregister(effect.broker_id, effect.broker_epoch)
+                await self._look_at_brokers()
             case Report():
                 self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))
             case _:
@@ -303,15 +319,67 @@ class Term:
             request_timeout_ms=self._settings.request_timeout_ms,
         )
         name = f"controller-channel-{broker.broker_id}"
-        self._channels[broker.broker_id] = channel, self._group.create_task(channel.run(), name=name)
+        tasks = [self._group.create_task(channel.run(), name=name)]
+        if self._settings.detects_lost_connections and broker.broker_id != self._sender.controller_id:
+            line = hold_line(self._network, address, self._client_id, self._line_events(broker))
+            tasks.append(self._group.create_task(line, name=f"controller-line-{broker.broker_id}"))
+        self._channels[broker.broker_id] = channel, tasks
 
     def _close_channel(self, broker_id: int) -> None:
-        _, task = self._channels.pop(broker_id)
-        task.cancel()
+        _, tasks = self._channels.pop(broker_id)
+        for task in tasks:
+            task.cancel()
+
+    @property
+    def _client_id(self) -> str:
+        return f"controller-{self._sender.controller_id}"
 
     def _on_answer(self, broker: LiveBroker, request: Request, response: Response) -> None:
         for event in events_of(broker, request, response):
             self._queue.put_nowait(lambda event=event: self.happen(event))  # type: ignore[misc]
+
+    # ------------------------------------------------------------------------------------------------------- deaths
+    def _line_events(self, broker: LiveBroker) -> LineEvents:
+        """What happens to the line of this registration, as events in the queue."""
+        broker_id, epoch = broker.broker_id, broker.broker_epoch
+        now = asyncio.get_running_loop().time
+
+        def put(event: Event) -> None:
+            self._queue.put_nowait(lambda: self.happen(event))
+
+        return LineEvents(
+            on_held=lambda: put(LineHeld(broker_id=broker_id, broker_epoch=epoch)),
+            on_lost=lambda: put(LineLost(broker_id=broker_id, broker_epoch=epoch, at_seconds=now())),
+            on_refused=lambda n: put(BrokerRefused(broker_id=broker_id, broker_epoch=epoch, attempt=n)),
+        )
+
+    def _inquire(self, effect: ConfirmDeath) -> None:
+        """One inquiry at a time about each broker."""
+        under_way = self._inquiries.get(effect.broker.broker_id)
+        if (under_way is not None and not under_way.done()) or not self._may_send():
+            return
+        assert self._group is not None
+        task = self._group.create_task(self._ask_witnesses(effect), name=f"inquiry-{effect.broker.broker_id}")
+        self._inquiries[effect.broker.broker_id] = task
+
+    async def _ask_witnesses(self, effect: ConfirmDeath) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
+        addresses = [(each.broker_id, self._address(each)) for each in effect.witnesses]
+        witnesses = [Witness(broker_id=each, address=address) for each, address in addresses if address is not None]
+        witness_id = await first_to_confirm(self._network, self._client_id, witnesses, broker_id, epoch)
+        event: Event = DeathUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
+        if witness_id is not None:
+            host, port = self._address(effect.broker) or ("?", 0)
+            event = DeathConfirmed(
+                broker_id=broker_id,
+                broker_epoch=epoch,
+                witness_id=witness_id,
+                address=f"{host}:{port}",
+                took_ms=round((loop.time() - begun) * 1000),
+            )
+        self._queue.put_nowait(lambda: self.happen(event))
 
     # ---------------------------------------------------------------------------------------------------------- log
     def _describe(self, event: LeadershipsWritten) -> None:

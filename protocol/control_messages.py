@@ -1,6 +1,7 @@
 """What the controller orders brokers to do, and what brokers ask of the controller: shapes and defaults.
 
-Owns: LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterPartition. Import from `messages`.
+Owns: LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterPartition, and ConfirmDeath, with which any of
+them asks another one for a second opinion. Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
 
@@ -195,3 +196,13 @@ class AlterPartitionTopicResponse(Message, frozen=True, kw_only=True):
 
 class AlterPartitionResponse(Response, frozen=True, kw_only=True):
     topics: Annotated[list[AlterPartitionTopicResponse], Meta(max_length=TOPICS_MAX)] = []
+
+
+# ------------------------------------------------------------------------------------------------- between brokers
+class ConfirmDeathRequest(Request, frozen=True, kw_only=True):
+    broker_id: I32  # about: whose connection was lost and whose address refuses, seen from who asks
+    broker_epoch: I64  # about: the registration it was lost from; its address is the one the asked broker knows
+
+
+class ConfirmDeathResponse(Response, frozen=True, kw_only=True):
+    refused: bool = False  # about: true: it refuses the asked broker, too. False: anything else

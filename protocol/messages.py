@@ -100,6 +100,8 @@ from minibroker.protocol.control_messages import (
     AlterPartitionTopicResponse,
     BrokerEndpoint,
     BrokerState,
+    ConfirmDeathRequest,
+    ConfirmDeathResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     LeaderAndIsrPartition,
@@ -161,6 +163,8 @@ __all__ = [
     "BrokerState",
     "ConfigOperation",
     "ConfigSource",
+    "ConfirmDeathRequest",
+    "ConfirmDeathResponse",
     "ControlledShutdownRequest",
     "ControlledShutdownResponse",
     "CreatableAssignment",
@@ -245,7 +249,8 @@ __all__ = [
 
 
 class ApiKey(IntEnum):
-    """What a request asks for; Kafka's numbers, ours from 1000 on."""
+    """What a request asks for; Kafka's numbers, ours from 1000 on, and 127: a number of one byte is not taken for a
+    request that may be large, which waits for its turn (`runtime/heavy_requests`)."""
 
     PRODUCE = 0
     FETCH = 1
@@ -264,6 +269,7 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
+    CONFIRM_DEATH = 127
     DESCRIBE_REPLICA_STATE = 1000
 
 
@@ -295,6 +301,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         Api(ApiKey.ALTER_PARTITION, AlterPartitionRequest, AlterPartitionResponse),
         Api(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
+        Api(ApiKey.CONFIRM_DEATH, ConfirmDeathRequest, ConfirmDeathResponse),
         Api(ApiKey.DESCRIBE_REPLICA_STATE, DescribeReplicaStateRequest, DescribeReplicaStateResponse),
     )
 }

@@ -12,6 +12,8 @@ from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
+    ConfirmDeathRequest,
+    ConfirmDeathResponse,
     CreatableAssignment,
     CreatableTopic,
     CreateTopicsRequest,
@@ -49,6 +51,9 @@ class FakeBroker:
         self.broker_epoch = -1
         self.requests: list[Request] = []
         self.is_mute = False
+        self.is_refused = False
+        """What it says as a witness when it is asked about a death."""
+        self.inquiries: list[ConfirmDeathRequest] = []
         self.answers: dict[type[Request], Response] = {}
         self.runtime: Runtime = cluster.world.runtime(self.host)
         self.coordination: Coordination = self.runtime.open_coordination("zk:2181", SESSION_MS)
@@ -78,6 +83,10 @@ class FakeBroker:
 
     def _handle(self, incoming: IncomingRequest) -> None:
         body = incoming.body
+        if isinstance(body, ConfirmDeathRequest):
+            self.inquiries.append(body)
+            incoming.respond(ConfirmDeathResponse(refused=self.is_refused))
+            return
         self.requests.append(body)
         if self.is_mute:
             return
@@ -110,6 +119,11 @@ class FakeBroker:
             for each in state.partition_states
             if each.partition_index == partition
         ]
+
+    def told_by(self, controller_epoch: int) -> int:
+        """Orders of the controller of one epoch."""
+        orders = (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest)
+        return sum(isinstance(each, orders) and each.controller_epoch == controller_epoch for each in self.requests)
 
     def stops(self, topic: str, partition: int) -> list[StopReplicaPartition]:
         return [

@@ -234,12 +234,12 @@ async def test_controller_that_slept_through_its_session_changes_nothing_when_it
     await cluster.until(lambda: second.service.is_active)
     await cluster.kill_broker(1)
     await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
-    told = {each: len(cluster.brokers[each].requests) for each in cluster.brokers}
+    told = {each: cluster.brokers[each].told_by(1) for each in cluster.brokers}
     cluster.world.resume("controller")
     await asyncio.sleep(2)
     assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
     assert not zombie.service.is_active
-    assert {each: len(cluster.brokers[each].requests) for each in cluster.brokers} == told
+    assert {each: cluster.brokers[each].told_by(1) for each in cluster.brokers} == told
 
 
 @pytest.mark.invariant("I29")

@@ -1,0 +1,51 @@
+"""A second opinion on a broker that somebody else believes dead: one attempt to connect to it.
+
+Owns: what counts as a confirmation, here: that its kernel refuses (docs/decisions/0011). Refuses to act on it, and to
+connect anywhere but to the registered address of the broker it is asked about, as the controller told it: a request
+must not make a broker knock at ports of the sender's choice.
+
+A witness must be alive itself: one that ZooKeeper may have forgotten confirms nothing.
+"""
+
+from collections.abc import Callable
+
+from minibroker.broker.metadata_image import MetadataImage
+from minibroker.protocol.messages import ConfirmDeathRequest, ConfirmDeathResponse
+from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
+from minibroker.runtime.rpc import connect
+
+CONNECT_TIMEOUT_MS = 200
+"""A kernel that refuses does so within one round trip; whatever takes longer is no evidence."""
+
+
+class DeathWitness:
+    """Answers ConfirmDeath."""
+
+    def __init__(
+        self, *, network: Network, image: MetadataImage, listener_name: str, is_fenced: Callable[[], bool]
+    ) -> None:
+        self._network = network
+        self._image = image
+        self._listener_name = listener_name
+        self._is_fenced = is_fenced
+
+    async def answer(self, body: ConfirmDeathRequest) -> ConfirmDeathResponse:
+        """Refused: by that registration, as far as this broker knows it."""
+        image, broker_id = self._image, body.broker_id
+        address = image.address(broker_id, self._listener_name)
+        is_known = image.broker_epoch(broker_id) == body.broker_epoch
+        if address is None or not is_known or broker_id == image.broker_id or self._is_fenced():
+            return ConfirmDeathResponse(refused=False)
+        is_refused = await self._is_refused(*address)
+        return ConfirmDeathResponse(refused=is_refused and not self._is_fenced())
+
+    async def _is_refused(self, host: str, port: int) -> bool:
+        client_id = f"witness-{self._image.broker_id}"
+        try:
+            connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+        except ConnectionRefused:
+            return True
+        except NetworkError:
+            return False
+        connection.abort()
+        return False

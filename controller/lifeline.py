@@ -1,0 +1,69 @@
+"""One idle connection to one registration of a broker, held only to notice at once when its process dies.
+
+Owns: that connection, and telling a process that is gone from anything else. Refuses to conclude anything: what it sees
+is evidence, and `deaths` and `succession` say what follows.
+
+Theory (docs/decisions/0011). When a process dies its kernel closes its connections and refuses new ones. So a line that
+was held, is lost by no will of ours and is refused when it is dialled again speaks of a death. Nothing else does: not a
+timeout, not an unreachable host, and not a refusal where there never was a line, for an address that is configured
+wrongly refuses, too. A refusal is told again after each attempt, so that whoever could not act on the first one (no
+other broker could confirm) gets another; a line that is held again takes back what was told.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
+from minibroker.runtime.rpc import connect
+
+CONNECT_TIMEOUT_MS = 3_000
+"""A host that does not answer at all must not keep us from trying again long after it is back."""
+REDIAL_SECONDS_MIN = 0.01
+"""A dying process may close its listening socket last: then it takes one more connection, and loses it at once."""
+REDIAL_SECONDS_MAX = 1.0
+"""Pause between two attempts in the long run; it doubles from the minimum."""
+STEADY_SECONDS = 1.0
+"""A line that was held for so long is dialled again without a pause."""
+
+
+class LineEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a line tells; each is called on the event loop."""
+
+    on_held: Callable[[], None] = lambda: None
+    on_lost: Callable[[], None] = lambda: None
+    on_refused: Callable[[int], None] = lambda attempt: None
+    """With the number of refusals since the line was lost: 1 is the first."""
+
+
+async def hold_line(network: Network, address: tuple[str, int], client_id: str, events: LineEvents) -> None:
+    """Hold a line until cancelled."""
+    loop = asyncio.get_running_loop()
+    host, port = address
+    was_held, refusals, pause = False, 0, REDIAL_SECONDS_MIN
+    while True:
+        try:
+            connection = await connect(network, host, port, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+        except ConnectionRefused:
+            if was_held:
+                refusals += 1
+                events.on_refused(refusals)
+        except NetworkError:
+            pass  # nothing is known
+        else:
+            was_held, refusals, held_since = True, 0, loop.time()
+            lost = asyncio.Event()
+            connection.on_closed = lost.set
+            try:
+                if not connection.closed:
+                    events.on_held()
+                    await lost.wait()
+            finally:
+                connection.abort()
+            events.on_lost()
+            if loop.time() - held_since >= STEADY_SECONDS:
+                pause = REDIAL_SECONDS_MIN
+                continue
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, REDIAL_SECONDS_MAX)

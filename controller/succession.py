@@ -1,0 +1,146 @@
+"""What a broker that is not controller does about the one that is: hold a line to it, and succeed it when it dies.
+
+Owns: the evidence that the controller's process is gone, for one candidate. Refuses to write: the multi that deposes it
+is `contest.succeed`, and what a new controller does is a term like any other.
+
+Theory (docs/decisions/0011). Nobody stands above the controller, so every candidate watches it by the same evidence by
+which the controller watches brokers: a line that was held and broke, an address that refuses, another live broker that
+is refused, too. The nodes are read again after the refusal, /controller_epoch first: what is deposed is precisely the
+controller whose line broke. Several candidates may try; the version of /controller_epoch lets one of them win.
+"""
+
+import asyncio
+import logging
+
+from minibroker.controller.contest import Candidate, Incumbent
+from minibroker.controller.deaths import choose_witnesses
+from minibroker.controller.inquiry import Witness, first_to_confirm
+from minibroker.controller.lifeline import LineEvents, hold_line
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.znodes import (
+    BROKER_IDS,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    BrokerRegistration,
+    ControllerNode,
+    broker_path,
+    parse_id,
+    parse_number,
+)
+from minibroker.runtime.ports import Coordination, CoordinationError, Network, NoNode, SessionExpired
+
+LOOK_AGAIN_SECONDS = 1.0
+"""Pause while there is no incumbent to hold a line to: it is between two registrations, or ZooKeeper is away."""
+
+logger = logging.getLogger("minibroker.controller")
+
+
+class Succession:
+    """Made for one wait behind one controller."""
+
+    def __init__(self, coordination: Coordination, network: Network, candidate: Candidate, listener_name: str) -> None:
+        self._coordination = coordination
+        self._network = network
+        self._candidate = candidate
+        self._listener_name = listener_name
+        self._client_id = f"candidate-{candidate.broker_id}"
+
+    async def death_of_incumbent(self) -> Incumbent:
+        """Wait until the controller is evidently dead; it may take for ever. Raises SessionExpired."""
+        while True:
+            incumbent = await self._look()
+            if incumbent is None:
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                continue
+            dead = await self._watch(incumbent)
+            if dead is not None:
+                return dead
+
+    async def _watch(self, incumbent: Incumbent) -> Incumbent | None:
+        """Hold the line; None: another one holds the office, or it is registered anew."""
+        refusals: asyncio.Queue[int] = asyncio.Queue()
+        line = asyncio.create_task(
+            hold_line(self._network, incumbent.address, self._client_id, LineEvents(on_refused=refusals.put_nowait)),
+            name=f"line-to-controller-{incumbent.broker_id}",
+        )
+        try:
+            while True:
+                attempt = await refusals.get()
+                now = await self._look()
+                if now is None or now != incumbent:
+                    return None
+                if await self._is_confirmed(incumbent, attempt):
+                    return incumbent
+        finally:
+            line.cancel()
+            await asyncio.gather(line, return_exceptions=True)
+
+    async def _is_confirmed(self, incumbent: Incumbent, attempt: int) -> bool:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        others = await self._read_others(incumbent)
+        asked = [others[each] for each in choose_witnesses(sorted(others), attempt)]
+        host, port = incumbent.address
+        witness_id = await first_to_confirm(
+            self._network, self._client_id, asked, incumbent.broker_id, incumbent.broker_epoch
+        )
+        if witness_id is None:
+            if attempt == 1:
+                logger.warning(
+                    "the controller, broker %d, refuses connections; no other broker confirms: waiting for its session",
+                    incumbent.broker_id,
+                )
+            return False
+        logger.warning(
+            "the controller, broker %d, is dead: its connection was lost, %s:%d refuses, broker %d confirms (%d ms)",
+            *(incumbent.broker_id, host, port, witness_id, round((loop.time() - begun) * 1000)),
+        )
+        return True
+
+    # ------------------------------------------------------------------------------------------------------ reading
+    async def _look(self) -> Incumbent | None:
+        """Who is controller; None if that cannot be said, or nodes of two sessions tell of it."""
+        coordination = self._coordination
+        try:
+            epoch, epoch_stat = await coordination.get(CONTROLLER_EPOCH)  # first: see `contest`
+            content, stat = await coordination.get(CONTROLLER)
+            broker_id = ControllerNode.decode(content).brokerid
+            node, node_stat = await coordination.get(broker_path(broker_id))
+            listeners = BrokerRegistration.decode(node).listeners()
+            controller_epoch = parse_number(epoch)
+        except SessionExpired:
+            raise
+        except (CoordinationError, ProtocolError):
+            return None
+        if self._listener_name not in listeners or stat.ephemeral_owner != node_stat.ephemeral_owner:
+            return None
+        return Incumbent(
+            broker_id=broker_id,
+            broker_epoch=node_stat.czxid,
+            address=listeners[self._listener_name],
+            controller_epoch=controller_epoch,
+            epoch_version=epoch_stat.version,
+            controller_version=stat.version,
+            registration_version=node_stat.version,
+        )
+
+    async def _read_others(self, incumbent: Incumbent) -> dict[int, Witness]:
+        """Registered brokers but ourselves and the one in question, by id; none if ZooKeeper cannot be asked."""
+        found: dict[int, Witness] = {}
+        try:
+            for name in await self._coordination.get_children(BROKER_IDS):
+                broker_id = parse_id(name)
+                if broker_id in (incumbent.broker_id, self._candidate.broker_id):
+                    continue
+                try:
+                    content, _ = await self._coordination.get(broker_path(broker_id))
+                except NoNode:
+                    continue
+                address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
+                if address is not None:
+                    found[broker_id] = Witness(broker_id=broker_id, address=address)
+        except SessionExpired:
+            raise
+        except (CoordinationError, ProtocolError) as error:
+            logger.info("cannot look for witnesses: %s", error)
+        return found
