@@ -57,7 +57,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.peer = peer
         self.client_id = client_id
         self.closed = False
-        self.on_closed: Callable[[], None] | None = None
+        self._on_closed: Callable[[], None] | None = None
         self._transport: Transport | None = None
         self._receiver = FrameReceiver(RESPONSE_MAX_BYTES)
         self._pending: dict[int, _Pending] = {}
@@ -65,6 +65,18 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._closed_event: asyncio.Event = asyncio.Event()
 
     # ------------------------------------------------------------------------------------------------- for callers
+    @property
+    def on_closed(self) -> Callable[[], None] | None:
+        """Called once, when the connection has ended; at once if that was before anybody could ask to be told: between
+        a connection that is made and the task that waited for it, the peer may be gone again."""
+        return self._on_closed
+
+    @on_closed.setter
+    def on_closed(self, call: Callable[[], None] | None) -> None:
+        self._on_closed = call
+        if self.closed and call is not None:
+            call()
+
     @property
     def is_waited_on(self) -> bool:
         """Does anybody expect a reply?"""
@@ -182,8 +194,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             pending.on_reply(error)
-        if self.on_closed is not None:
-            self.on_closed()
+        if self._on_closed is not None:
+            self._on_closed()
 
 
 async def connect(network: Network, host: str, port: int, *, client_id: str, timeout_ms: int) -> RpcConnection:

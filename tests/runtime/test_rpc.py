@@ -42,6 +42,18 @@ async def test_replies_find_who_asked_in_any_order(scene: Scene) -> None:
 
 
 @simulated
+async def test_who_asks_to_be_told_of_the_end_after_it_came_is_told_at_once(scene: Scene) -> None:
+    """A peer that dies while a connection is made: a replica fetcher waited for ever (found by swarm seed 80)."""
+    await scene.serve()
+    connection = await scene.client()
+    scene.world.kill(HOST)
+    await until(lambda: connection.closed)
+    told: list[str] = []
+    connection.on_closed = lambda: told.append("closed")
+    assert told == ["closed"]
+
+
+@simulated
 async def test_a_reply_is_decoded_as_what_was_asked(scene: Scene) -> None:
     await scene.serve(answers_at_once=False)
     connection = await scene.client()
