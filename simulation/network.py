@@ -4,8 +4,11 @@ Theory: each direction of a connection is a first-in-first-out pipe of segments 
 leave for the pipe while fewer than WINDOW_BYTES wait there unread; the rest stays in the transport's buffer, which
 makes back-pressure. What was written is kept by reference and read on arrival, as uvloop may do: whoever changes it
 after `write` is found out. A cut link holds the pipe and nothing is lost, as TCP would resend; a connection attempt
-over it is never answered. A killed process resets its connections, for its kernel lives on; a machine without power
-says nothing at all, and its peers learn of it from a reset when they have sent something and it is up again.
+over it is never answered. A killed process ends its connections and refuses new ones, for its kernel lives on: the peer
+sees the end of the stream behind all that was sent, or a reset where the dead one had left bytes unread. A machine
+without power, or behind a cut, says nothing at all and refuses nobody; its peers learn of it from a reset when they
+have sent something and it is up again. A firewall that rejects (`reject`) looks like a killed process to whom it turns
+away, while the process behind it lives.
 """
 
 import asyncio
@@ -44,6 +47,17 @@ class Latency(msgspec.Struct):
     """How often an arrival is read in two pieces, cut anywhere."""
 
 
+class Contact(msgspec.Struct):
+    """What one machine last saw of another, in loop time; None: never. For judges: no process is told of it."""
+
+    lost_at: float | None = None
+    """A connection between them ended, and not by its own doing."""
+    refused_at: float | None = None
+    """A connection that it asked for was refused."""
+    made_at: float | None = None
+    """A connection that it asked for was made."""
+
+
 class Fabric:
     """All links of a world. Faults are calls on it."""
 
@@ -62,7 +76,11 @@ class Fabric:
         """From the first gate on, whole frames are cut from what arrives."""
         self._known: set[str] = set()
         self._powered_off: set[str] = set()
-        self._cut: set[tuple[str, str]] = set()
+        self._cut: dict[tuple[str, str], float] = {}
+        """Since when, in loop time."""
+        self._rejected: set[tuple[str | None, str]] = set()
+        self.contacts: dict[tuple[str, str], Contact] = {}
+        """By who saw it, and of whom."""
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._ends: dict[int, SimulatedTransport] = {}
         self._serial = 0
@@ -76,10 +94,10 @@ class Fabric:
     # -------------------------------------------------------------------------------------------------- faults
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from source to target any more (one way)."""
-        self._cut.add((source, target))
+        self._cut.setdefault((source, target), self.loop.time())
 
     def heal(self, source: str, target: str) -> None:
-        self._cut.discard((source, target))
+        self._cut.pop((source, target), None)
         for end in list(self._ends.values()):
             if end.host == target:
                 end.pump_soon(self.delay(source, target))
@@ -94,9 +112,24 @@ class Fabric:
         for other in sorted(self._known - {host}):
             self.partition(host, other)
 
+    def reject(self, source: str | None, target: str) -> None:
+        """A firewall on `target` turns away who connects from `source` (None: from anywhere else), as iptables' REJECT
+        with tcp-reset does: open connections that were made that way are reset, new ones refused. The process behind it
+        lives and hears nothing of it, and what it opens itself passes."""
+        self._rejected.add((source, target))
+        for end in list(self._ends.values()):
+            is_client = end.is_client and end.peer.host == target and not end.is_gone
+            if is_client and self.is_rejected(end.host, target):
+                for side in (end, end.peer):
+                    side.lose_soon(ConnectionResetError("connection reset by a firewall"), 0.0)
+
+    def reject_no_more(self, source: str | None, target: str) -> None:
+        self._rejected.discard((source, target))
+
     def heal_all(self) -> None:
         for source, target in sorted(self._cut):
             self.heal(source, target)
+        self._rejected.clear()
         self.slow_links.clear()
         self.bandwidth.clear()
         for gate in self.gates:
@@ -171,16 +204,23 @@ class Fabric:
             if listener.process is process:
                 del self._listeners[address]
         for end in list(self._ends.values()):
-            if end.process is process:
-                end.vanish()
+            if end.process is process and not end.is_gone:
                 if tells_peers:
-                    end.peer.lose_soon(
-                        ConnectionResetError("connection reset by peer"), self.delay(end.host, end.peer.host)
-                    )
+                    end.end_by_kernel()
+                end.vanish()
 
     # ----------------------------------------------------------------------------------------------- machinery
     def is_open(self, source: str, target: str) -> bool:
         return (source, target) not in self._cut
+
+    def cut_since(self, source: str, target: str) -> float:
+        return self._cut.get((source, target), math.inf)
+
+    def is_rejected(self, source: str, target: str) -> bool:
+        return source != target and ((source, target) in self._rejected or (None, target) in self._rejected)
+
+    def contact(self, source: str, target: str) -> Contact:
+        return self.contacts.setdefault((source, target), Contact())
 
     def is_up(self, host: str) -> bool:
         return host not in self._powered_off
@@ -339,7 +379,7 @@ class Attempt:
             return
         back = fabric.delay(self._target, source)
         listener = fabric.listener_at(self._target, self._port)
-        if listener is None:
+        if listener is None or fabric.is_rejected(source, self._target):
             fabric.trace.record("refused", source, f"{self._target}:{self._port}")
             self._later(back, self._refuse, self._process.context)
             return
@@ -354,6 +394,7 @@ class Attempt:
 
     def _refuse(self) -> None:
         if not self.established.done():
+            self._fabric.contact(self._process.name, self._target).refused_at = self._fabric.loop.time()
             self.established.set_exception(ConnectionRefusedError())
 
     def _establish(self, client: "SimulatedTransport") -> None:
@@ -363,5 +404,6 @@ class Attempt:
         if client.is_gone:  # accepted, and reset before the answer was here
             self.established.set_exception(ConnectionResetError())
             return
+        self._fabric.contact(client.host, self._target).made_at = self._fabric.loop.time()
         client.open(self._factory)
         self.established.set_result(client)

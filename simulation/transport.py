@@ -178,6 +178,7 @@ class SimulatedTransport:
             segment = pipe.popleft()
             if segment.parts is None:
                 self._ended = True
+                self._note_loss()
                 self._unread += self.cutter.rest() if self.cutter is not None else b""
             else:
                 data = b"".join(segment.parts)
@@ -218,8 +219,14 @@ class SimulatedTransport:
             side.cutter = None
             side.lose_soon(ConnectionResetError("connection reset by the network"), 0.0)
 
+    def lose_what_is_held(self) -> None:
+        """Behind a cut; what arrived before is in the kernel of this end."""
+        since = self._fabric.cut_since(self.peer.host, self.host)
+        self._pipe = deque(segment for segment in self._pipe if segment.arrives_at <= since)
+
     def lose_for_this_end_only(self) -> None:
         """Half open: the peer learns of it when it sends something."""
+        self._note_loss()
         self.vanish()
         self._loop.call_soon(self._lose, ConnectionResetError("connection reset"), context=self.process.context)
 
@@ -313,7 +320,31 @@ class SimulatedTransport:
         if is_cut or self._is_held:
             self.lose_soon(error, RESEND_SECONDS)
         else:
+            self._note_loss()
             self._lose(error)
+
+    def _note_loss(self) -> None:
+        if not self._closing:
+            self._fabric.contact(self.host, self.peer.host).lost_at = self._loop.time()
+
+    def end_by_kernel(self) -> None:
+        """Its process is dead. Linux ends the stream behind what was sent; what arrived unread, or arrives now, is
+        answered with a reset (tcp_close: data_was_unread), as is what comes when a cut is healed: by then it has given
+        the orphaned connection up."""
+        now, peer, fabric = self._loop.time(), self.peer, self._fabric
+        back = fabric.delay(self.host, peer.host)
+        reset = ConnectionResetError("connection reset by peer")
+        is_unread = not self._opened or self._unread or any(segment.arrives_at <= now for segment in self._pipe)
+        if not fabric.is_open(self.host, peer.host):
+            peer.lose_what_is_held()
+        if is_unread or not fabric.is_open(self.host, peer.host):
+            peer.lose_soon(reset, back)
+            return
+        if not self._fin_sent and not peer.is_gone:
+            self._fin_sent = True
+            self._send_segment(None, 0)
+        if self._pipe:  # under way to a socket that is no more
+            peer.lose_soon(reset, self._pipe[0].arrives_at - now + back)
 
     def _lose(self, error: Exception | None) -> None:
         if self._lost:

@@ -128,17 +128,6 @@ async def test_connecting_goes_on_when_the_cut_is_healed_in_time(link: Link) -> 
 
 
 @in_a_world
-async def test_killed_process_resets_its_connections_and_refuses_new_ones(link: Link) -> None:
-    await link.open()
-    link.world.kill("server")
-    await link.client.until_event("lost")
-    assert isinstance(link.client.lost_with, ConnectionResetError)
-    assert link.server.events == ["made"]
-    with pytest.raises(ConnectionRefused):
-        await link.connect()
-
-
-@in_a_world
 async def test_machine_without_power_says_nothing(link: Link) -> None:
     await link.open()
     link.world.power_loss("server")
@@ -169,6 +158,106 @@ async def test_writing_to_a_restarted_machine_is_reset(link: Link) -> None:
     assert link.client.events == ["made"]
     link.client.transport.write(b"hello?")
     await link.client.until_event("lost")
+
+
+@in_a_world
+async def test_a_machine_that_is_cut_off_refuses_nobody_though_its_process_is_dead(link: Link) -> None:
+    """A refusal is an answer, and needs a way back."""
+    await link.open()
+    link.world.network.cut("server", "client")
+    link.world.kill("server")
+    with pytest.raises(NetworkError, match="no answer in 1000 ms") as caught:
+        await link.connect()
+    assert not isinstance(caught.value, ConnectionRefused)
+    assert link.client.events == ["made"]
+    link.world.network.heal_all()
+    await link.client.until_event("lost")
+    with pytest.raises(ConnectionRefused):
+        await link.connect()
+
+
+@in_a_world
+async def test_a_killed_process_knows_nothing_of_a_connection_that_it_had_lost(link: Link) -> None:
+    await link.open()
+    link.world.network.half_open("server", "client")
+    await link.server.until_event("lost")
+    link.world.kill("server")
+    await asyncio.sleep(60)
+    assert link.client.events == ["made"]
+
+
+@in_a_world
+async def test_a_firewall_turns_away_one_machine_and_the_process_behind_it_lives(link: Link) -> None:
+    await link.open()
+    link.world.network.reject("client", "server")
+    await link.client.until_event("lost")
+    await link.server.until_event("lost")
+    assert isinstance(link.client.lost_with, ConnectionResetError)
+    with pytest.raises(ConnectionRefused):
+        await link.connect()
+    other = Recorder()
+    await link.world.runtime("other").network.connect(lambda: other, "server", PORT, 1_000)
+    link.server = Recorder()
+    await link.world.runtime("server").network.connect(Recorder, "127.0.0.1", PORT, 1_000)
+    assert link.world.is_alive("server")
+    link.world.network.reject_no_more("client", "server")
+    link.server = Recorder()
+    await link.connect()
+
+
+@in_a_world
+async def test_a_firewall_turns_away_everybody_but_the_machine_itself_and_whom_it_asks(link: Link) -> None:
+    await link.open()
+    await link.world.runtime("client").network.listen(Recorder, "0.0.0.0", PORT)
+    asked = Recorder()
+    await link.world.runtime("server").network.connect(lambda: asked, "client", PORT, 1_000)
+    link.world.network.reject(None, "server")
+    await link.client.until_event("lost")
+    for host in ("client", "a machine that did not exist"):
+        with pytest.raises(ConnectionRefused):
+            await link.world.runtime(host).network.connect(Recorder, "server", PORT, 1_000)
+    link.server = Recorder()
+    await link.world.runtime("server").network.connect(Recorder, "server", PORT, 1_000)
+    await link.world.runtime("server").network.connect(Recorder, "client", PORT, 1_000)
+    assert asked.events == ["made"]
+    link.world.network.heal_all()
+    link.server = Recorder()
+    await link.connect()
+
+
+@in_a_world
+async def test_a_cut_link_answers_with_no_refusal_whatever_a_firewall_says(link: Link) -> None:
+    await link.listen()
+    link.world.network.reject("client", "server")
+    link.world.network.cut("client", "server")
+    with pytest.raises(NetworkError, match="no answer in 1000 ms"):
+        await link.connect()
+
+
+@in_a_world
+async def test_what_one_machine_saw_of_another_is_remembered_for_judges(link: Link) -> None:
+    await link.open()
+    seen = link.world.network.contact("client", "server")
+    assert seen.made_at is not None
+    assert (seen.lost_at, seen.refused_at) == (None, None)
+    await asyncio.sleep(1)
+    link.world.kill("server")
+    await link.client.until_event("lost")
+    with pytest.raises(ConnectionRefused):
+        await link.connect()
+    assert seen.lost_at is not None
+    assert seen.refused_at is not None
+    assert seen.made_at < seen.lost_at < seen.refused_at
+
+
+@in_a_world
+async def test_a_connection_that_one_closes_oneself_is_not_lost(link: Link) -> None:
+    await link.open()
+    link.client.transport.close()
+    await link.server.until_event("lost")
+    await asyncio.sleep(1)
+    assert link.world.network.contact("client", "server").lost_at is None
+    assert link.world.network.contact("server", "client").lost_at is not None
 
 
 @in_a_world
