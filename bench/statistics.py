@@ -7,7 +7,7 @@ drawn again with replacement, many times, with a fixed seed, so that one documen
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -37,9 +37,9 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(len(values), statistics.median(values), min(values), max(values), lower, upper)
 
 
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """One an alternation; a round that only one side has is left out, as is one in which they have nothing."""
-    return [our / their for our, their in zip(ours, theirs, strict=False) if their]
+def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
+    """One an alternation, by its number; what only one side has is left out, as is what has nothing on theirs."""
+    return [ours[number] / theirs[number] for number in sorted(ours) if theirs.get(number)]
 
 
 def bootstrap_bounds(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -29,6 +29,7 @@ COMMANDS = {
         "minibroker.commands.simulate:simulate",
         "Run a cluster under faults drawn from a seed, and judge it.",
     ),
+    "bench": ("minibroker.commands.bench:bench", "Measure a cluster on this machine, alone or beside a real Kafka."),
     "audit": ("minibroker.commands.audit:audit", "Prove from the files that the replicas agree."),
 }
 

@@ -75,7 +75,7 @@ def produce(
             "partitioner": "murmur2_random",
         }
     )
-    named = [b"key-%06d" % number for number in range(keys)] or [None]
+    named: list[bytes | None] = [b"key-%06d" % number for number in range(keys)] or [None]
     warm = Outcomes()
     _produce(producer, topic, value, named, WARM_RECORDS, warm)
     warm.check(WARM_RECORDS)
@@ -89,7 +89,7 @@ def produce(
 
 
 def _produce(
-    producer: Producer, topic: str, value: bytes, named: list[bytes] | list[None], records: int, outcomes: Outcomes
+    producer: Producer, topic: str, value: bytes, named: list[bytes | None], records: int, outcomes: Outcomes
 ) -> None:
     count, on_delivery = len(named), outcomes.on_delivery
     for number in range(records):

@@ -9,7 +9,7 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
@@ -18,7 +18,7 @@ from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicParti
 from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
 
 STAMP = struct.Struct("<q")
-"""The first bytes of a stamped value: when it was due, in monotonic nanoseconds (one clock for all processes); 0: never."""
+"""How a stamped value begins: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for never."""
 WARM_RECORDS = 2_000
 """Before the stopwatch starts: connections, metadata and the producer's identity."""
 SILENCE_MS = 20_000
@@ -132,7 +132,7 @@ async def consume(
 ) -> dict[str, Any]:
     """Read so many records from the start of the topic; the watch starts at the first one.
 
-    `way` is getmany (a Record object each) or getmany_batches (columns). Every value is looked at: its length is summed.
+    `way` is getmany (a Record object each) or getmany_batches (columns). Every value is looked at: lengths are summed.
     """
     waits: list[int] = []
     seen = volume = 0
@@ -168,7 +168,7 @@ async def consume(
     return cost | rates | {"records": seen, "bytes": volume, "timed_bytes": timed_bytes} | latencies(waits)
 
 
-LOADS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+LOADS: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
     "produce": produce,
     "latency": latency,
     "consume": consume,

@@ -1,0 +1,36 @@
+"""All cases, in the order in which they are played."""
+
+from collections.abc import Sequence
+
+from minibroker.bench.case import Case
+from minibroker.bench.cases import bare, consume, latency, partitions, produce
+
+CASES: tuple[Case, ...] = (
+    *produce.CASES,
+    *bare.CASES,
+    *latency.CASES,
+    *consume.CASES,
+    *partitions.CASES,
+)
+
+
+class NoSuchCase(Exception):
+    """A name that is no case's; the message lists what there is."""
+
+
+def choose(names: Sequence[str]) -> list[Case]:
+    """The cases of these names, in their order of play; `produce-*` names all that begin so. All without names.
+
+    Raises NoSuchCase.
+    """
+    found = set()
+    for name in names:
+        matching = [case.name for case in CASES if _matches(case.name, name)]
+        if not matching:
+            raise NoSuchCase(f"there is no case '{name}': {', '.join(case.name for case in CASES)}")
+        found.update(matching)
+    return [case for case in CASES if not names or case.name in found]
+
+
+def _matches(name: str, wanted: str) -> bool:
+    return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted

@@ -1,0 +1,78 @@
+"""Produce throughput: records of 1 KB and 100 B, three sizes of batches, 1 and 12 partitions; acks=all, RF 3."""
+
+from minibroker.bench.case import KAFKA, Case, Measurement, Round
+from minibroker.bench.cases.loaded import KIB, KILOBYTE, MIB, SMALL, produce_into, topic_for
+from minibroker.bench.peers.peer import Peer
+
+
+class Produce:
+    """One load, as fast as it goes."""
+
+    def __init__(
+        self, records: int, record_bytes: int, batch_bytes: int, partitions: int = 1, client: str | None = None
+    ) -> None:
+        self.records = records
+        self.record_bytes = record_bytes
+        self.batch_bytes = batch_bytes
+        self.partitions = partitions
+        self.client = client
+        """Of the peer's clients, if not the first one."""
+
+    async def __call__(self, peer: Peer, round: Round) -> Measurement:
+        records = round.volume_of(self.records, 1_000)
+        more = {} if self.client is None else {"client": self.client}
+        async with topic_for(peer, "produce", round, self.partitions) as topic:
+            return await produce_into(peer, topic, records, self.record_bytes, self.batch_bytes, **more)
+
+
+CASES = [
+    Case(
+        name="produce-1kb-128kib",
+        title="produce 1 KB, 128 KiB batches",
+        figure="mb_s",
+        unit="MB/s",
+        higher_is_better=True,
+        run=Produce(200_000, KILOBYTE, 128 * KIB),
+    ),
+    Case(
+        name="produce-1kb-1mb",
+        title="produce 1 KB, 1 MB batches",
+        figure="mb_s",
+        unit="MB/s",
+        higher_is_better=True,
+        run=Produce(300_000, KILOBYTE, MIB),
+    ),
+    Case(
+        name="produce-1kb-16kib",
+        title="produce 1 KB, 16 KiB batches",
+        figure="mb_s",
+        unit="MB/s",
+        higher_is_better=True,
+        run=Produce(100_000, KILOBYTE, 16 * KIB),
+    ),
+    Case(
+        name="produce-100b",
+        title="produce 100 B, 128 KiB batches",
+        figure="records_s",
+        unit="records/s",
+        higher_is_better=True,
+        run=Produce(1_200_000, SMALL, 128 * KIB),
+    ),
+    Case(
+        name="produce-100b-aiokafka",
+        title="produce 100 B, 128 KiB batches, aiokafka",
+        figure="records_s",
+        unit="records/s",
+        higher_is_better=True,
+        peers=(KAFKA,),
+        run=Produce(400_000, SMALL, 128 * KIB, client="aiokafka"),
+    ),
+    Case(
+        name="produce-1kb-12-partitions",
+        title="produce 1 KB, 128 KiB batches, 12 partitions",
+        figure="mb_s",
+        unit="MB/s",
+        higher_is_better=True,
+        run=Produce(200_000, KILOBYTE, 128 * KIB, partitions=12),
+    ),
+]

@@ -1,0 +1,134 @@
+"""What a run found, as one JSON document: machine, commit, configuration and every raw figure. Reading, writing, merging.
+
+Owns: the format. Tables, chart and page are made from it and from nothing else (report, chart, page).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.bench.case import ProcessCost
+
+FORMAT = 1
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Where it was measured."""
+
+    processor: str
+    cores: int
+    memory_gb: float
+    kernel: str
+    python: str
+    file_system: str
+
+
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One case on one peer once."""
+
+    peer: str
+    number: int
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float
+    """The whole round, topics and generators included."""
+    figures: dict[str, float]
+    costs: list[ProcessCost] = []
+    notes: list[str] = []
+
+
+class FailedRound(msgspec.Struct, frozen=True):
+    """A round that says nothing, and why."""
+
+    peer: str
+    number: int
+    reason: str
+
+
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All rounds of one case, in the order they were played."""
+
+    name: str
+    title: str
+    figure: str
+    unit: str
+    higher_is_better: bool
+    rounds: list[RoundResult]
+    failures: list[FailedRound] = []
+
+    def values(self, peer: str, figure: str | None = None) -> dict[int, float]:
+        """By the round's number. Rounds without this figure are left out."""
+        wanted = figure or self.figure
+        return {
+            each.number: each.figures[wanted] for each in self.rounds if each.peer == peer and wanted in each.figures
+        }
+
+    def peers(self) -> list[str]:
+        return list(dict.fromkeys(each.peer for each in self.rounds))
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, or several that were merged."""
+
+    format: int = FORMAT
+    commit: str
+    started: str
+    machine: Machine
+    configuration: dict[str, dict[str, str]]
+    """By peer: version and settings."""
+    options: dict[str, str]
+    cases: list[CaseResult]
+
+    def case(self, name: str) -> CaseResult | None:
+        return next((case for case in self.cases if case.name == name), None)
+
+
+class BadDocument(Exception):
+    """The file holds no such document, or those given do not belong together. One sentence."""
+
+
+def encode(document: Document) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Document:
+    """Raises BadDocument."""
+    try:
+        found = msgspec.json.decode(data, type=Document)
+    except msgspec.MsgspecError as error:
+        raise BadDocument(f"it is no document of `minibroker bench`: {error}") from None
+    if found.format != FORMAT:
+        raise BadDocument(f"it has format {found.format}, this minibroker reads {FORMAT}")
+    return found
+
+
+def merge(documents: Sequence[Document]) -> Document:
+    """Parts of one run: their cases together; rounds of a case that several have are counted on.
+
+    Raises BadDocument if they come from different machines or commits: their figures cannot be compared.
+    """
+    first = documents[0]
+    for other in documents[1:]:
+        if other.machine != first.machine:
+            raise BadDocument("the documents come from different machines")
+        if other.commit != first.commit:
+            raise BadDocument(f"the documents come from different commits: {first.commit} and {other.commit}")
+    cases: dict[str, CaseResult] = {}
+    for document in documents:
+        for case in document.cases:
+            before = cases.get(case.name)
+            cases[case.name] = case if before is None else _joined(before, case)
+    return msgspec.structs.replace(
+        first,
+        started=min(document.started for document in documents),
+        configuration={peer: told for document in documents for peer, told in document.configuration.items()},
+        options={name: value for document in documents for name, value in document.options.items()},
+        cases=list(cases.values()),
+    )
+
+
+def _joined(before: CaseResult, after: CaseResult) -> CaseResult:
+    first = max((each.number for each in (*before.rounds, *before.failures)), default=-1) + 1
+    rounds = [msgspec.structs.replace(each, number=each.number + first) for each in after.rounds]
+    failures = [msgspec.structs.replace(each, number=each.number + first) for each in after.failures]
+    return msgspec.structs.replace(after, rounds=[*before.rounds, *rounds], failures=[*before.failures, *failures])

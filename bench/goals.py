@@ -1,0 +1,123 @@
+"""What is good enough, and whether a document shows it. Pure.
+
+A goal on a ratio is met when the 95 % bound of the median ratio meets it, not just the median: the lower bound where
+more is better, the upper one where less is.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from minibroker.bench.document import CaseResult, Document
+from minibroker.bench.statistics import Summary, ratios, summarise
+
+OURS = "minibroker"
+
+
+class Against(msgspec.Struct, frozen=True):
+    """What a figure is divided by. Rounds with the same number are compared."""
+
+    case: str
+    figure: str
+    peer: str = "kafka"
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list of goals."""
+
+    what: str
+    case: str
+    figure: str
+    limit: float
+    at_least: bool = True
+    """Else at most."""
+    against: Against | None = None
+    """None: the figure itself is judged."""
+    by: Literal["bound", "median", "worst"] = "bound"
+    unit: str = "x"
+
+    def wanted(self) -> str:
+        sign = ">=" if self.at_least else "<="
+        how = "" if self.by == "bound" else f"{self.by} "
+        return f"{how}{sign} {self.limit:g} {self.unit}"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A goal and what was found; `summary` is None where the document has no such figures."""
+
+    goal: Goal
+    summary: Summary | None
+    judged: float | None
+    """The number that is held against the limit."""
+
+    @property
+    def met(self) -> bool | None:
+        """None: not measured."""
+        if self.judged is None:
+            return None
+        return self.judged >= self.goal.limit if self.goal.at_least else self.judged <= self.goal.limit
+
+    @property
+    def word(self) -> str:
+        return {True: "met", False: "missed", None: "not measured"}[self.met]
+
+
+def _kafka(what: str, case: str, figure: str, limit: float, *, at_least: bool = True) -> Goal:
+    """The same case and figure on Kafka."""
+    return Goal(what=what, case=case, figure=figure, limit=limit, at_least=at_least, against=Against(case, figure))
+
+
+GOALS: tuple[Goal, ...] = (
+    _kafka("produce 1 KB, 128 KiB batches", "produce-1kb-128kib", "mb_s", 2.0),
+    _kafka("produce 1 KB, 1 MB batches", "produce-1kb-1mb", "mb_s", 1.3),
+    _kafka("produce 1 KB, 16 KiB batches", "produce-1kb-16kib", "mb_s", 3.0),
+    _kafka("produce 100 B, 128 KiB batches, records/s", "produce-100b", "records_s", 1.5),
+    Goal(
+        what="the same against aiokafka on Kafka",
+        case="produce-100b",
+        figure="records_s",
+        limit=4.0,
+        against=Against("produce-100b-aiokafka", "records_s"),
+    ),
+    Goal(what="of the bare data path at 100 kB frames", case="share-of-bare", figure="share", limit=0.7),
+    _kafka("latency 1 KB at 1,000/s, p50", "latency-1000", "p50_ms", 0.7, at_least=False),
+    _kafka("latency 1 KB at 1,000/s, p99", "latency-1000", "p99_ms", 0.5, at_least=False),
+    _kafka("consume 1 KB, hot", "consume-1kb", "mb_s", 1.0),
+    _kafka("consume 100 B, hot", "consume-100b", "mb_s", 1.0),
+    _kafka("produce over 1,000 partitions, keyed", "partitions-1000", "mb_s", 2.0),
+    Goal(
+        what="the same against ours over 1 partition, without keys",
+        case="partitions-1000",
+        figure="mb_s",
+        limit=0.7,
+        against=Against("produce-1kb-128kib", "mb_s", OURS),
+    ),
+)
+
+
+def judge(document: Document, goals: Sequence[Goal] = GOALS) -> list[Verdict]:
+    return [_verdict(document, goal) for goal in goals]
+
+
+def _verdict(document: Document, goal: Goal) -> Verdict:
+    values = _values(document.case(goal.case), OURS, goal.figure)
+    if goal.against is not None:
+        theirs = _values(document.case(goal.against.case), goal.against.peer, goal.against.figure)
+        found = ratios(values, theirs)
+    else:
+        found = list(values.values())
+    if not found:
+        return Verdict(goal, None, None)
+    summary = summarise(found)
+    if goal.by == "median":
+        judged = summary.median
+    elif goal.by == "worst":
+        judged = summary.lowest if goal.at_least else summary.highest
+    else:
+        judged = summary.lower if goal.at_least else summary.upper
+    return Verdict(goal, summary, judged)
+
+
+def _values(case: CaseResult | None, peer: str, figure: str) -> dict[int, float]:
+    return {} if case is None else case.values(peer, figure)

@@ -1,0 +1,142 @@
+"""Tables from a document: what each peer reached, the ratios, and the goals. Pure.
+
+Owns: which rows there are and how numbers are written. The terminal, the page and the chart show the same rows.
+"""
+
+import msgspec
+
+from minibroker.bench.document import CaseResult, Document
+from minibroker.bench.goals import GOALS, OURS, Verdict, judge
+from minibroker.bench.statistics import Summary, ratios, summarise
+
+KAFKA = "kafka"
+SHOWN_BESIDES = {
+    "latency-1000": ("p50_ms", "p999_ms"),
+    "latency-15000": ("p50_ms", "p999_ms"),
+    "end-to-end": ("p50_ms",),
+    "consume-1kb": ("getmany_mb_s",),
+    "consume-100b": ("getmany_mb_s",),
+    "consume-1kb-cold": ("getmany_mb_s",),
+    "mixed": ("produce_mb_s",),
+    "share-of-bare": ("mb_s", "bare_mb_s"),
+}
+"""Figures with a row of their own below the case's first one."""
+KAFKA_COUNTERPART = {"getmany_mb_s": "mb_s"}
+"""Where a figure has another name on Kafka."""
+HEADER = ("case", "minibroker", "spread", "Kafka", "spread", "ratio", "95 % bound", "alternations")
+GOAL_HEADER = ("goal", "wanted", "ratio or figure", "judged", "")
+COST_HEADER = ("case", "minibroker: cluster", "client", "broker MB", "Kafka: cluster", "client", "broker MB")
+COSTS = ("cluster_cpu_s_per_gb", "client_cpu_s_per_gb", "broker_peak_rss_mb")
+UNITS = {"mb_s": "MB/s", "ms": "ms", "records_s": "records/s", "s": "s", "mb": "MB"}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure of one case."""
+
+    title: str
+    unit: str
+    higher_is_better: bool
+    ours: Summary | None
+    theirs: Summary | None
+    ratio: Summary | None
+
+    @property
+    def bound(self) -> float | None:
+        """The careful end of the ratio."""
+        if self.ratio is None:
+            return None
+        return self.ratio.lower if self.higher_is_better else self.ratio.upper
+
+    def cells(self) -> tuple[str, ...]:
+        return (
+            f"{self.title}, {self.unit}" if self.unit else self.title,
+            number(self.ours and self.ours.median),
+            spread(self.ours),
+            number(self.theirs and self.theirs.median),
+            spread(self.theirs),
+            "-" if self.ratio is None else f"{self.ratio.median:.2f} x",
+            "-" if self.bound is None else f"{'>=' if self.higher_is_better else '<='} {self.bound:.2f}",
+            str(max((each.count for each in (self.ours, self.theirs) if each is not None), default=0)),
+        )
+
+
+def rows_of(document: Document) -> list[Row]:
+    return [row for case in document.cases for row in _rows(case)]
+
+
+def _rows(case: CaseResult) -> list[Row]:
+    rows = [_row(case, case.figure, case.title, case.unit)]
+    for figure in SHOWN_BESIDES.get(case.name, ()):
+        rows.append(_row(case, figure, f"{case.title}: {figure_words(figure)}", _unit(figure)))
+    return [row for row in rows if row.ours is not None or row.theirs is not None]
+
+
+def figure_words(figure: str) -> str:
+    """`p50` of p50_ms, `getmany` of getmany_mb_s."""
+    words = next((figure.removesuffix(f"_{unit}") for unit in UNITS if figure.endswith(f"_{unit}")), figure)
+    return words.replace("p999", "p99.9").replace("_", " ").replace("mb s", "")
+
+
+def _unit(figure: str) -> str:
+    return next((word for unit, word in UNITS.items() if figure == unit or figure.endswith(f"_{unit}")), "")
+
+
+def _row(case: CaseResult, figure: str, title: str, unit: str) -> Row:
+    ours = case.values(OURS, figure)
+    theirs = case.values(KAFKA, figure) or case.values(KAFKA, KAFKA_COUNTERPART.get(figure))
+    compared = ratios(ours, theirs)
+    return Row(
+        title=title,
+        unit=unit,
+        higher_is_better=case.higher_is_better,
+        ours=summarise(list(ours.values())) if ours else None,
+        theirs=summarise(list(theirs.values())) if theirs else None,
+        ratio=summarise(compared) if compared else None,
+    )
+
+
+def cost_rows(document: Document) -> list[tuple[str, ...]]:
+    """CPU seconds a GB, and the peak memory of a broker, in medians; cases without them are left out."""
+    rows = []
+    for case in document.cases:
+        found = [case.values(peer, figure) for peer in (OURS, KAFKA) for figure in COSTS]
+        if any(found):
+            cells = [number(summarise(list(values.values())).median) if values else "-" for values in found]
+            rows.append((case.title, *cells))
+    return rows
+
+
+def goal_rows(document: Document) -> list[tuple[str, ...]]:
+    return [_goal_cells(verdict) for verdict in judge(document, GOALS)]
+
+
+def _goal_cells(verdict: Verdict) -> tuple[str, ...]:
+    found = "-" if verdict.summary is None else f"{number(verdict.summary.median)} {verdict.goal.unit}"
+    judged = "-" if verdict.judged is None else number(verdict.judged)
+    return (verdict.goal.what, verdict.goal.wanted(), found, judged, verdict.word)
+
+
+def failures(document: Document) -> list[str]:
+    """What a reader must know: rounds that were worth nothing, and remarks of others."""
+    found = [
+        f"{case.name}, round {each.number} on {each.peer}: {each.reason}"
+        for case in document.cases
+        for each in case.failures
+    ]
+    remarks = [
+        f"{case.name} on {each.peer}: {note}" for case in document.cases for each in case.rounds for note in each.notes
+    ]
+    return [*found, *dict.fromkeys(remarks)]
+
+
+def number(value: float | None) -> str:
+    """Three digits that count."""
+    if value is None:
+        return "-"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def spread(summary: Summary | None) -> str:
+    return "-" if summary is None else f"{number(summary.lowest)} to {number(summary.highest)}"

@@ -1,0 +1,185 @@
+"""Plays cases on peers, in turn, and keeps what they found.
+
+Owns: the order of rounds, the warm-up, the clusters' lives, and that everything is stopped whatever happens. Refuses to
+know single cases.
+
+Both clusters run at the same time, and one of them has load: an idle one costs some percent of a core, the same to both
+sides, while a stopped one would begin each round with a cold JVM. The side that begins changes with every alternation,
+so that a machine that becomes slower or faster favours nobody.
+"""
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from minibroker.bench.case import Case, CaseFailed, Round
+from minibroker.bench.document import CaseResult, Document, FailedRound, RoundResult
+from minibroker.bench.load_process import run_load
+from minibroker.bench.machine import describe_commit, describe_machine
+from minibroker.bench.peers.peer import Peer, PeerFailed
+
+WARM_BYTES = 1_000_000_000
+WARM_SECONDS = 30.0
+"""Whichever comes first: JVM, caches and allocators are in their stride then."""
+WARM_STEP_RECORDS = 100_000
+WARM_RECORD_BYTES = 1_000
+WARM_BATCH_BYTES = 131_072
+ATTEMPTS = 2
+"""A round that failed is played once more; then the alternation goes without it."""
+
+PeerMaker = Callable[[str, Path], Peer]
+"""(name of the peer, an empty folder) -> a cluster that does not run yet."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be played."""
+
+    cases: Sequence[Case]
+    peers: tuple[str, ...]
+    alternations: int
+    volume: float
+    warm: bool
+    directory: Path
+    """Clusters and scratch files; each run removes what it made."""
+
+
+class Runner:
+    """One run. `document` holds what was found so far, so that an interrupted run has something to show."""
+
+    def __init__(self, plan: Plan, make_peer: PeerMaker, tell: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._make_peer = make_peer
+        self._tell = tell
+        self._shared: dict[str, Peer] = {}
+        self._kept: dict[str, dict[str, str]] = {}
+        self._configuration: dict[str, dict[str, str]] = {}
+        self._results: dict[str, CaseResult] = {}
+        self._commit = describe_commit()
+        self._started = _now()
+
+    def document(self) -> Document:
+        plan = self._plan
+        return Document(
+            commit=self._commit,
+            started=self._started,
+            machine=describe_machine(plan.directory),
+            configuration=self._configuration,
+            options={"alternations": str(plan.alternations), "volume": f"{plan.volume:g}", "warm": str(plan.warm)},
+            cases=[case for case in self._results.values() if case.rounds or case.failures],
+        )
+
+    async def run(self, after_case: Callable[[Document], None]) -> None:
+        """Play everything. `after_case` is called whenever there is more to show. Raises PeerFailed."""
+        sharing = [case for case in self._plan.cases if not case.own_cluster]
+        alone = [case for case in self._plan.cases if case.own_cluster]
+        try:
+            if sharing:
+                await self._start_shared(sharing)
+            for index, case in enumerate(sharing):
+                await self._play(case, f"{index + 1}/{len(self._plan.cases)}")
+                after_case(self.document())
+            await self._stop_shared()
+            for index, case in enumerate(alone, start=len(sharing)):
+                await self._play(case, f"{index + 1}/{len(self._plan.cases)}")
+                after_case(self.document())
+        finally:
+            await self._stop_shared()
+
+    # --------------------------------------------------------------------------------------------------- clusters
+    async def _start_shared(self, cases: Iterable[Case]) -> None:
+        wanted = {peer for case in cases for peer in case.peers}
+        for name in self._plan.peers:
+            if name in wanted:
+                self._tell(f"starting {name}")
+                peer = self._shared[name] = self._make_peer(name, self._plan.directory / name)
+                self._kept[name] = {}
+                await peer.start()
+                self._configuration[name] = {"version": peer.version} | peer.configuration()
+        if self._plan.warm:
+            for name, peer in self._shared.items():
+                await self._warm(name, peer)
+
+    async def _warm(self, name: str, peer: Peer) -> None:
+        await peer.make_topic("warm-up")
+        deadline, written = time.monotonic() + WARM_SECONDS, 0
+        sizes = {"record_bytes": WARM_RECORD_BYTES, "batch_bytes": WARM_BATCH_BYTES}
+        while written < WARM_BYTES and time.monotonic() < deadline:
+            self._tell(f"warming {name}: {written / 1e6:.0f} MB")
+            await run_load(peer, "produce", topic="warm-up", records=WARM_STEP_RECORDS, **sizes)
+            await run_load(peer, "consume", topic="warm-up", records=WARM_STEP_RECORDS)
+            written += WARM_STEP_RECORDS * WARM_RECORD_BYTES
+        await peer.delete_topic("warm-up")
+
+    async def _stop_shared(self) -> None:
+        while self._shared:
+            name, peer = self._shared.popitem()
+            self._tell(f"stopping {name}")
+            await peer.stop()
+
+    # ----------------------------------------------------------------------------------------------------- rounds
+    async def _play(self, case: Case, place: str) -> None:
+        result = CaseResult(
+            name=case.name,
+            title=case.title,
+            figure=case.figure,
+            unit=case.unit,
+            higher_is_better=case.higher_is_better,
+            rounds=[],
+        )
+        self._results[case.name] = result
+        peers = [peer for peer in self._plan.peers if peer in case.peers]
+        rounds = case.rounds if case.rounds is not None else self._plan.alternations
+        for number in range(rounds):
+            for name in peers if number % 2 == 0 else reversed(peers):
+                at = f"case {place} {case.name}, round {number + 1}/{rounds}, {name}"
+                await self._round_with_another_try(case, name, number, at, result)
+
+    async def _round_with_another_try(self, case: Case, name: str, number: int, at: str, result: CaseResult) -> None:
+        for attempt in range(ATTEMPTS):
+            self._tell(at + (" again" if attempt else ""))
+            try:
+                result.rounds.append(await self._round(case, name, number, at, attempt))
+                return
+            except (CaseFailed, PeerFailed) as error:
+                result.failures.append(FailedRound(name, number, str(error)))
+
+    async def _round(self, case: Case, name: str, number: int, at: str, attempt: int) -> RoundResult:
+        await asyncio.to_thread(os.sync)  # what an earlier round left to be written is none of this one's business
+        scratch = self._plan.directory / "round"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        peer = self._make_peer(name, scratch / name) if case.own_cluster else self._shared[name]
+        told = Round(
+            number=number * ATTEMPTS + attempt,
+            volume=self._plan.volume,
+            directory=scratch,
+            kept={} if case.own_cluster else self._kept[name],
+            tell=lambda what: self._tell(f"{at}: {what}"),
+        )
+        started, clock = _now(), time.monotonic()
+        try:
+            found = await case.run(peer, told)
+        finally:
+            if case.own_cluster:
+                self._configuration.setdefault(name, {"version": peer.version} | peer.configuration())
+                await peer.stop()
+            shutil.rmtree(scratch, ignore_errors=True)
+        return RoundResult(
+            peer=name,
+            number=number,
+            started=started,
+            seconds=round(time.monotonic() - clock, 1),
+            figures={figure: round(value, 4) for figure, value in found.figures.items()},
+            costs=found.costs,
+            notes=found.notes,
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,58 @@
+"""One run as the command line asks for it: its folder, the making of its peers, and the runner.
+
+Owns: which peers there are, and that the folder is gone afterwards.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from minibroker.bench.case import KAFKA, Case
+from minibroker.bench.document import Document
+from minibroker.bench.peers.kafka_installation import KafkaInstallation
+from minibroker.bench.peers.kafka_peer import KafkaPeer
+from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
+from minibroker.bench.peers.peer import Peer
+from minibroker.bench.runner import Plan, Runner
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line was given."""
+
+    cases: Sequence[Case]
+    peers: tuple[str, ...]
+    alternations: int
+    volume: float
+    warm: bool
+    heap: str
+    data_directory: Path | None
+    """None: a temporary folder."""
+
+
+async def run(options: Options, tell: Callable[[str], None], keep: Callable[[Document], None]) -> None:
+    """Play it all; `keep` is given the document whenever there is more in it. Raises PeerFailed."""
+    if KAFKA in options.peers:
+        KafkaInstallation().install(tell)
+    if options.data_directory is not None:
+        options.data_directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="minibroker-bench-", dir=options.data_directory))
+
+    def make_peer(name: str, place: Path) -> Peer:
+        return KafkaPeer(place, heap=options.heap) if name == KAFKA else MinibrokerPeer(place)
+
+    plan = Plan(
+        cases=options.cases,
+        peers=options.peers,
+        alternations=options.alternations,
+        volume=options.volume,
+        warm=options.warm,
+        directory=directory,
+    )
+    runner = Runner(plan, make_peer, tell)
+    try:
+        await runner.run(keep)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

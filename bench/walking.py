@@ -1,0 +1,81 @@
+"""The plain walk over segment files by several processes, as a yardstick for what reads them with more in mind.
+
+Owns: dealing files to processes, and the rate. Loads: load/plain_walk.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minibroker.bench.case import CaseFailed
+
+WALK_TIMEOUT_S = 600.0
+
+
+class Walk(msgspec.Struct, frozen=True):
+    """What all processes together did."""
+
+    bytes: int
+    batches: int
+    seconds: float
+    """From the first start to the last end; starting Python is not in it."""
+    cpu_s: float
+
+    @property
+    def mb_s(self) -> float:
+        return self.bytes / self.seconds / 1e6
+
+
+def segment_files(directories: Sequence[Path]) -> list[Path]:
+    """Of all partitions below these log directories."""
+    return sorted(path for directory in directories for path in directory.glob("*/*.log"))
+
+
+def deal(files: Sequence[tuple[str, int]], processes: int) -> list[list[str]]:
+    """(file, size) to processes, so that each has about as much to read: the largest first, to whom has least."""
+    hands: list[list[str]] = [[] for _ in range(processes)]
+    held = [0] * processes
+    for name, size in sorted(files, key=lambda file: (-file[1], file[0])):
+        least = held.index(min(held))
+        hands[least].append(name)
+        held[least] += size
+    return [hand for hand in hands if hand]
+
+
+async def walk(files: Sequence[Path], processes: int) -> Walk:
+    """Raises CaseFailed if a CRC is wrong: then the files are no material for a bench."""
+    hands = deal([(str(path), path.stat().st_size) for path in files], processes)
+    reports = await asyncio.gather(*(_walk(hand) for hand in hands))
+    wrong = sum(report["wrong"] for report in reports)
+    if wrong or not reports:
+        raise CaseFailed(f"{wrong} batches have a wrong CRC, in {len(files)} files")
+    began = min(report["began"] for report in reports)
+    ended = max(report["began"] + report["seconds"] for report in reports)
+    return Walk(
+        sum(report["bytes"] for report in reports),
+        sum(report["batches"] for report in reports),
+        ended - began,
+        sum(report["cpu_s"] for report in reports),
+    )
+
+
+async def _walk(files: list[str]) -> dict[str, Any]:
+    words = [sys.executable, "-m", "minibroker.bench.load.plain_walk", "walk", json.dumps({"files": files})]
+    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+    try:
+        said, _ = await asyncio.wait_for(process.communicate(), WALK_TIMEOUT_S)
+    except TimeoutError:
+        raise CaseFailed(f"the plain walk does not end within {WALK_TIMEOUT_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise CaseFailed(f"the plain walk ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(said)["report"]
+    return found

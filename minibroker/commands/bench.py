@@ -1,0 +1,190 @@
+"""`minibroker bench`: throughput and latency of a cluster on this machine, alone or beside a real Kafka."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    CommandFailed,
+    LazyGroup,
+    ProgressLine,
+    WrongUsage,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    run_async,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from minibroker.bench.document import Document
+
+ALTERNATIONS = 7
+QUICK_ALTERNATIONS, QUICK_VOLUME = 2, 0.1
+JSON_FILE, SVG_FILE = "bench.json", "bench.svg"
+COMMANDS = {
+    "list": ("minibroker.commands.bench:list_cases", "Name the cases."),
+    "report": ("minibroker.commands.bench:report", "Tables, chart and page from the JSON of earlier runs."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, invoke_without_command=True)
+@click.option(
+    "--peer",
+    "peers",
+    type=click.Choice(["minibroker", "kafka"]),
+    multiple=True,
+    help="Measure minibroker alone (the default), or `--peer kafka`: beside a real Kafka, in turn.",
+)
+@click.option("--cases", metavar="NAME,...", default="", help="Only these; `produce-*` names all that begin so.")
+@click.option("--alternations", type=click.IntRange(1), metavar="N", help=f"Rounds a case.  [default: {ALTERNATIONS}]")
+@click.option("--quick", is_flag=True, help="Little load, two rounds, no warm-up: does it work? Not for figures.")
+@click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="-Xmx of a Kafka broker.")
+@click.option(
+    "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=f"Write {JSON_FILE} and {SVG_FILE} there."
+)
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False), metavar="FOLDER", help="Clusters' files.  [default: temporary]"
+)
+@json_option
+@click.pass_context
+def bench(
+    context: click.Context,
+    peers: tuple[str, ...],
+    cases: str,
+    alternations: int | None,
+    quick: bool,
+    heap: str,
+    out: str | None,
+    data_dir: str | None,
+    as_json: bool,
+) -> int:
+    """Measure a cluster on this machine, alone or beside a real Kafka.
+
+    Starts clusters of three brokers on free ports, plays each case several times on each of them in turn, and stops them.
+    """
+    if context.invoked_subcommand is not None:
+        return EXIT_FINE
+    from minibroker.bench.cases.catalogue import NoSuchCase, choose
+
+    try:
+        chosen = choose([name.strip() for name in cases.split(",") if name.strip()])
+    except NoSuchCase as error:
+        raise WrongUsage(str(error)) from None
+    named = ("minibroker", "kafka") if "kafka" in peers else ("minibroker",)
+    chosen = [case for case in chosen if set(case.peers) & set(named)]
+    if not chosen:
+        raise WrongUsage("these cases are of Kafka alone: give --peer kafka")
+    from minibroker.bench.peers.peer import PeerFailed
+    from minibroker.bench.session import Options, run
+
+    options = Options(
+        cases=chosen,
+        peers=named,
+        alternations=alternations or (QUICK_ALTERNATIONS if quick else ALTERNATIONS),
+        volume=QUICK_VOLUME if quick else 1.0,
+        warm=not quick,
+        heap=heap,
+        data_directory=None if data_dir is None else Path(data_dir),
+    )
+    progress = ProgressLine(after_s=0.0)
+    kept: list[Document] = []
+
+    def keep(found: "Document") -> None:
+        kept[:] = [found]
+        if out is not None:
+            write(found, Path(out))
+
+    try:
+        run_async(run(options, progress.show, keep))
+    except PeerFailed as error:
+        raise CommandFailed(str(error)) from None
+    finally:
+        progress.clear()
+        if kept:  # an interrupted run has something to show, too
+            show(kept[0], as_json)
+            if out is not None:
+                note(f"written: {Path(out) / JSON_FILE} and {Path(out) / SVG_FILE}")
+    return EXIT_FINE
+
+
+@click.command("list")
+@json_option
+def list_cases(as_json: bool) -> int:
+    """Name the cases."""
+    from minibroker.bench.cases.catalogue import CASES
+
+    if as_json:
+        for case in CASES:
+            print_json({"name": case.name, "title": case.title, "unit": case.unit, "peers": list(case.peers)})
+        return EXIT_FINE
+    print_table(("NAME", "PEERS", "CASE"), [(case.name, case.peers, f"{case.title}, {case.unit}") for case in CASES])
+    return EXIT_FINE
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--write", "page", type=click.Path(exists=True, dir_okay=False), metavar="PAGE", help="Renew its tables.")
+@click.option("--svg", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Draw the ratios.")
+@json_option
+def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: bool) -> int:
+    """Tables, chart and page from the JSON of earlier runs.
+
+    Several files are parts of one run: the same machine and commit, other cases, or more rounds of the same ones.
+    """
+    from minibroker.bench.chart import render
+    from minibroker.bench.document import BadDocument, decode, merge
+    from minibroker.bench.page import NoMarks, with_tables
+
+    documents = []
+    for name in files:
+        try:
+            documents.append(decode(Path(name).read_bytes()))
+        except BadDocument as error:
+            raise CommandFailed(f"{name}: {error}") from None
+    try:
+        document = merge(documents)
+        if page is not None:
+            path = Path(page)
+            path.write_text(with_tables(path.read_text(encoding="utf-8"), document), encoding="utf-8")
+    except BadDocument as error:
+        raise CommandFailed(f"{error}: report them apart") from None
+    except NoMarks as error:
+        raise WrongUsage(f"{page}: {error}") from None
+    if svg is not None:
+        Path(svg).write_text(render(document), encoding="utf-8")
+    show(document, as_json)
+    return EXIT_FINE
+
+
+def show(document: "Document", as_json: bool) -> None:
+    """The document itself on stdout, or its tables."""
+    from minibroker.bench.report import COST_HEADER, GOAL_HEADER, HEADER, cost_rows, failures, goal_rows, rows_of
+
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(document))
+        return
+    print_table(HEADER, [row.cells() for row in rows_of(document)])
+    click.echo()
+    print_table(GOAL_HEADER, goal_rows(document))
+    costs = cost_rows(document)
+    if costs:
+        click.echo("\nCPU s per GB, and the largest broker's peak memory:")
+        print_table(COST_HEADER, costs)
+    for remark in failures(document):
+        warn(remark)
+
+
+def write(document: "Document", folder: Path) -> None:
+    """The document and its chart."""
+    from minibroker.bench.chart import render
+    from minibroker.bench.document import encode
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / JSON_FILE).write_bytes(encode(document))
+    (folder / SVG_FILE).write_text(render(document), encoding="utf-8")
