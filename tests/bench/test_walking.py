@@ -1,0 +1,56 @@
+"""The plain walk over segment files."""
+
+from pathlib import Path
+
+import pytest
+
+from minibroker.bench.case import CaseFailed
+from minibroker.bench.load.plain_walk import walk as walk_here
+from minibroker.bench.load.plain_walk import walk_batches
+from minibroker.bench.walking import deal, segment_files, walk
+from minibroker.protocol.record_batch import build_batch
+
+BATCH = bytes(build_batch([(None, b"value", 0, ())] * 3))
+
+
+def test_every_whole_batch_is_walked_and_its_crc_checked() -> None:
+    assert walk_batches(memoryview(BATCH * 4)) == (4, 4)
+
+
+def test_a_flipped_bit_in_the_payload_is_counted() -> None:
+    damaged = bytearray(BATCH * 2)
+    damaged[len(BATCH) - 1] ^= 1
+    assert walk_batches(memoryview(damaged)) == (2, 1)
+
+
+def test_a_torn_tail_and_a_size_without_sense_end_the_walk() -> None:
+    assert walk_batches(memoryview(BATCH + BATCH[:-1])) == (1, 1)
+    assert walk_batches(memoryview(BATCH + bytes(100))) == (1, 1)
+
+
+def test_an_empty_segment_is_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "0.log").touch()
+    assert walk_here([str(tmp_path / "0.log")])["bytes"] == 0
+
+
+def test_files_are_dealt_so_that_every_process_has_about_as_much_to_read() -> None:
+    hands = deal([("a", 10), ("b", 60), ("c", 50), ("d", 5)], 2)
+    assert hands == [["b", "d"], ["c", "a"]]
+
+
+def test_no_process_is_started_for_nothing() -> None:
+    assert deal([("a", 10)], 2) == [["a"]]
+
+
+async def test_processes_walk_the_files_of_all_partitions(tmp_path: Path) -> None:
+    for partition in ("t-0", "t-1"):
+        (tmp_path / partition).mkdir()
+        (tmp_path / partition / "00000000000000000000.log").write_bytes(BATCH * 5)
+    found = await walk(segment_files([tmp_path]), 2)
+    assert (found.bytes, found.batches) == (10 * len(BATCH), 10)
+
+
+async def test_damaged_files_are_no_material_for_a_bench(tmp_path: Path) -> None:
+    (tmp_path / "0.log").write_bytes(BATCH[:-1] + bytes([BATCH[-1] ^ 1]))
+    with pytest.raises(CaseFailed, match="1 batches have a wrong CRC"):
+        await walk([tmp_path / "0.log"], 1)
