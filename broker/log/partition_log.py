@@ -249,24 +249,33 @@ class PartitionLog:
     def reset_to(self, offset: int) -> None:
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491)."""
         self.storage.require_online()
+        self.producers.clear()
+        self._start_anew_at(offset)
+
+    def trim_before(self, start_offset: int) -> None:
+        """Raise the log's start (a follower adopts its leader's). Whole segments below it go with the next
+        `delete_expired_segments`; if nothing is left, at once: they may hold what no leader has, and a start that does
+        not find the log start's checkpoint must not find them either."""
+        assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
+        if self.segments[0].base_offset < start_offset == self.log_end_offset:
+            self.storage.require_online()
+            self._start_anew_at(start_offset)
+        self.log_start_offset = max(self.log_start_offset, start_offset)
+
+    def _start_anew_at(self, offset: int) -> None:
         try:
             while self.segments:
                 self._discard(self.segments.pop(), sync=True)
-            self.producers.clear()
             self.snapshots.remove_above(-1)
             self._set_start(offset)
             self.recovery_point = offset
             self._set_end(offset)
             self._start_empty_at(offset)
             self.cut_is_unsynced = False
+            if len(self.producers):
+                self.unsynced.add(self.snapshots.write(offset, self.producers))
         except DiskError as error:
             raise self.failed(error) from None
-
-    def trim_before(self, start_offset: int) -> None:
-        """Raise the log's start (DeleteRecords, or a follower adopting its leader's). Whole segments below it go with
-        the next `delete_expired_segments`."""
-        assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
-        self.log_start_offset = max(self.log_start_offset, start_offset)
 
     def _note_cut(self) -> None:
         self.cut_is_unsynced = True

@@ -164,6 +164,8 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
         effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.batches:
+        if event.log_start_offset == state.log_end_offset:  # nobody can tell what lies below: it must not stay
+            _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
         effects.append(
             AppendFetched(
                 batches=event.batches, high_watermark=event.high_watermark, log_start_offset=event.log_start_offset

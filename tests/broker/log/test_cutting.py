@@ -6,7 +6,18 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.tail_cache import TailCache
-from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, make_batch, read_all, reset, truncate
+from tests.broker.log.machine import (
+    SMALL,
+    Machine,
+    append,
+    check_log,
+    drive,
+    make_batch,
+    read_all,
+    reset,
+    trim_epochs,
+    truncate,
+)
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 
@@ -112,6 +123,31 @@ def test_trimming_raises_the_start_only(machine: Machine) -> None:
     log.trim_before(9)
     assert (log.log_start_offset, log.log_end_offset) == (13, 40)
     assert log.read(13, 10, 40).base_offset == 12
+
+
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize("config", [SMALL, ONE_SEGMENT])
+@pytest.mark.parametrize("has_power", [True, False])
+def test_a_log_that_is_trimmed_up_to_its_end_stays_so(machine: Machine, config: LogConfig, has_power: bool) -> None:
+    """What lay below may be what no leader ever committed: no start may find it again, though no checkpoint tells."""
+    _, log = machine.open_log(config)
+    append(log, 20, producer=(7, 0, 0))
+    drive(log.flush())
+    truncate(log, 22)
+    log.trim_before(22)
+    trim_epochs(log)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (22, 22, 0)
+    known = len(log.producers)
+    append(log, 2, producer=(8, 0, 0))
+    check_log(log, whole_history=False)
+    if has_power:
+        machine.kill()
+    else:
+        drive(log.flush())
+        machine.lose_power()
+    _, again = machine.open_log(config)
+    assert (again.log_start_offset, again.log_end_offset) == (22, 26)
+    assert len(again.producers) == known + 1 == 2
 
 
 def test_trimming_behind_the_end_is_the_caller_s_bug(machine: Machine) -> None:
