@@ -1,4 +1,4 @@
-"""What a run found, as one JSON document: machine, commit, configuration and every raw figure. Reading, writing, merging.
+"""What a run found, as one JSON document: machine, commit, configuration, every raw figure; read, written, merged.
 
 Owns: the format. Tables, chart and page are made from it and from nothing else (report, chart, page).
 """
@@ -130,5 +130,5 @@ def merge(documents: Sequence[Document]) -> Document:
 def _joined(before: CaseResult, after: CaseResult) -> CaseResult:
     first = max((each.number for each in (*before.rounds, *before.failures)), default=-1) + 1
     rounds = [msgspec.structs.replace(each, number=each.number + first) for each in after.rounds]
-    failures = [msgspec.structs.replace(each, number=each.number + first) for each in after.failures]
+    failures = [FailedRound(each.peer, each.number + first, each.reason) for each in after.failures]
     return msgspec.structs.replace(after, rounds=[*before.rounds, *rounds], failures=[*before.failures, *failures])

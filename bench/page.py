@@ -32,13 +32,13 @@ def with_tables(page: str, document: Document) -> str:
 def tables(document: Document) -> str:
     machine = document.machine
     parts = [
-        f"\nMeasured {document.started[:10]} at commit `{document.commit}` on {machine.processor}, {machine.cores} cores,"
-        f" {machine.memory_gb:g} GB, {machine.file_system}, Linux {machine.kernel}, Python {machine.python}.\n",
+        f"\nMeasured {document.started[:10]} at commit `{document.commit}` on {machine.processor},"
+        f" {machine.cores} cores, {machine.memory_gb:g} GB, {machine.file_system}, Linux {machine.kernel}, Python {machine.python}.\n",
         _table(HEADER, [row.cells() for row in rows_of(document)]),
         "Goals: a ratio is judged by its 95 % bound.\n",
         _table(GOAL_HEADER, goal_rows(document)),
-        "CPU seconds for a GB of payload (all brokers and ZooKeeper; the load generators), and the largest broker's peak"
-        " memory, in medians.\n",
+        "CPU seconds for a GB of payload (all brokers and ZooKeeper; the load generators), and the largest broker's"
+        " peak memory, in medians.\n",
         _table(COST_HEADER, cost_rows(document)),
     ]
     remarks = failures(document)

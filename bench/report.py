@@ -18,7 +18,7 @@ SHOWN_BESIDES = {
     "consume-100b": ("getmany_mb_s",),
     "consume-1kb-cold": ("getmany_mb_s",),
     "mixed": ("produce_mb_s",),
-    "share-of-bare": ("mb_s", "bare_mb_s"),
+    "share-of-bare": ("bare_mb_s",),
 }
 """Figures with a row of their own below the case's first one."""
 KAFKA_COUNTERPART = {"getmany_mb_s": "mb_s"}
@@ -28,6 +28,7 @@ GOAL_HEADER = ("goal", "wanted", "ratio or figure", "judged", "")
 COST_HEADER = ("case", "minibroker: cluster", "client", "broker MB", "Kafka: cluster", "client", "broker MB")
 COSTS = ("cluster_cpu_s_per_gb", "client_cpu_s_per_gb", "broker_peak_rss_mb")
 UNITS = {"mb_s": "MB/s", "ms": "ms", "records_s": "records/s", "s": "s", "mb": "MB"}
+"""By the end of a figure's name; longer ends first."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -50,9 +51,9 @@ class Row(msgspec.Struct, frozen=True):
     def cells(self) -> tuple[str, ...]:
         return (
             f"{self.title}, {self.unit}" if self.unit else self.title,
-            number(self.ours and self.ours.median),
+            median(self.ours),
             spread(self.ours),
-            number(self.theirs and self.theirs.median),
+            median(self.theirs),
             spread(self.theirs),
             "-" if self.ratio is None else f"{self.ratio.median:.2f} x",
             "-" if self.bound is None else f"{'>=' if self.higher_is_better else '<='} {self.bound:.2f}",
@@ -74,7 +75,7 @@ def _rows(case: CaseResult) -> list[Row]:
 def figure_words(figure: str) -> str:
     """`p50` of p50_ms, `getmany` of getmany_mb_s."""
     words = next((figure.removesuffix(f"_{unit}") for unit in UNITS if figure.endswith(f"_{unit}")), figure)
-    return words.replace("p999", "p99.9").replace("_", " ").replace("mb s", "")
+    return words.replace("p999", "p99.9").replace("_", " ")
 
 
 def _unit(figure: str) -> str:
@@ -136,6 +137,10 @@ def number(value: float | None) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def median(summary: Summary | None) -> str:
+    return "-" if summary is None else number(summary.median)
 
 
 def spread(summary: Summary | None) -> str:

@@ -94,7 +94,7 @@ class Runner:
     # --------------------------------------------------------------------------------------------------- clusters
     async def _start_shared(self, cases: Iterable[Case]) -> None:
         wanted = {peer for case in cases for peer in case.peers}
-        for name in self._plan.peers:
+        for name in tuple(self._plan.peers):
             if name in wanted:
                 self._tell(f"starting {name}")
                 peer = self._shared[name] = self._make_peer(name, self._plan.directory / name)
@@ -102,7 +102,7 @@ class Runner:
                 await peer.start()
                 self._configuration[name] = {"version": peer.version} | peer.configuration()
         if self._plan.warm:
-            for name, peer in self._shared.items():
+            for name, peer in tuple(self._shared.items()):
                 await self._warm(name, peer)
 
     async def _warm(self, name: str, peer: Peer) -> None:

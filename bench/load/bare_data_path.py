@@ -1,8 +1,8 @@
 """How fast a replicated log can be in Python on this machine, without being a broker.
 
 A leader and two followers as processes, pull replication, acks=all, a CRC-32C and one write to the page cache a
-replica: what every such log has to do. There are no records, elections, recovery, settings or errors; what a broker does
-beyond this is its own cost.
+replica: what every such log has to do. There are no records, elections, recovery, settings or errors; what a broker
+does beyond this is its own cost.
 
     python -m minibroker.bench.load.bare_data_path FOLDER FRAME_BYTES TOTAL_BYTES
 """

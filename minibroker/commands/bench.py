@@ -64,7 +64,8 @@ def bench(
 ) -> int:
     """Measure a cluster on this machine, alone or beside a real Kafka.
 
-    Starts clusters of three brokers on free ports, plays each case several times on each of them in turn, and stops them.
+    Starts clusters of three brokers on free ports, plays each case several times on each of them in turn, and stops
+    them.
     """
     if context.invoked_subcommand is not None:
         return EXIT_FINE
