@@ -128,7 +128,8 @@ def merge(documents: Sequence[Document]) -> Document:
 
 
 def _joined(before: CaseResult, after: CaseResult) -> CaseResult:
-    first = max((each.number for each in (*before.rounds, *before.failures)), default=-1) + 1
+    played = [each.number for each in before.rounds] + [each.number for each in before.failures]
+    first = max(played, default=-1) + 1
     rounds = [msgspec.structs.replace(each, number=each.number + first) for each in after.rounds]
     failures = [FailedRound(each.peer, each.number + first, each.reason) for each in after.failures]
     return msgspec.structs.replace(after, rounds=[*before.rounds, *rounds], failures=[*before.failures, *failures])

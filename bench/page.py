@@ -33,7 +33,8 @@ def tables(document: Document) -> str:
     machine = document.machine
     parts = [
         f"\nMeasured {document.started[:10]} at commit `{document.commit}` on {machine.processor},"
-        f" {machine.cores} cores, {machine.memory_gb:g} GB, {machine.file_system}, Linux {machine.kernel}, Python {machine.python}.\n",
+        f" {machine.cores} cores, {machine.memory_gb:g} GB, {machine.file_system}, Linux {machine.kernel},"
+        f" Python {machine.python}.\n",
         _table(HEADER, [row.cells() for row in rows_of(document)]),
         "Goals: a ratio is judged by its 95 % bound.\n",
         _table(GOAL_HEADER, goal_rows(document)),
