@@ -6,8 +6,6 @@ Owns: which checks a partition goes through and what they add up to. Both engine
 from array import array
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from minibroker.audit.acked_file import AckedChunk
 from minibroker.audit.acknowledged import AckedResult, acked_twice, check_acked, sorted_acked
 from minibroker.audit.comparison import Comparison, Content, compare, content_of
@@ -181,11 +179,3 @@ def _summary(replica: Replica) -> ReplicaSummary:
         bytes=sum(segment.size for segment in replica.segments),
         cleanly_stopped=replica.facts.cleanly_stopped,
     )
-
-
-def encode_result(result: PartitionResult) -> bytes:
-    return msgspec.msgpack.encode(result)
-
-
-def decode_result(content: bytes) -> PartitionResult:
-    return msgspec.msgpack.decode(content, type=PartitionResult)

@@ -1,5 +1,6 @@
 """The audit in this process: no Spark, no JVM, same findings. Partition by partition, so memory stays small."""
 
+import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
@@ -10,26 +11,38 @@ from minibroker.audit.judge import judge_partition
 from minibroker.audit.planning import plan_ranges
 from minibroker.audit.replica import Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import scan_range
+from minibroker.audit.timings import Stopwatch
 from minibroker.protocol.ids import TopicPartition
 
 WHOLE_FILE_BYTES = 1 << 62
 
 
 def judge_locally(
-    inventory: Inventory, acked: str | None, *, with_values: bool, progress: Callable[[str], None] = lambda _: None
+    inventory: Inventory,
+    acked: str | None,
+    *,
+    with_values: bool,
+    progress: Callable[[str], None] = lambda _: None,
+    stopwatch: Stopwatch | None = None,
 ) -> list[PartitionResult]:
     """Results in order of topic and partition."""
+    stopwatch = stopwatch or Stopwatch()
+    began = time.monotonic()
     by_partition: dict[TopicPartition, list[AckedChunk]] = {}
     for task in plan_acked(acked) if acked is not None else ():
         for chunk in read_acked(task):
             by_partition.setdefault(TopicPartition(chunk.topic, chunk.partition), []).append(chunk)
+    stopwatch.add(scan=time.monotonic() - began)
     facts = dict(_by_partition(inventory))
     results = []
     for partition in sorted({*facts, *by_partition}):
         progress(f"judging {partition}")
+        began = time.monotonic()
         replicas = [_read_replica(each, with_values) for each in facts.get(partition, [])]
+        read = time.monotonic()
         state = inventory.states.get(str(partition))
         results.append(judge_partition(partition, replicas, by_partition.pop(partition, ()), state))
+        stopwatch.add(scan=read - began, judge=time.monotonic() - read)
     return results
 
 

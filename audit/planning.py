@@ -1,5 +1,7 @@
-"""Cutting segments into ranges and ranges into portions of work. Reads at most an index and one batch a cut."""
+"""Cutting segments into ranges, ranges into portions of work, and partitions into shares for the judges. Reads at most
+an index and one batch a cut."""
 
+import heapq
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
@@ -7,12 +9,16 @@ from itertools import pairwise
 from minibroker.audit.replica import ReplicaFacts, segment_file
 from minibroker.audit.segment_reader import RangeTask, open_window
 from minibroker.protocol.checkpoints import INDEX_SUFFIX, CorruptCheckpoint, decode_index
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch
 
 RANGE_BYTES_MAX = 64 * 1024 * 1024
 RANGE_BYTES_MIN = 4 * 1024 * 1024
 PORTIONS = 16
 """Enough to keep a few cores busy until the end, few enough that starting them costs nothing."""
+SHARE_BYTES = 4 * 1024 * 1024 * 1024
+"""Log bytes that one task judges, if there are several partitions: it holds the columns of all of them at once (40
+bytes a batch; with batches of 1 KB that is 160 MB)."""
 
 
 def range_bytes_for(total_bytes: int) -> int:
@@ -77,3 +83,20 @@ def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeT
         filled[-1].append(task)
         room -= size
     return filled
+
+
+def judge_shares(replicas: Iterable[ReplicaFacts], cores: int) -> dict[TopicPartition, int]:
+    """Which judge each partition goes to, numbered from 0: one a core, or as many as keep each below SHARE_BYTES."""
+    sizes: dict[TopicPartition, int] = {}
+    for facts in replicas:
+        partition = TopicPartition(facts.topic, facts.partition)
+        sizes[partition] = sizes.get(partition, 0) + sum(size for _, size in facts.segments)
+    count = min(len(sizes), max(cores, -(-sum(sizes.values()) // SHARE_BYTES)))
+    loads = [(0, share) for share in range(count)]
+    shares = {}
+    for partition in sorted(sizes, key=lambda partition: (-sizes[partition], partition)):
+        load, share = loads[0]
+        # An empty partition counts, too: a thousand of them are work for every judge.
+        heapq.heapreplace(loads, (load + sizes[partition] + 1, share))
+        shares[partition] = share
+    return shares

@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from minibroker.audit.findings import CHECKS, Finding, Kind, PartitionResult, Severity, Verdict, sort_key
+from minibroker.audit.timings import Timings
 
 CONSISTENT_EXIT, FINDINGS_EXIT = 0, 10
 SAMPLE_MAX = 20
@@ -69,6 +70,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     summary: str
     statistics: Statistics
+    timings: Timings
     results: tuple[CheckResult, ...]
     partitions: tuple[PartitionResult, ...]
     findings: tuple[Finding, ...]
@@ -82,7 +84,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_report(
-    results: Iterable[PartitionResult], directory_findings: Iterable[Finding], brokers: int, seconds: float, meta: Meta
+    results: Iterable[PartitionResult],
+    directory_findings: Iterable[Finding],
+    brokers: int,
+    seconds: float,
+    timings: Timings,
+    meta: Meta,
 ) -> AuditReport:
     """Add up the partitions' results and what was found in no partition."""
     partitions = tuple(results)
@@ -95,6 +102,7 @@ def make_report(
         outcome=outcome,
         summary=_summary(outcome, partitions, statistics, findings),
         statistics=statistics,
+        timings=timings,
         results=tuple(_check(check, kinds, findings) for check, kinds in CHECKS.items()),
         partitions=partitions,
         findings=findings,

@@ -18,6 +18,7 @@ from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, h
 from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import judge_locally
 from minibroker.audit.report import AuditReport, Meta, make_report, write_report
+from minibroker.audit.timings import Stopwatch
 
 SPARK, LOCAL = "spark", "local"
 ENGINES = (SPARK, LOCAL)
@@ -50,9 +51,11 @@ def run_audit(
         raise AuditError("no directory was given: name a cluster's data directory or brokers' log directories")
     started, clock = datetime.now(UTC), time.monotonic()
     progress("looking for replicas")
+    stopwatch = Stopwatch()
     inventory = discover(given)
+    stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
-    with _engine(engine, acked, records or acked is not None, master, progress) as judge:
+    with _engine(engine, acked, records or acked is not None, master, progress, stopwatch) as judge:
         results = judge(inventory)
         for _ in range(LOOKS_MAX - 1):
             fresh = _changed_suspects(results, inventory, given)
@@ -69,7 +72,9 @@ def run_audit(
         versions=_versions(engine),
     )
     brokers = len({log.broker for log in inventory.log_directories})
-    report = make_report(results, _directory_findings(inventory), brokers, time.monotonic() - clock, meta)
+    report = make_report(
+        results, _directory_findings(inventory), brokers, time.monotonic() - clock, stopwatch.timings(), meta
+    )
     if output is not None:
         try:
             for sentence in write_report(report, output, html_page):
@@ -81,19 +86,33 @@ def run_audit(
 
 @contextmanager
 def _engine(
-    engine: str, acked: str | None, with_values: bool, master: str | None, progress: Callable[[str], None]
+    engine: str,
+    acked: str | None,
+    with_values: bool,
+    master: str | None,
+    progress: Callable[[str], None],
+    stopwatch: Stopwatch,
 ) -> Iterator[Judge]:
     if engine == LOCAL:
-        yield lambda inventory: judge_locally(inventory, acked, with_values=with_values, progress=progress)
+        yield lambda inventory: judge_locally(
+            inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
+        )
         return
     # Lazily: the local engine needs neither Spark nor pyarrow.
-    from minibroker.audit.spark_session import spark_session
+    from minibroker.audit.spark_context import spark_context, warm_up
 
     progress("starting Spark")
-    with spark_session(master) as session:
+    began = time.monotonic()
+    with spark_context(master) as context:
         from minibroker.audit.spark_job import judge_on_spark
 
-        yield lambda inventory: judge_on_spark(session, inventory, acked, with_values=with_values, progress=progress)
+        warm_up(context)
+        stopwatch.add(start=time.monotonic() - began)
+        yield lambda inventory: judge_on_spark(
+            context, inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
+        )
+        began = time.monotonic()
+    stopwatch.add(stop=time.monotonic() - began)
 
 
 def _changed_suspects(results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...]) -> Inventory:

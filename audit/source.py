@@ -5,8 +5,8 @@
     spark.read.format("minibroker").option("level", "record").load("minibroker-data")  # a row per record
     ...option("topics", '["lines"]').option("brokers", "[1, 2]")                      # other files are not opened
 
-Owns: options, schemas, the split into tasks, and rows as Arrow batches. The third level, `scan`, is the audit's own: a
-row per range of a file, its batches packed, beside rows of the list of acknowledged records.
+Owns: options, schemas, the split into tasks, and rows as Arrow batches. For whoever has questions of their own: the
+audit itself reads the files without it (spark_job.py).
 
 Filters are not pushed down, on purpose: Spark 4.3 keeps one reader for every query made from one load(), so the filter
 of one would silently narrow the next (f.where("partition = 0").count(), then f.count() counts partition 0 only).
@@ -21,12 +21,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from minibroker.audit.acked_file import AckedTask, read_acked
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.planning import plan_exact_ranges, portions, range_bytes_for
 from minibroker.audit.replica import Gap, ReplicaFacts
-from minibroker.audit.segment_reader import RangeTask, SegmentWindow, open_window, scan_range, walk
+from minibroker.audit.segment_reader import RangeTask, SegmentWindow, open_window, walk
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, Record, decode_records
 
 BATCH_SCHEMA = (
@@ -38,22 +37,10 @@ RECORD_SCHEMA = (
     "broker int, topic string, partition int, offset bigint, leader_epoch int, timestamp_ms bigint, key binary,"
     " value binary, headers array<struct<name: string, value: binary>>, file string, position bigint"
 )
-SCAN_SCHEMA = "topic string, partition int, kind string, payload binary"
-SCHEMAS = {"batch": BATCH_SCHEMA, "record": RECORD_SCHEMA, "scan": SCAN_SCHEMA}
+SCHEMAS = {"batch": BATCH_SCHEMA, "record": RECORD_SCHEMA}
 ROWS_PER_ARROW_BATCH = 10_000
-SCAN, ACKED, FAILED = "scan", "acked", "failed"
-"""Kinds of rows at level `scan`."""
-
 
 T = TypeVar("T")
-
-
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit asks for at level `scan`: ranges with the names of their replica, and ranges of the list."""
-
-    portions: tuple[tuple[tuple[str, int, RangeTask], ...], ...]
-    acked: tuple[AckedTask, ...]
-    with_values: bool
 
 
 class MinibrokerDataSource(DataSource):
@@ -70,60 +57,7 @@ class MinibrokerDataSource(DataSource):
         return SCHEMAS[level]
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self.options.get("level") == "scan":
-            return ScanReader(schema, msgspec.json.decode(self.options["work"], type=Work))
         return RowReader(schema, dict(self.options))
-
-
-# level scan
-
-
-class _Portion(InputPartition):
-    def __init__(
-        self, ranges: Sequence[tuple[str, int, RangeTask]], acked: AckedTask | None, with_values: bool
-    ) -> None:
-        super().__init__(None)
-        # Plain tuples: a partition travels through pickle, msgspec structs as bytes.
-        self.content = msgspec.msgpack.encode((ranges, acked, with_values))
-
-
-class ScanReader(DataSourceReader):
-    """Reads what the audit planned, no more and no less."""
-
-    def __init__(self, schema: StructType, work: Work) -> None:
-        self._schema = schema
-        self._work = work
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with_values = self._work.with_values
-        found: list[InputPartition] = [_Portion(ranges, None, with_values) for ranges in self._work.portions]
-        found += [_Portion((), task, with_values) for task in self._work.acked]
-        return found or [_Portion((), None, with_values)]  # of no partitions Spark makes one, and it is None
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Portion)
-        kind = tuple[tuple[tuple[str, int, RangeTask], ...], AckedTask | None, bool]
-        ranges, acked, with_values = msgspec.msgpack.decode(partition.content, type=kind)
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        for topic, number, task in ranges:
-            scan = scan_range(task, with_values=with_values)
-            yield _one_row(schema, topic, number, SCAN, msgspec.msgpack.encode(scan))
-        if acked is not None:
-            try:
-                for chunk in read_acked(acked):
-                    yield _one_row(schema, chunk.topic, chunk.partition, ACKED, msgspec.msgpack.encode(chunk))
-            except AuditError as error:
-                yield _one_row(schema, "", -1, FAILED, str(error).encode())
-
-
-def _one_row(schema: pa.Schema, topic: str, partition: int, kind: str, payload: bytes) -> pa.RecordBatch:
-    columns = [[topic], [partition], [kind], [payload]]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
-
-
-# levels batch and record
 
 
 class _Ranges(InputPartition):

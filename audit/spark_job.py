@@ -2,101 +2,172 @@
 
 Owns: the plan of the job. Scanning (CRC of every batch; of every value where a list of acknowledged records is given)
 is spread over ranges of files. What comes out is one small row per range, its batches packed in columns, and one per
-stretch of the list; grouping by topic and partition is the join of replicas with each other and with the list. The
-judgement is judge.py's, the same function that the local engine calls.
+stretch of the list; bringing the rows of a topic's partition together is the join of replicas with each other and with
+the list. The judgement is judge.py's, the same function that the local engine calls.
+
+The rows are packed bytes in plain RDDs, not in a DataFrame: nothing here is SQL, and its planner, its Arrow streams
+and the pandas that its workers import cost more than reading gigabytes (docs/decisions/0014).
 """
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from minibroker.audit.acked_file import AckedChunk, plan_acked
+from minibroker.audit.acked_file import AckedChunk, AckedTask, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory, LastKnownState
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.judge import decode_result, encode_result, judge_partition
-from minibroker.audit.planning import plan_ranges, portions, range_bytes_for
+from minibroker.audit.judge import judge_partition
+from minibroker.audit.planning import judge_shares, plan_ranges, portions, range_bytes_for
 from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
-from minibroker.audit.segment_reader import scan_range, stitch
+from minibroker.audit.segment_reader import RangeTask, scan_range, stitch
+from minibroker.audit.timings import Stopwatch
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-RESULT_SCHEMA = "failure string, result binary"
 PROGRESS_SECONDS = 0.5
+
+Name: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+class _Portion(msgspec.Struct, frozen=True):
+    """What one task reads: ranges of segments with the names of their partition, or one range of the list."""
+
+    ranges: tuple[tuple[str, int, RangeTask], ...]
+    acked: AckedTask | None
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """What was read, for the judge of its partition."""
+
+    scan: RangeScan | None = None
+    acked: AckedChunk | None = None
+
+
+class _Judged(msgspec.Struct, frozen=True):
+    """What one task judged."""
+
+    began: float
+    """Seconds since the epoch: no judge begins before the last range is read."""
+    results: tuple[PartitionResult, ...]
+    failure: str | None = None
 
 
 def judge_on_spark(
-    session: "SparkSession",
+    context: "SparkContext",
     inventory: Inventory,
     acked: str | None,
     *,
     with_values: bool,
     range_bytes: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    stopwatch: Stopwatch | None = None,
 ) -> list[PartitionResult]:
     """Results in order of topic and partition."""
-    from minibroker.audit.source import SCAN_SCHEMA, MinibrokerDataSource, Work
-
-    size = range_bytes or range_bytes_for(inventory.total_bytes)
-    names = {facts.directory: (facts.topic, facts.partition) for facts in inventory.replicas}
-    tasks = [task for facts in inventory.replicas for task in plan_ranges(facts.directory, facts.segments, size)]
-    work = Work(
-        portions=tuple(
-            tuple((*names[task.directory], task) for task in portion)
-            for portion in portions(tasks, range_bytes_for(inventory.total_bytes))
-        ),
-        acked=tuple(plan_acked(acked)) if acked is not None else (),
-        with_values=with_values,
-    )
-    session.dataSource.register(MinibrokerDataSource)
-    reader = session.read.format(MinibrokerDataSource.name()).option("level", "scan")
-    rows = reader.option("work", msgspec.json.encode(work).decode()).schema(SCAN_SCHEMA).load()
-    judged = rows.groupBy("topic", "partition").applyInArrow(_judge(inventory, with_values), RESULT_SCHEMA)
-    with _shown(session, len(work.portions) + len(work.acked), progress):
-        collected = judged.collect()
-    failures = sorted(row.failure for row in collected if row.failure is not None)
+    work = _portions(inventory, acked, range_bytes)
+    shares = judge_shares(inventory.replicas, context.defaultParallelism)
+    count = max(shares.values(), default=0) + 1
+    began = time.time()
+    rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values))
+    judged = rows.partitionBy(count, _placing(shares, count)).mapPartitions(_judge(inventory, with_values))
+    with _shown(context, len(work), progress):
+        parts = [msgspec.msgpack.decode(content, type=_Judged) for content in judged.collect()]
+    if stopwatch is not None:
+        read = min((part.began for part in parts), default=began)
+        stopwatch.add(scan=read - began, judge=time.time() - read)
+    failures = sorted(part.failure for part in parts if part.failure is not None)
     if failures:
         raise AuditError(failures[0])
-    results = [decode_result(bytes(row.result)) for row in collected]
+    results = [result for part in parts for result in part.results]
     results += _without_segments(inventory, results)
     return sorted(results, key=lambda result: (result.topic, result.partition))
 
 
-def _judge(inventory: Inventory, with_values: bool) -> Callable[["pa.Table"], "pa.Table"]:
-    """The function that judges one group; what it needs travels packed."""
+def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None) -> list[bytes]:
+    portion_bytes = range_bytes_for(inventory.total_bytes)
+    names = {facts.directory: (facts.topic, facts.partition) for facts in inventory.replicas}
+    tasks = [
+        task
+        for facts in inventory.replicas
+        for task in plan_ranges(facts.directory, facts.segments, range_bytes or portion_bytes)
+    ]
+    work = [
+        _Portion(tuple((*names[task.directory], task) for task in portion), None)
+        for portion in portions(tasks, portion_bytes)
+    ]
+    work += [_Portion((), task) for task in (plan_acked(acked) if acked is not None else ())]
+    return [msgspec.msgpack.encode(portion) for portion in work]
+
+
+def _reader(with_values: bool) -> Callable[[bytes], Iterator[tuple[Name | None, bytes]]]:
+    """The function that reads one portion and yields rows under the name of their partition; under None a failure."""
+
+    def read(content: bytes) -> Iterator[tuple[Name | None, bytes]]:
+        portion = msgspec.msgpack.decode(content, type=_Portion)
+        for topic, number, task in portion.ranges:
+            yield (topic, number), msgspec.msgpack.encode(_Row(scan=scan_range(task, with_values=with_values)))
+        if portion.acked is None:
+            return
+        try:
+            for chunk in read_acked(portion.acked):
+                yield (chunk.topic, chunk.partition), msgspec.msgpack.encode(_Row(acked=chunk))
+        except AuditError as error:
+            yield None, str(error).encode()
+
+    return read
+
+
+def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | None], int]:
+    """Which judge a row goes to. Partitions that only the list names are spread by a checksum of their name."""
+
+    def place(name: Name | None) -> int:
+        share = shares.get(TopicPartition(*name)) if name is not None else 0
+        return crc32c(repr(name).encode()) % count if share is None else share
+
+    return place
+
+
+def _judge(inventory: Inventory, with_values: bool) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
+    """The function that judges one share; what it needs travels packed."""
     packed = msgspec.msgpack.encode((inventory.replicas, inventory.states))
 
-    def judge(table: "pa.Table") -> "pa.Table":
-        import pyarrow as pa
-
-        kinds, payloads = table.column("kind").to_pylist(), table.column("payload").to_pylist()
-        by_kind: dict[str, list[bytes]] = {"scan": [], "acked": [], "failed": []}
-        for kind, payload in zip(kinds, payloads, strict=True):
-            by_kind[kind].append(payload)
-        schema = pa.schema([("failure", pa.string()), ("result", pa.binary())])
-        if by_kind["failed"]:
-            return pa.table([[min(by_kind["failed"]).decode()], [None]], schema=schema)
-        partition = TopicPartition(table.column("topic")[0].as_py(), table.column("partition")[0].as_py())
-        replicas, states = _facts_of(packed, partition)
-        scans = [msgspec.msgpack.decode(payload, type=RangeScan) for payload in by_kind["scan"]]
-        acked = [msgspec.msgpack.decode(payload, type=AckedChunk) for payload in by_kind["acked"]]
-        result = judge_partition(
-            partition, [_replica(facts, scans, with_values) for facts in replicas], acked, states.get(str(partition))
-        )
-        return pa.table([[None], [encode_result(result)]], schema=schema)
+    def judge(rows: Iterable[tuple[Name | None, bytes]]) -> Iterator[bytes]:
+        began = time.time()
+        by_name: dict[Name | None, list[bytes]] = {}
+        for name, content in rows:
+            by_name.setdefault(name, []).append(content)
+        failures = by_name.pop(None, None)
+        if failures:
+            yield msgspec.msgpack.encode(_Judged(began, (), min(failures).decode()))
+            return
+        replicas, states = _facts_by_name(packed)
+        results = []
+        for name in sorted(name for name in by_name if name is not None):
+            partition = TopicPartition(*name)
+            read = [msgspec.msgpack.decode(content, type=_Row) for content in by_name.pop(name)]
+            scans = [row.scan for row in read if row.scan is not None]
+            acked = [row.acked for row in read if row.acked is not None]
+            held = [_replica(facts, scans, with_values) for facts in replicas.get(partition, ())]
+            results.append(judge_partition(partition, held, acked, states.get(str(partition))))
+        yield msgspec.msgpack.encode(_Judged(began, tuple(results)))
 
     return judge
 
 
-def _facts_of(packed: bytes, partition: TopicPartition) -> tuple[list[ReplicaFacts], dict[str, LastKnownState]]:
+def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFacts]], dict[str, LastKnownState]]:
     replicas, states = msgspec.msgpack.decode(packed, type=tuple[list[ReplicaFacts], dict[str, LastKnownState]])
-    return [facts for facts in replicas if (facts.topic, facts.partition) == partition], states
+    by_name: dict[TopicPartition, list[ReplicaFacts]] = {}
+    for facts in replicas:
+        by_name.setdefault(TopicPartition(facts.topic, facts.partition), []).append(facts)
+    return by_name, states
 
 
 def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool) -> Replica:
@@ -118,10 +189,10 @@ def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> l
 
 
 @contextmanager
-def _shown(session: "SparkSession", tasks: int, progress: Callable[[str], None]) -> Iterator[None]:
+def _shown(context: "SparkContext", tasks: int, progress: Callable[[str], None]) -> Iterator[None]:
     """Tell how many ranges are read while the job runs."""
     done = threading.Event()
-    tracker = session.sparkContext.statusTracker()
+    tracker = context.statusTracker()
 
     def watch() -> None:
         while not done.wait(PROGRESS_SECONDS):

@@ -22,8 +22,9 @@ from tests.audit.planted_cluster import PlantedCluster, encode, some_batches
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
+from minibroker.audit.source import MinibrokerDataSource  # noqa: E402
+from minibroker.audit.spark_context import spark_context  # noqa: E402
 from minibroker.audit.spark_job import judge_on_spark  # noqa: E402
-from minibroker.audit.spark_session import spark_session  # noqa: E402
 
 SEED = 3
 RANDOM_CASES = 60
@@ -32,8 +33,10 @@ LINES = TopicPartition("lines", 0)
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    with spark_session("local[2]") as session:
-        yield session
+    from pyspark.sql import SparkSession
+
+    with spark_context("local[2]") as context:
+        yield SparkSession(context)
 
 
 def both_engines(
@@ -42,7 +45,7 @@ def both_engines(
     inventory = discover([str(cluster.root)])
     name, with_values = None if acked is None else str(acked), acked is not None
     locally = judge_locally(inventory, name, with_values=with_values)
-    on_spark = judge_on_spark(session, inventory, name, with_values=with_values, range_bytes=range_bytes)
+    on_spark = judge_on_spark(session.sparkContext, inventory, name, with_values=with_values, range_bytes=range_bytes)
     return locally, on_spark
 
 
@@ -116,6 +119,7 @@ def test_a_whole_audit_on_the_running_session_leaves_it_running(tmp_path: Path, 
         [str(cluster.root)], acked=str(cluster.write_acked(LINES, BATCHES)), output=str(tmp_path / "out")
     )
     assert (report.exit_code, report.meta.engine) == (0, "spark")
+    assert report.timings.start_ms > 0
     assert [(result.topic, result.verdict) for result in report.partitions] == [
         ("empty", Verdict.EMPTY),
         ("lines", Verdict.IDENTICAL),
@@ -132,6 +136,7 @@ def test_a_cluster_without_topics_is_consistent_and_has_no_rows(tmp_path: Path, 
     cluster = PlantedCluster(tmp_path)
     report = run_audit([str(cluster.root)])
     assert (report.exit_code, len(report.partitions)) == (0, 0)
+    session.dataSource.register(MinibrokerDataSource)
     assert session.read.format("minibroker").load(str(cluster.root)).count() == 0
 
 
@@ -150,8 +155,6 @@ def test_a_malformed_list_is_one_sentence_not_a_stack_trace(tmp_path: Path, sess
 
 @pytest.fixture
 def planted(tmp_path: Path, session: Any) -> PlantedCluster:
-    from minibroker.audit.source import MinibrokerDataSource
-
     session.dataSource.register(MinibrokerDataSource)
     cluster = PlantedCluster(tmp_path)
     for number in (0, 1):

@@ -1,13 +1,14 @@
-"""One quiet SparkSession for the audit, or the one that is already there.
+"""One quiet SparkContext for the audit, or the one that is already there.
 
-Owns: Spark's settings, its JVM's standard error (a file, shown only when something fails), and stopping what it began.
-A master given by spark-submit, a notebook or SPARK_MASTER is left alone; without one it is local[*].
+Owns: Spark's settings, its JVM's standard error (a file, shown only when something fails), the first Python workers,
+and stopping what it began. A master given by spark-submit, a notebook or SPARK_MASTER is left alone; without one it is
+local[*]. No SparkSession: the audit needs no SQL, and its classes take longer to load than a small log to read.
 """
 
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from minibroker.audit.errors import AuditError
 from minibroker.audit.prerequisites import check_spark, package_root
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 DEFAULT_MASTER = "local[*]"
 ERROR_LINES_SHOWN = 15
@@ -23,8 +24,6 @@ SETTINGS = {
     "spark.app.name": "minibroker audit",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.catalogImplementation": "in-memory",
     "spark.log.level": "ERROR",
 }
 LOCAL_SETTINGS = {
@@ -37,34 +36,47 @@ LOCAL_SETTINGS = {
 
 
 @contextmanager
-def spark_session(master: str | None = None) -> Iterator["SparkSession"]:
-    """A session for one audit. A session that is already active is used and left running."""
+def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
+    """A context for one audit. A context that is already active (a notebook's session has one) is used and left
+    running."""
     check_spark()
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-    active = SparkSession.getActiveSession()
+    active = SparkContext._active_spark_context
     if active is not None:
         yield active
         return
     with tempfile.TemporaryFile("w+b") as standard_error:
         try:
-            session = _start(master, standard_error)
+            context = _start(master, standard_error)
         except Exception as error:
             raise AuditError(f"Spark did not start: {error}{_last_lines(standard_error)}") from error
         try:
-            yield session
+            yield context
         except AuditError:
             raise
         except Exception as error:
             raise AuditError(f"Spark's job failed: {_first_line(error)}{_last_lines(standard_error)}") from error
         finally:
-            _stop(session)
+            _stop(context)
 
 
-def _start(master: str | None, standard_error: Any) -> "SparkSession":
+def warm_up(context: "SparkContext") -> None:
+    """Start a Python worker on every core and let it import the audit: a part of Spark's start."""
+    cores = context.defaultParallelism
+    context.parallelize(range(cores), cores).mapPartitions(_import_audit).collect()
+
+
+def _import_audit(numbers: Iterable[int]) -> Iterable[int]:
+    import minibroker.audit.judge
+    import minibroker.audit.segment_reader  # noqa: F401
+
+    return numbers
+
+
+def _start(master: str | None, standard_error: Any) -> "SparkContext":
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -73,44 +85,28 @@ def _start(master: str | None, standard_error: Any) -> "SparkSession":
     if not submitted:
         settings["spark.master"] = wanted
         if wanted.startswith("local"):
-            settings |= LOCAL_SETTINGS | {"spark.sql.shuffle.partitions": str(local_cores(wanted))}
+            settings |= LOCAL_SETTINGS
     settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(
         path for path in (package_root(), os.environ.get("PYTHONPATH")) if path
     )
-    if submitted:
-        builder = SparkSession.builder
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        if not SparkConf().contains("spark.master"):
-            builder = builder.master(wanted)
-        return _quiet(builder.getOrCreate())
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings.items():
-        conf.set(key, value)
-    launch: Any = launch_gateway
-    gateway = launch(conf, popen_kwargs={"stderr": standard_error, "stdout": standard_error})
-    SparkContext._ensure_initialized(gateway=gateway)
-    return _quiet(SparkSession.builder.config(conf=conf).getOrCreate())
+    if not submitted:
+        launched = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        launch: Any = launch_gateway
+        gateway = launch(launched, popen_kwargs={"stderr": standard_error, "stdout": standard_error})
+        SparkContext._ensure_initialized(gateway=gateway)
+    conf = SparkConf().setAll(list(settings.items()))
+    if not conf.contains("spark.master"):
+        conf.setMaster(wanted)
+    context = SparkContext(conf=conf)
+    context.setLogLevel("OFF")
+    return context
 
 
-def _quiet(session: "SparkSession") -> "SparkSession":
-    session.sparkContext.setLogLevel("OFF")
-    return session
-
-
-def local_cores(master: str) -> int:
-    """How many threads a local master has."""
-    inner = master.partition("[")[2].rstrip("]").split(",")[0]
-    if inner == "*":
-        return os.cpu_count() or 1
-    return int(inner) if inner.isdigit() else 1
-
-
-def _stop(session: "SparkSession") -> None:
+def _stop(context: "SparkContext") -> None:
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    session.stop()
+    context.stop()
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
         return
