@@ -424,11 +424,11 @@ class ReplicaFetcher:
         )
 
     @staticmethod
-    def _split(records: bytes, headers: list[BatchHeader], buffers: list[memoryview]) -> None:
+    def _split(records: memoryview, headers: list[BatchHeader], buffers: list[memoryview]) -> None:
         """Whole batches, each with its CRC checked: damage never enters a second log."""
-        view, position = memoryview(records), 0
-        while position < len(view):
-            header = check_batch(view, position)
+        position = 0
+        while position < len(records):
+            header = check_batch(records, position)
             headers.append(header)
-            buffers.append(view[position : position + header.size_bytes])
+            buffers.append(records[position : position + header.size_bytes])
             position += header.size_bytes

@@ -48,7 +48,7 @@ class OffsetReset(Enum):
 class Chunk(msgspec.Struct, gc=False):
     """Whole batches that were fetched together, and how far they have been read."""
 
-    records: bytes
+    records: memoryview
     position: int
     end: int
 

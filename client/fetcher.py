@@ -292,7 +292,7 @@ class Fetcher:
         elif answer.records:
             self._on_records(leader, cursor, answer.records)
 
-    def _on_records(self, leader: BrokerId, cursor: Cursor, records: bytes) -> None:
+    def _on_records(self, leader: BrokerId, cursor: Cursor, records: memoryview) -> None:
         first: int | None = None
         header = None
         end = 0

@@ -53,10 +53,10 @@ class RecordBatch(msgspec.Struct, frozen=True):
         return len(self.values)
 
 
-def read_batch(buffer: bytes, position: int, check_crcs: bool) -> tuple[BatchHeader, list[RecordTuple]]:
+def read_batch(buffer: memoryview, position: int, check_crcs: bool) -> tuple[BatchHeader, list[RecordTuple]]:
     """Header and records of the batch at `position`, checked as far as wanted. Raises CorruptBatch."""
     header = check_batch(buffer, position) if check_crcs else read_header(buffer, position)
-    payload = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
+    payload = buffer[position + HEADER_BYTES : position + header.size_bytes]
     try:
         tuples = _DECODER.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -120,7 +120,7 @@ class FetchPartitionResponse(Message, frozen=True, kw_only=True):
     log_start_offset: I64 = -1
     diverging_epoch: EpochEndOffset | None = None
     current_leader: CurrentLeader | None = None
-    records: bytes = b""
+    records: memoryview = memoryview(b"")
 
 
 class FetchTopicResponse(Message, frozen=True, kw_only=True):

@@ -147,14 +147,15 @@ def _decode_produce(body: msgspec.Raw) -> ProduceRequest:
     )
 
 
-def decode_response_frame(frame: Buffer) -> tuple[int, msgspec.Raw]:
+def decode_response_frame(frame: Buffer) -> tuple[int, memoryview]:
     """(correlation id, undecoded body), the body a view into `frame`. Raises MalformedMessage."""
     raw = _guarded(_response_frames.decode, frame)
-    return raw.correlation_id, raw.body
+    view = memoryview(frame)
+    return raw.correlation_id, view[len(view) - len(memoryview(raw.body)) :]
 
 
-def decode_response_body(api_key: int, body: msgspec.Raw) -> Response:
-    """The typed response of an API. Raises MalformedMessage."""
+def decode_response_body(api_key: int, body: Buffer) -> Response:
+    """The typed response of an API; fetched records are views into `body`. Raises MalformedMessage."""
     return _guarded(_response_decoders[api_key].decode, body)
 
 

@@ -20,6 +20,11 @@ CONTROL_FRAME_MAX_BYTES = 1024 * 1024
 """Limit for requests that carry no records: decoded msgpack may grow seventy-fold."""
 READ_AHEAD_BYTES = 256 * 1024
 """A buffer that grows may hold so much beyond one frame: several requests then come with one read."""
+KEPT_BUFFERS = 3
+"""Buffers that large frames took along and that may be used again: one being read, one that waits, one to spare. New
+pages for every frame cost more than its copy."""
+KEPT_BUFFER_BYTES = 2 * 1024 * 1024
+"""Larger ones are rare, and not worth the memory."""
 API_KEY_PEEK_BYTES = 8
 """So many bytes of a frame tell its api key."""
 _LENGTH = struct.Struct(">I")
@@ -65,10 +70,19 @@ class FrameReceiver:
     """The receiving half of one connection.
 
     Use: `get_buffer` before a read, `received(n)` after it, `next_frame` until it gives None, then `make_room`. A frame
-    is a view into the buffer, valid until `make_room`; keep no reference to it.
+    is a view into the buffer, valid until `make_room`; keep no reference to it, unless it came from `take_frame`.
     """
 
-    __slots__ = ("_budget", "_buffer", "_end", "_frame_max_bytes", "_large_frame_allowed", "_start", "privileged")
+    __slots__ = (
+        "_budget",
+        "_buffer",
+        "_end",
+        "_frame_max_bytes",
+        "_given",
+        "_large_frame_allowed",
+        "_start",
+        "privileged",
+    )
 
     def __init__(
         self,
@@ -81,6 +95,8 @@ class FrameReceiver:
         self._budget = budget
         self._large_frame_allowed = large_frame_allowed
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
+        self._given: list[bytearray] = []
+        """Buffers that frames took along, the oldest first."""
         self._start = 0
         self._end = 0
         self.privileged = False
@@ -129,6 +145,32 @@ class FrameReceiver:
         begin = self._start + 4
         self._start = begin + length
         return memoryview(self._buffer)[begin : self._start]
+
+    def take_frame(self) -> memoryview | None:
+        """As `next_frame`, but the caller may keep the view: a frame that fills most of the buffer takes it along, and
+        another one takes the buffer's place; a smaller frame is copied. For receivers without a budget."""
+        frame = self.next_frame()
+        if frame is None:
+            return None
+        if 2 * len(frame) < len(self._buffer):
+            return memoryview(bytes(frame))
+        pending = self._end - self._start
+        given = self._buffer
+        self._buffer = self._used_again(len(given))
+        self._buffer[:pending] = memoryview(given)[self._start : self._end]
+        self._start, self._end = 0, pending
+        if len(given) <= KEPT_BUFFER_BYTES:
+            self._given.append(given)
+        return frame
+
+    def _used_again(self, size_bytes: int) -> bytearray:
+        """A buffer that was given away and that nobody views any more; else a new one."""
+        for index, buffer in enumerate(self._given):
+            if len(buffer) >= size_bytes and not _is_viewed(buffer):
+                return self._given.pop(index)
+        if len(self._given) >= KEPT_BUFFERS:
+            del self._given[0]
+        return bytearray(size_bytes)
 
     def put_back(self, frame: memoryview) -> None:
         """The frame that `next_frame` just gave must wait: the next call gives it again. Takes the view away."""
@@ -181,3 +223,13 @@ class FrameReceiver:
         self._buffer = grown
         self._start, self._end = 0, pending
         return True
+
+
+def _is_viewed(buffer: bytearray) -> bool:
+    """Whether a memoryview of it is alive: then it cannot change its size."""
+    try:
+        buffer.pop()
+    except BufferError:
+        return True
+    buffer.append(0)
+    return False

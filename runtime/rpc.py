@@ -154,7 +154,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._receiver.received(nbytes)
         try:
             while not self.closed:
-                frame = self._receiver.next_frame()
+                frame = self._receiver.take_frame()  # records stay views into it
                 if frame is None:
                     self._receiver.make_room()  # no budget here: this side asked for what comes
                     return

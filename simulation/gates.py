@@ -45,14 +45,14 @@ class Frame(msgspec.Struct, frozen=True):
     """None: a response to a request that passed before the first gate."""
     is_request: bool
     correlation_id: int
-    body: msgspec.Raw
+    body: memoryview
 
     def message(self) -> Request | Response:
         """The typed body. Raises ProtocolError for what is no valid message."""
         assert self.api is not None, "a response to a request that nobody saw"
         if not self.is_request:
             return decode_response_body(self.api, self.body)
-        return decode_request_body(IncomingFrame(self.api, 0, self.correlation_id, "", self.body))
+        return decode_request_body(IncomingFrame(self.api, 0, self.correlation_id, "", msgspec.Raw(self.body)))
 
     def __str__(self) -> str:
         name = "?" if self.api is None else self.api.name
@@ -208,7 +208,7 @@ class FrameCutter:
         if not end.is_client:
             request = decode_request_frame(data)
             api = ApiKey(request.api_key) if request.api_key in APIS else None
-            return Frame(end.peer.host, end.host, api, True, request.correlation_id, request.body)
+            return Frame(end.peer.host, end.host, api, True, request.correlation_id, memoryview(request.body))
         correlation_id, body = decode_response_frame(data)
         requests_of = end.peer.cutter
         api = None if requests_of is None else requests_of.asked(correlation_id)

@@ -18,6 +18,7 @@ from minibroker.broker.replication.producer_state import Duplicate, ProducerStat
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime import rpc
+from minibroker.runtime.ports import Buffer
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.trace import Trace
 
@@ -126,7 +127,7 @@ class Coverage(logging.Handler):
         level, propagates = logger.level, logger.propagate
         decode, check = rpc.decode_response_body, ProducerStates.check  # type: ignore[attr-defined]
 
-        def decoded(api_key: int, body: msgspec.Raw) -> Any:
+        def decoded(api_key: int, body: Buffer) -> Any:
             answer = decode(api_key, body)
             self._answered(answer)
             return answer

@@ -20,7 +20,7 @@ def test_a_consumer_reads_below_the_high_watermark_only() -> None:
         fetched = await asked.fetch()
         assert [r.value for r in decode_records(fetched.records)] == [b"a"]
         assert fetched.high_watermark == 1
-        assert (await asked.fetch(offset=1)).records == b""
+        assert not (await asked.fetch(offset=1)).records
 
     in_cluster(check)
 
@@ -43,7 +43,7 @@ def test_a_waiting_fetch_ends_at_its_deadline_with_nothing() -> None:
         begun = asyncio.get_running_loop().time()
         fetched = await asked.fetch(wait_ms=2_000)
         assert 2 <= asyncio.get_running_loop().time() - begun < 2.5
-        assert (fetched.error_code, fetched.records) == (0, b"")
+        assert (fetched.error_code, len(fetched.records)) == (0, 0)
 
     in_cluster(check)
 

@@ -362,7 +362,7 @@ class FakeBroker:
             high_watermark=partition.end_offset,
             last_stable_offset=partition.end_offset,
             log_start_offset=partition.start_offset,
-            records=b"".join(chosen),
+            records=memoryview(b"".join(chosen)),
         )
 
     def list_offsets(self, body: ListOffsetsRequest) -> Response:

@@ -162,7 +162,7 @@ def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> N
         answer = cluster.brokers[broker].fetch(request.body).responses[0].partitions[0]
         records = bytearray(answer.records)
         records[len(records) // 2] ^= 0x40
-        broken = FetchPartitionResponse(partition_index=0, high_watermark=30, records=bytes(records))
+        broken = FetchPartitionResponse(partition_index=0, high_watermark=30, records=memoryview(bytes(records)))
         return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[broken])])
 
     cluster.intercept = flip

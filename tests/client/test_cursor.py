@@ -8,6 +8,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
 
 PARTITION = TopicPartition("t", 0)
+NOTHING = memoryview(b"")
 WHERE = Where(topic_partition=PARTITION, broker_id=2, leader_epoch=4, isr=(2, 3))
 
 
@@ -22,7 +23,7 @@ def reader_at_10_of_epoch_3() -> Cursor:
     """Was handed everything below 10, and holds 10 to 14 ahead."""
     cursor = cursor_at(10, 3)
     cursor.read_since_move = True
-    cursor.fetched(Chunk(b"", 0, 0), 15, 3)
+    cursor.fetched(Chunk(NOTHING, 0, 0), 15, 3)
     return cursor
 
 
@@ -59,9 +60,9 @@ def test_an_answer_to_a_reset_is_dropped_after_a_seek() -> None:
 
 def test_prefetch_has_a_limit() -> None:
     cursor = cursor_at(0, 3)
-    cursor.fetched(Chunk(b"", 0, 0), 5, 3)
+    cursor.fetched(Chunk(NOTHING, 0, 0), 5, 3)
     assert cursor.has_room
-    cursor.fetched(Chunk(b"", 0, 0), 9, 3)
+    cursor.fetched(Chunk(NOTHING, 0, 0), 9, 3)
     assert not cursor.has_room
 
 

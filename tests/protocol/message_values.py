@@ -53,6 +53,7 @@ def _field(hint: Any) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
         bytes: st.binary(max_size=80),
         bytearray: st.binary(max_size=80).map(bytearray),
+        memoryview: st.binary(max_size=80).map(memoryview),
         types.NoneType: st.none(),
     }
     return plain[hint]

@@ -66,7 +66,7 @@ def packed(*fields: Any) -> bytes:
 
 def plain(message: Any) -> Any:
     """The message as the reference packer knows it: maps, lists, texts, numbers, bytes."""
-    return msgspec.to_builtins(message, builtin_types=(bytes, bytearray))
+    return msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview))
 
 
 def fetched(*parts: bytes, **fields: Any) -> FetchedRecords:

@@ -31,6 +31,7 @@ SHAPES = [value for module in MODULES for value in vars(module).values() if isin
 STRUCTS = sorted({s for s in SHAPES if issubclass(s, Message)}, key=lambda struct: struct.__name__)
 TEXT_LIMIT = 32_768
 LIST_LIMIT = 100_000
+BYTES = (bytes, bytearray, memoryview)
 
 
 def parts_of(hint: Any, meta: Any = None) -> Iterator[tuple[Any, Any]]:
@@ -74,13 +75,13 @@ def test_every_list_text_map_and_number_has_a_limit(struct: type[Message]) -> No
         elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             assert issubclass(kind, Message), where
         else:
-            known = (bool, bytes, bytearray, types.NoneType, typing.Union, types.UnionType)
+            known = (bool, *BYTES, types.NoneType, typing.Union, types.UnionType)
             assert origin in known, f"{where}: {kind} is not bounded by this test"
 
 
 def test_bytes_are_record_batches_and_nothing_else() -> None:
     """Only the frame bounds them: they may be as long as it is, and nothing is built from them."""
-    found = {where for struct in STRUCTS for where, kind, _ in fields_of(struct) if kind in (bytes, bytearray)}
+    found = {where for struct in STRUCTS for where, kind, _ in fields_of(struct) if kind in BYTES}
     assert found == {"ProducePartition.records", "FetchPartitionResponse.records"}
 
 

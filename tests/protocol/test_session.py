@@ -14,6 +14,8 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.session import (
     CONTROL_FRAME_MAX_BYTES,
     INITIAL_BUFFER_BYTES,
+    KEPT_BUFFER_BYTES,
+    KEPT_BUFFERS,
     READ_AHEAD_BYTES,
     FrameReceiver,
     FrameTooLarge,
@@ -246,6 +248,64 @@ def test_a_frame_handed_out_outlives_the_buffer() -> None:
             seen.append(frame)
     receiver.close()
     assert seen[0] == b"y" * 5_000
+
+
+def take(receiver: FrameReceiver, content: bytes) -> memoryview:
+    """One frame, to be kept."""
+    rest = memoryview(framed(content))
+    while len(rest):
+        target = receiver.get_buffer()
+        count = min(len(target), len(rest))
+        target[:count] = rest[:count]
+        receiver.received(count)
+        rest = rest[count:]
+        target.release()
+    frame = receiver.take_frame()
+    assert frame is not None
+    assert receiver.make_room()
+    return frame
+
+
+@given(st.lists(st.integers(1, 60_000), min_size=1, max_size=12))
+def test_frames_that_were_taken_keep_their_bytes_whatever_comes_later(sizes: list[int]) -> None:
+    receiver = FrameReceiver(MIB)
+    contents = [bytes([number]) * size for number, size in enumerate(sizes)]
+    assert [bytes(frame) for frame in [take(receiver, content) for content in contents]] == contents
+
+
+def test_a_taken_frame_leaves_what_came_behind_it() -> None:
+    receiver = FrameReceiver(MIB)
+    data = framed(b"a" * 3_000, b"b" * 500)
+    receiver.get_buffer()[: len(data)] = data
+    receiver.received(len(data))
+    first, second = receiver.take_frame(), receiver.take_frame()
+    assert (bytes(first or b""), bytes(second or b"")) == (b"a" * 3_000, b"b" * 500)
+    assert receiver.take_frame() is None
+
+
+def test_the_buffer_of_a_taken_frame_is_used_again_once_nobody_views_it() -> None:
+    receiver = FrameReceiver(MIB)
+    first = take(receiver, b"x" * 50_000)
+    taken = first.obj
+    part = first[10:20]
+    del first
+    assert take(receiver, b"y" * 50_000).obj is not taken
+    assert take(receiver, b"z" * 50_000).obj is not taken, "a part of it is still viewed"
+    assert bytes(part) == b"x" * 10
+    del part
+    assert any(take(receiver, b"w" * 50_000).obj is taken for _ in range(3))
+    assert isinstance(taken, bytearray)
+    assert len(taken) >= 50_000, "asking whether it is viewed changes nothing"
+
+
+def test_a_receiver_keeps_few_buffers_for_taken_frames() -> None:
+    receiver = FrameReceiver(16 * MIB)
+    frames = [take(receiver, b"x" * MIB) for _ in range(8)]
+    del frames
+    take(receiver, b"y" * MIB)
+    assert len(receiver._given) <= KEPT_BUFFERS
+    huge = take(receiver, b"z" * (KEPT_BUFFER_BYTES + 1))
+    assert not any(buffer is huge.obj for buffer in receiver._given), "one so large is given back to the system"
 
 
 class Connections(RuleBasedStateMachine):
