@@ -13,10 +13,7 @@ from pathlib import Path
 
 from minibroker.asking import Asker, NoAnswer
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.client.admin import AdminClient
-from minibroker.client.descriptions import NewTopic
 from minibroker.client.doors import doors
-from minibroker.client.errors import MinibrokerError
 from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
 from minibroker.network_gates import ZOOKEEPER, NetworkGates, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
@@ -24,10 +21,11 @@ from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError
 from minibroker.scenarios.live.ears import Ears
 from minibroker.scenarios.live.files import read_files
-from minibroker.scenarios.telling.clients import PARTITION, StageClients
+from minibroker.scenarios.telling.client_stage import ClientStage, in_words, settings_of
+from minibroker.scenarios.telling.clients import PARTITION
 from minibroker.scenarios.telling.rows import Row, Shows
 from minibroker.scenarios.telling.said import letter
-from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage, StoryFailed
+from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Listener, StoryFailed
 from minibroker.scenarios.telling.story import TOPIC, Cast
 
 ANSWER_SECONDS = 1.0
@@ -43,7 +41,7 @@ PATIENCE_SECONDS = 8.0
 """Where a simulated story waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
 
 
-class LiveStage(Stage):
+class LiveStage(ClientStage):
     """See the head of this file. `opened` starts everything, and ends it."""
 
     settle_seconds = 0.15
@@ -58,30 +56,23 @@ class LiveStage(Stage):
         tell: Callable[[str], None],
         pause: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(cast, rule, listener)
+        super().__init__(cast, rule, listener, lambda: None)
         settings = {
-            "auto.leader.rebalance.enable": "false",
-            "replica.truncation.rule": rule.value,
             "replica.high.watermark.checkpoint.interval.ms": str(CHECKPOINT_MS),
             "replica.lag.time.max.ms": "30000",
-            "min.insync.replicas": str(cast.min_insync_replicas),
-            **cast.settings,
+            **settings_of(cast, rule),
         }
         self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings)
         self.gates = NetworkGates()
         self._tell = tell
         self._pause_after_step = pause
         self._ports: dict[int, int] = {}
-        self._clients = StageClients(cast, self.note, self._servers, lambda: None)
         self._asker = Asker(CLIENT_ID)
         self._observer: Coordination | None = None
         self._ears = {broker: Ears(self.cluster.process_log(self.number(broker))) for broker in cast.brokers}
         self._last_said: dict[str, ReplicaStateDescription] = {}
         """Of each broker, for the time while it stands still."""
         self._began = 0.0
-
-    def number(self, broker: str) -> int:
-        return self.cast.brokers.index(broker) + 1
 
     # --------------------------------------------------------------------------------------------- before and after
     @asynccontextmanager
@@ -94,8 +85,8 @@ class LiveStage(Stage):
             await self.cluster.up(first=first)
             await self._open_observer()
             await self._create_topic()
-            for acks in ("all", 1):
-                await self._clients.open_producer(acks)
+            await self._until_led()
+            await self._open_producers()
             self._began = asyncio.get_running_loop().time()
             yield
         finally:
@@ -118,13 +109,7 @@ class LiveStage(Stage):
         self._observer = doors(None).open_coordination(self.cluster.record.zookeeper.connect, OBSERVER_SESSION_MS)
         await self._observer.start()
 
-    async def _create_topic(self) -> None:
-        assignment = {0: [self.number(broker) for broker in self.cast.replicas]}
-        topic = NewTopic(name=TOPIC, assignment=assignment, configs=self.cast.configs)
-        async with AdminClient(self._servers()) as admin:
-            for result in (await admin.create_topics([topic])).values():
-                if isinstance(result, MinibrokerError):
-                    raise result
+    async def _until_led(self) -> None:
         async with asyncio.timeout(ELECTED_WITHIN_SECONDS):
             while not all(row.leader_epoch == 0 for row in await self.look()):  # noqa: ASYNC110
                 await asyncio.sleep(self.poll_seconds)
@@ -133,11 +118,6 @@ class LiveStage(Stage):
         """Of brokers that do not stand still, by their gates."""
         awake = [b for b in self.cluster.broker_ids if self.cluster.process_state(b) == "running"]
         return [f"127.0.0.1:{self._ports[broker_id]}" for broker_id in awake]
-
-    @property
-    def acknowledged(self) -> list[tuple[int, str]]:
-        """(offset, value) of what producers were told is safe (acks=all)."""
-        return self._clients.acknowledged
 
     async def true_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them. Raises CoordinationError."""
@@ -154,9 +134,6 @@ class LiveStage(Stage):
     def now(self) -> float:
         return asyncio.get_running_loop().time() - self._began
 
-    async def wait(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
     def patience(self, seconds: float) -> float:
         return min(seconds, PATIENCE_SECONDS)
 
@@ -170,8 +147,7 @@ class LiveStage(Stage):
             state = await self.true_state()
         except CoordinationError:
             return ""
-        leader = "none" if state.leader < 0 else letter(state.leader)
-        return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"
+        return in_words(state)
 
     async def look(self) -> list[Row]:
         for broker, ears in self._ears.items():
@@ -223,19 +199,6 @@ class LiveStage(Stage):
             if not isinstance(answer, NoAnswer):
                 return answer
         return None
-
-    # ------------------------------------------------------------------------------------------------------ clients
-    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
-        return await self._clients.produce(values, acks, quietly)
-
-    async def new_producer(self, acks: Acks) -> None:
-        await self._clients.open_producer(acks)
-
-    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
-        return await self._clients.settled(sending, within_seconds)
-
-    async def read(self) -> list[str]:
-        return await self._clients.read()
 
     # ------------------------------------------------------------------------------------------------------- faults
     def hold(self, source: str, target: str) -> None:

@@ -9,15 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
-from minibroker.client.admin import AdminClient
-from minibroker.client.descriptions import NewTopic
-from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
-from minibroker.scenarios.telling.clients import PARTITION, StageClients
+from minibroker.scenarios.telling.client_stage import ClientStage, in_words, settings_of
+from minibroker.scenarios.telling.clients import PARTITION
 from minibroker.scenarios.telling.disks import read_disk, sync_all
 from minibroker.scenarios.telling.rows import Row
 from minibroker.scenarios.telling.said import letter
-from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage
+from minibroker.scenarios.telling.stage import Listener
 from minibroker.scenarios.telling.story import TOPIC, Cast
 from minibroker.scenarios.telling.wire import Wiretap
 from minibroker.simulation.cluster import SimulatedCluster
@@ -31,7 +29,7 @@ CHECKPOINTED_SECONDS = 6.0
 """The high watermark goes to its checkpoint every five."""
 
 
-class SimulatedStage(Stage):
+class SimulatedStage(ClientStage):
     """See the head of this file. `opened` builds the cluster and the topic."""
 
     hears_brokers = True
@@ -39,23 +37,13 @@ class SimulatedStage(Stage):
     poll_seconds = 0.02
 
     def __init__(self, cast: Cast, rule: TruncationRule, listener: Listener) -> None:
-        super().__init__(cast, rule, listener)
-        settings = {
-            "auto.leader.rebalance.enable": "false",
-            "replica.truncation.rule": rule.value,
-            "min.insync.replicas": str(cast.min_insync_replicas),
-            **cast.settings,
-        }
-        self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings)
+        self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings_of(cast, rule))
         self.world = self.cluster.world
-        self._clients = StageClients(cast, self.note, self._servers, self.cluster.client_runtime)
+        super().__init__(cast, rule, listener, self.cluster.client_runtime)
         self.patched = False
         """A rule is taken out for this act (`Act.patch`)."""
         self.isr_changes: list[str] = []
         self.world.network.count_frames(None, None, Wiretap(self.note).wants)
-
-    def number(self, broker: str) -> int:
-        return self.cast.brokers.index(broker) + 1
 
     def machine(self, broker: str) -> str:
         return f"broker-{self.number(broker)}"
@@ -73,43 +61,23 @@ class SimulatedStage(Stage):
                 cluster.start(self.number(broker))
         await cluster.until_ready()
         await self._create_topic()
+        await cluster.until(lambda: len(cluster.in_sync_replicas(TOPIC)) == len(cast.replicas), what="a full ISR")
         try:
-            for acks in ("all", 1):
-                await self._clients.open_producer(acks)
+            await self._open_producers()
             yield
         finally:
             await self._clients.stop_waiting()
 
-    async def _create_topic(self) -> None:
-        cast = self.cast
-        assignment = {0: [self.number(broker) for broker in cast.replicas]}
-        topic = NewTopic(name=TOPIC, assignment=assignment, configs=cast.configs)
-        async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
-            for result in (await admin.create_topics([topic])).values():
-                if isinstance(result, MinibrokerError):
-                    raise result
-        await self.cluster.until(
-            lambda: len(self.cluster.in_sync_replicas(TOPIC)) == len(cast.replicas), what="a full ISR"
-        )
-
     def _servers(self) -> list[str]:
-        """To ask first: a new client need not find out which brokers stand still."""
         servers = dict(zip(self.cast.brokers, self.cluster.bootstrap_servers.split(","), strict=True))
         awake = [b for b in servers if (process := self.world.machine(self.machine(b)).process) and not process.paused]
         return [servers[broker] for broker in awake]
-
-    @property
-    def acknowledged(self) -> list[tuple[int, str]]:
-        """(offset, value) of what producers were told is safe (acks=all)."""
-        return self._clients.acknowledged
 
     async def checkpointed(self) -> None:
         await asyncio.sleep(CHECKPOINTED_SECONDS)
 
     async def truth(self) -> str:
-        state = self.true_state()
-        leader = "none" if state.leader < 0 else letter(state.leader)
-        return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"
+        return in_words(self.true_state())
 
     def true_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them."""
@@ -124,9 +92,6 @@ class SimulatedStage(Stage):
     # ------------------------------------------------------------------------------------------------------ looking
     def now(self) -> float:
         return self.world.loop.elapsed
-
-    async def wait(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def look(self) -> list[Row]:
         return [self._row(broker) for broker in sorted(self.cast.replicas)]
@@ -166,19 +131,6 @@ class SimulatedStage(Stage):
         if self.world.process(self.machine(broker)).paused:
             role += ", paused"
         return role + (", fenced" if state.fenced and state.is_leader else "")
-
-    # ------------------------------------------------------------------------------------------------------ clients
-    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
-        return await self._clients.produce(values, acks, quietly)
-
-    async def new_producer(self, acks: Acks) -> None:
-        await self._clients.open_producer(acks)
-
-    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
-        return await self._clients.settled(sending, within_seconds)
-
-    async def read(self) -> list[str]:
-        return await self._clients.read()
 
     # ------------------------------------------------------------------------------------------------------- faults
     def hold(self, source: str, target: str) -> None:

@@ -1,0 +1,88 @@
+"""What a stage of simulated and one of real brokers do alike, because clients and ZooKeeper's words are the same there.
+
+Owns: the numbers of brokers, the settings and the topic of an act, and the verbs that only the client takes part in.
+Refuses to know what brokers run on.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+
+from minibroker.broker.replication.state import TruncationRule
+from minibroker.client.admin import AdminClient
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.errors import MinibrokerError
+from minibroker.protocol.znodes import PartitionState
+from minibroker.runtime.ports import Runtime
+from minibroker.scenarios.telling.clients import StageClients
+from minibroker.scenarios.telling.said import letter
+from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage
+from minibroker.scenarios.telling.story import TOPIC, Cast
+
+
+class ClientStage(Stage):
+    """`runtime` are the doors of its clients (None: this machine's)."""
+
+    def __init__(
+        self, cast: Cast, rule: TruncationRule, listener: Listener, runtime: Callable[[], Runtime | None]
+    ) -> None:
+        super().__init__(cast, rule, listener)
+        self._runtime = runtime
+        self._clients = StageClients(cast, self.note, self._servers, runtime)
+
+    @abstractmethod
+    def _servers(self) -> list[str]:
+        """Which brokers a new client asks first: it need not find out which ones stand still."""
+
+    def number(self, broker: str) -> int:
+        return self.cast.brokers.index(broker) + 1
+
+    @property
+    def acknowledged(self) -> list[tuple[int, str]]:
+        """(offset, value) of what producers were told is safe (acks=all)."""
+        return self._clients.acknowledged
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    # ------------------------------------------------------------------------------------------------------ opening
+    async def _create_topic(self) -> None:
+        assignment = {0: [self.number(broker) for broker in self.cast.replicas]}
+        topic = NewTopic(name=TOPIC, assignment=assignment, configs=self.cast.configs)
+        async with AdminClient(self._servers(), runtime=self._runtime()) as admin:
+            for result in (await admin.create_topics([topic])).values():
+                if isinstance(result, MinibrokerError):
+                    raise result
+
+    async def _open_producers(self) -> None:
+        for acks in ("all", 1):
+            await self._clients.open_producer(acks)
+
+    # -------------------------------------------------------------------------------------------------------- verbs
+    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
+        return await self._clients.produce(values, acks, quietly)
+
+    async def new_producer(self, acks: Acks) -> None:
+        await self._clients.open_producer(acks)
+
+    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
+        return await self._clients.settled(sending, within_seconds)
+
+    async def read(self) -> list[str]:
+        return await self._clients.read()
+
+
+def settings_of(cast: Cast, rule: TruncationRule) -> dict[str, str]:
+    """Of every broker of an act; the cast's own come last."""
+    return {
+        "auto.leader.rebalance.enable": "false",
+        "replica.truncation.rule": rule.value,
+        "min.insync.replicas": str(cast.min_insync_replicas),
+        **cast.settings,
+    }
+
+
+def in_words(state: PartitionState) -> str:
+    """What a slide says of ZooKeeper's truth."""
+    leader = "none" if state.leader < 0 else letter(state.leader)
+    return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"
