@@ -68,6 +68,13 @@ def _kafka(what: str, case: str, figure: str, limit: float, *, at_least: bool = 
     return Goal(what=what, case=case, figure=figure, limit=limit, at_least=at_least, against=Against(case, figure))
 
 
+def _gap(what: str, case: str, figure: str, limit_s: float) -> Goal:
+    """One round plays all its failovers; its figures are their median and worst."""
+    return Goal(
+        what=f"writes stop after {what}", case=case, figure=figure, limit=limit_s, at_least=False, by="worst", unit="s"
+    )
+
+
 GOALS: tuple[Goal, ...] = (
     _kafka("produce 1 KB, 128 KiB batches", "produce-1kb-128kib", "mb_s", 2.0),
     _kafka("produce 1 KB, 1 MB batches", "produce-1kb-1mb", "mb_s", 1.3),
@@ -92,6 +99,26 @@ GOALS: tuple[Goal, ...] = (
         figure="mb_s",
         limit=0.7,
         against=Against("produce-1kb-128kib", "mb_s", OURS),
+    ),
+    _gap("SIGKILL of the leader, median", "failover-leader", "median_gap_s", 0.3),
+    _gap("SIGKILL of the leader, worst", "failover-leader", "worst_gap_s", 0.5),
+    _gap("SIGKILL of leader and controller in one, worst", "failover-both", "worst_gap_s", 1.0),
+    _gap("SIGTERM of the leader, worst", "failover-leader-stopped", "worst_gap_s", 0.2),
+    Goal(
+        what="errors that an idempotent producer sees after it",
+        case="failover-leader-stopped",
+        figure="errors",
+        limit=0,
+        at_least=False,
+        by="worst",
+        unit="errors",
+    ),
+    Goal(
+        what="audit by Spark, of a plain walk with CRC by two processes",
+        case="audit",
+        figure="spark_of_plain_walk",
+        limit=0.3,
+        by="worst",
     ),
 )
 

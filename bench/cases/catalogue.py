@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from minibroker.bench.case import Case
-from minibroker.bench.cases import audit, bare, consume, latency, partitions, produce
+from minibroker.bench.cases import audit, bare, consume, failover, latency, partitions, produce
 
 CASES: tuple[Case, ...] = (
     *produce.CASES,
@@ -11,6 +11,7 @@ CASES: tuple[Case, ...] = (
     *latency.CASES,
     *consume.CASES,
     *partitions.CASES,
+    *failover.CASES,
     *audit.CASES,
 )
 

@@ -16,6 +16,8 @@ from typing import Any
 NS_PER_S = 1_000_000_000
 TICK_S = 0.001
 """Records of a fast schedule are due in groups, one a millisecond: no sleep is exact enough for a finer one."""
+BEAT_S = 0.05
+"""A failover generator says so often when the last record was acknowledged."""
 SHARES = (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999))
 
 
@@ -39,6 +41,21 @@ def report(figures: dict[str, Any]) -> None:
 def wait_for_word() -> str:
     """The next line of stdin: the bench says when to go on. Empty if the bench is gone."""
     return sys.stdin.readline().strip()
+
+
+def failover_report(
+    acknowledged: list[tuple[int, int, int]], errors: list[str], found: list[tuple[int, bytes]]
+) -> dict[str, Any]:
+    """`acknowledged` is (time in monotonic ns, number, offset), `found` is (offset, value) of the whole log."""
+    at = {offset: int(value[:20]) for offset, value in found if value[:4] != b"warm"}
+    return {
+        "acknowledged_ns": [moment for moment, _, _ in acknowledged],
+        "acknowledged": len(acknowledged),
+        "errors": errors[:20],
+        "error_count": len(errors),
+        "lost": sum(at.get(offset) != number for _, number, offset in acknowledged),
+        "duplicates": len(at) - len(set(at.values())),
+    }
 
 
 class Stopwatch:

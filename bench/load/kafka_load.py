@@ -15,6 +15,7 @@ import uvloop
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
+from minibroker.bench.load.kafka_failover import failover
 
 STAMP = struct.Struct("<q")
 WARM_RECORDS = 2_000
@@ -246,7 +247,12 @@ def consume(
     return cost | rates | {"records": seen, "bytes": volume, "timed_bytes": timed_bytes} | latencies(waits)
 
 
-LOADS: dict[str, Callable[..., dict[str, Any]]] = {"produce": produce, "latency": latency, "consume": consume}
+LOADS: dict[str, Callable[..., dict[str, Any]]] = {
+    "produce": produce,
+    "latency": latency,
+    "consume": consume,
+    "failover": failover,
+}
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import uvloop
 
 from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
 from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
+from minibroker.bench.load.minibroker_failover import failover
 
 STAMP = struct.Struct("<q")
 """How a stamped value begins: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for never."""
@@ -172,6 +173,7 @@ LOADS: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
     "produce": produce,
     "latency": latency,
     "consume": consume,
+    "failover": failover,
 }
 
 

@@ -97,6 +97,11 @@ class MinibrokerPeer:
     def log_directory(self, broker_id: int) -> Path:
         return self.cluster.log_directory(broker_id)
 
+    def broker_log(self, broker_id: int) -> str:
+        """What its process printed, over all its lives."""
+        path = self.cluster.process_log(broker_id)
+        return path.read_text(errors="replace") if path.exists() else ""
+
     def configuration(self) -> dict[str, str]:
         python = f"{sys.implementation.name} {'.'.join(map(str, sys.version_info[:3]))}"
         return self._settings | {"python": python, "zookeeper.tickTime": str(TICK_MS)}

@@ -1,0 +1,242 @@
+"""How long writes stop when a broker dies, by which broker it is and how it dies.
+
+Owns: who is hit (the leader of the written partition, the controller, one that is both), that it really was that one
+before and after, and that nothing acknowledged was lost. A steady producer writes all the while; the figure is the
+longest gap between two of its acknowledgements. Between runs the broker comes back and catches up.
+"""
+
+import asyncio
+import functools
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from statistics import median
+from typing import Any, Protocol
+
+import msgspec
+
+from minibroker.bench.case import KAFKA, MINIBROKER, Case, CaseFailed, Measurement, Round
+from minibroker.bench.failover_gap import longest_gap, marks, parse_log
+from minibroker.bench.load_process import LoadProcess, running_load
+from minibroker.bench.peers.peer import BROKERS, Peer
+
+RUNS = 20
+PAUSED_RUNS = 5
+"""Each lasts as long as a session."""
+KAFKA_RUNS = 3
+"""Each takes half a minute."""
+RECORD_BYTES = 100
+PACE_MS = 5.0
+STEADY_BEFORE_S = 1.5
+"""So long the producer writes undisturbed before the signal."""
+STEADY_AFTER_S = 1.5
+"""So long acknowledgements must come without a longer pause before a run counts as over."""
+STEADY_PAUSE_S = 0.4
+RECOVER_TIMEOUT_S = 60.0
+TOPIC_ATTEMPTS = 12
+"""Topics are made until one has a leader as wanted; leaders rotate over three brokers."""
+ROLE_TIMEOUT_S = 20.0
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """Who is hit, and how."""
+
+    leader: bool
+    """The hit broker leads the partition that is written."""
+    controller: bool
+    """The hit broker is the controller."""
+    number: signal.Signals
+
+    def suits(self, leader: int, controller: int) -> bool:
+        """Whether a topic with this leader can play it."""
+        return (leader == controller) == (self.leader and self.controller)
+
+    def victim(self, leader: int, controller: int) -> int:
+        return leader if self.leader else controller
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One failover."""
+
+    gap_s: float
+    errors: int
+    marks: dict[str, float]
+    """Milliseconds from the signal to each step that the brokers' logs tell, and to the gap's ends."""
+
+
+class BrokerLogs(Protocol):
+    """A peer whose logs can be read for a break-down."""
+
+    def broker_log(self, broker_id: int) -> str: ...
+
+
+async def run(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
+    await peer.start()
+    wanted = round.volume_of(KAFKA_RUNS if peer.name == KAFKA else runs, at_least=2)
+    return await failovers(peer, round, hit, wanted)
+
+
+async def failovers(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
+    """So many, one after the other. Raises CaseFailed, PeerFailed."""
+    found: list[Run] = []
+    for number in range(runs):
+        gaps = f", so far up to {max(each.gap_s for each in found):.3f} s" if found else ""
+        round.tell(f"failover {number + 1} of {runs}{gaps}")
+        found.append(await one_failover(peer, f"failover-{number}", hit))
+    gaps_s = sorted(each.gap_s for each in found)
+    figures = {
+        "median_gap_s": median(gaps_s),
+        "worst_gap_s": gaps_s[-1],
+        "best_gap_s": gaps_s[0],
+        "errors": float(sum(each.errors for each in found)),
+        "runs": float(runs),
+    }
+    names = sorted({name for each in found for name in each.marks})
+    for name in names:
+        values = [each.marks[name] for each in found if name in each.marks]
+        figures |= {f"median_{name}": median(values), f"worst_{name}": max(values)}
+    return Measurement(
+        {name: round_to_ms(value) for name, value in figures.items()}, notes=[describe(each) for each in found]
+    )
+
+
+def round_to_ms(value: float) -> float:
+    return round(value, 3)
+
+
+def describe(run: Run) -> str:
+    """One line a run, so that an outlier can be explained."""
+    steps = ", ".join(f"{name.removesuffix('_ms')} {value:.0f}" for name, value in sorted(run.marks.items(), key=_at))
+    return f"gap {run.gap_s:.3f} s; ms from the signal: {steps}; {run.errors} errors"
+
+
+def _at(item: tuple[str, float]) -> float:
+    return item[1]
+
+
+async def one_failover(peer: Peer, name: str, hit: Hit) -> Run:
+    """Raises CaseFailed if another role died than was meant, or anything acknowledged is missing."""
+    topic, leader, controller = await topic_that_suits(peer, name, hit)
+    victim = hit.victim(leader, controller)
+    async with running_load(peer, "failover", topic=topic, record_bytes=RECORD_BYTES, pace_ms=PACE_MS) as load:
+        await load.wait_for("started")
+        await asyncio.sleep(STEADY_BEFORE_S)
+        await check_roles(peer, topic, leader, controller)
+        signalled_ns, signalled_s = time.monotonic_ns(), time.time()
+        await peer.signal_broker(victim, hit.number)
+        await steady_again(load, signalled_ns)
+        await check_succession(peer, topic, hit, leader, controller)
+        await load.tell("end")
+        report = await load.report()
+    if hit.number == signal.SIGSTOP:
+        await peer.signal_broker(victim, signal.SIGCONT)
+    else:
+        await peer.start_broker(victim)
+    await peer.wait_in_sync()
+    await peer.delete_topic(topic)
+    return judge(report, signalled_ns, await log_marks(peer, signalled_s, report, signalled_ns))
+
+
+def judge(report: dict[str, Any], signalled_ns: int, steps: dict[str, float]) -> Run:
+    """Raises CaseFailed."""
+    if report["lost"]:
+        raise CaseFailed(f"{report['lost']} acknowledged records are not in the log: {report['errors'][:2]}")
+    if report["duplicates"]:
+        raise CaseFailed(f"{report['duplicates']} records of an idempotent producer are in the log twice")
+    gap = longest_gap(report["acknowledged_ns"], signalled_ns)
+    if gap is None:
+        raise CaseFailed("nothing was acknowledged after the signal")
+    ends = {"last_before_ms": gap.starts_ms, "first_after_ms": gap.ends_ms}
+    return Run(gap_s=gap.seconds, errors=report["error_count"], marks=steps | ends)
+
+
+async def topic_that_suits(peer: Peer, name: str, hit: Hit) -> tuple[str, int, int]:
+    """A topic of one partition whose leader has the wanted role; its name, its leader, the controller."""
+    for attempt in range(TOPIC_ATTEMPTS):
+        topic = f"{name}-{attempt}"
+        await peer.make_topic(topic)
+        leader, controller = await peer.leader_of(topic), await peer.controller()
+        if hit.suits(leader, controller):
+            return topic, leader, controller
+        await peer.delete_topic(topic)
+    raise CaseFailed(f"none of {TOPIC_ATTEMPTS} topics had a leader as wanted")
+
+
+async def check_roles(peer: Peer, topic: str, leader: int, controller: int) -> None:
+    """Just before the signal."""
+    found = await peer.leader_of(topic), await peer.controller()
+    if found != (leader, controller):
+        raise CaseFailed(f"leader and controller were {leader, controller}, and are {found} before the signal")
+
+
+async def check_succession(peer: Peer, topic: str, hit: Hit, leader: int, controller: int) -> None:
+    """After it: the roles that were hit have moved, the others have not."""
+    deadline = time.monotonic() + ROLE_TIMEOUT_S
+    while True:
+        leads, controls = await peer.leader_of(topic), await peer.controller()
+        if (leads != leader, controls not in (controller, -1)) == (hit.leader, hit.controller):
+            return
+        if time.monotonic() > deadline:
+            raise CaseFailed(
+                f"hit {hit}: the leader was {leader} and is {leads}, the controller was {controller} and is {controls}"
+            )
+        await asyncio.sleep(0.2)
+
+
+async def steady_again(load: LoadProcess, signalled_ns: int) -> None:
+    """Until acknowledgements have come for a while without a long pause."""
+    steady_since: int | None = None
+    deadline = time.monotonic() + RECOVER_TIMEOUT_S
+    while time.monotonic() < deadline:
+        beat = await load.wait_for("beat")
+        now = time.monotonic_ns()
+        if beat["last_ns"] < signalled_ns or now - beat["last_ns"] > STEADY_PAUSE_S * 1e9:
+            steady_since = None
+        elif steady_since is None:
+            steady_since = now
+        elif now - steady_since > STEADY_AFTER_S * 1e9:
+            return
+    raise CaseFailed(f"writes did not go on within {RECOVER_TIMEOUT_S:g} s")
+
+
+async def log_marks(peer: Peer, signalled_s: float, report: dict[str, Any], signalled_ns: int) -> dict[str, float]:
+    """What the brokers' logs say of the steps; nothing for a peer whose logs are not read."""
+    read: Callable[[int], str] | None = getattr(peer, "broker_log", None)
+    if read is None:
+        return {}
+    until_s = (
+        signalled_s + (report["acknowledged_ns"][-1] - signalled_ns) / 1e9 if report["acknowledged_ns"] else signalled_s
+    )
+    texts = [await asyncio.to_thread(read, broker_id) for broker_id in range(1, BROKERS + 1)]
+    lines = [line for broker_id, text in enumerate(texts, start=1) for line in parse_log(broker_id, text)]
+    return marks(lines, signalled_s, until_s)
+
+
+def _case(name: str, title: str, hit: Hit, runs: int = RUNS, peers: tuple[str, ...] = (MINIBROKER,)) -> Case:
+    play: Callable[[Peer, Round], Awaitable[Measurement]] = functools.partial(run, hit=hit, runs=runs)
+    return Case(
+        name=f"failover-{name}",
+        title=title,
+        figure="median_gap_s",
+        unit="s",
+        higher_is_better=False,
+        run=play,
+        peers=peers,
+        own_cluster=True,
+        rounds=1,
+    )
+
+
+LEADER = Hit(leader=True, controller=False, number=signal.SIGKILL)
+CONTROLLER = Hit(leader=False, controller=True, number=signal.SIGKILL)
+BOTH = Hit(leader=True, controller=True, number=signal.SIGKILL)
+STOPPED = Hit(leader=True, controller=False, number=signal.SIGTERM)
+PAUSED = Hit(leader=True, controller=False, number=signal.SIGSTOP)
+
+CASES = (
+    _case("leader", "writes stop after SIGKILL of the leader", LEADER, peers=(MINIBROKER, KAFKA)),
+    _case("controller", "writes stop after SIGKILL of the controller", CONTROLLER),
+    _case("both", "writes stop after SIGKILL of the leader that is controller, too", BOTH),
+    _case("leader-stopped", "writes stop after SIGTERM of the leader", STOPPED),
+    _case("leader-paused", "writes stop after SIGSTOP of the leader", PAUSED, PAUSED_RUNS),
+)

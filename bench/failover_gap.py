@@ -1,0 +1,88 @@
+"""What a failover looked like to a producer, and how much of it was spent where.
+
+Owns: the longest gap between acknowledgements, and the break-down from the brokers' own log lines. Pure.
+
+The brokers log with a time of day in milliseconds; the bench knows when it sent the signal by the same clock.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+LOG_LINE = re.compile(
+    r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<logger>\S+): (?P<text>.*)$"
+)
+NS_PER_MS = 1e6
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line of a broker's log."""
+
+    broker_id: int
+    at_s: float
+    """Seconds since 1970, as the broker's clock shows them."""
+    text: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A mark of a failover: the first line after the signal that says so."""
+
+    name: str
+    pattern: re.Pattern[str]
+
+
+STEPS = (
+    Step("handing_over_ms", re.compile(r"^handing leaderships over")),
+    Step("gone_ms", re.compile(r"^broker \d+ is gone")),
+    Step("confirmed_ms", re.compile(r"is dead: its connection was lost")),
+    Step("controller_ms", re.compile(r"^took over as controller")),
+    Step("elected_ms", re.compile(r": leader \d+ -> \d+, epoch")),
+    Step("leading_ms", re.compile(r": leader in leader epoch")),
+)
+"""Milliseconds from the signal to: a broker that stops begins to; a registration was seen to be gone; a second broker
+confirmed a death; the next controller holds office; the election is written; the new leader has been told."""
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The longest time without an acknowledgement that ends after the signal."""
+
+    seconds: float
+    starts_ms: float
+    """From the signal to the last acknowledgement before the gap; negative: it was before the signal."""
+    ends_ms: float
+
+
+def longest_gap(acknowledged_ns: Sequence[int], signalled_ns: int) -> Gap | None:
+    """None if nothing was acknowledged after the signal."""
+    gaps = [
+        (after - before, before, after) for before, after in itertools.pairwise(acknowledged_ns) if after > signalled_ns
+    ]
+    if not gaps:
+        return None
+    length, before, after = max(gaps)
+    return Gap(length / 1e9, (before - signalled_ns) / NS_PER_MS, (after - signalled_ns) / NS_PER_MS)
+
+
+def parse_log(broker_id: int, text: str) -> list[LogLine]:
+    """Lines without a time (tracebacks) are left out."""
+    lines = []
+    for line in text.splitlines():
+        found = LOG_LINE.match(line)
+        if found is not None:
+            at = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f")
+            lines.append(LogLine(broker_id, at.timestamp(), found["text"]))
+    return lines
+
+
+def marks(lines: Iterable[LogLine], signalled_s: float, until_s: float) -> dict[str, float]:
+    """Milliseconds from the signal to the first line of each step, where there is one."""
+    within = sorted((line for line in lines if signalled_s - 0.001 <= line.at_s <= until_s), key=lambda line: line.at_s)
+    found: dict[str, float] = {}
+    for step in STEPS:
+        first = next((line for line in within if step.pattern.search(line.text)), None)
+        if first is not None:
+            found[step.name] = max(0.0, (first.at_s - signalled_s) * 1000)
+    return found
