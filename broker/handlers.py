@@ -76,7 +76,9 @@ class RequestHandlers:
             ApiKey.FETCH: manager.fetches.handle,
             ApiKey.LIST_OFFSETS: self._now(lambda r, body: answer_list_offsets(manager, body)),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._now(lambda r, body: answer_offset_for_leader_epoch(manager, body)),
-            ApiKey.METADATA: self._now(lambda r, body: image.answer_metadata(body, r.connection.listener_name)),
+            ApiKey.METADATA: self._now(
+                lambda r, body: image.answer_metadata(body, r.connection.listener_name, registration.is_fenced())
+            ),
             ApiKey.DESCRIBE_CLUSTER: self._now(
                 lambda r, body: image.answer_describe_cluster(r.connection.listener_name)
             ),

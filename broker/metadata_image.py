@@ -11,7 +11,7 @@ not below its leader epoch, not below its partition epoch, and not to a topic id
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import msgspec
@@ -271,14 +271,19 @@ class MetadataImage:
             del self._deleted_topic_ids[next(iter(self._deleted_topic_ids))]
 
     # ------------------------------------------------------------------------------------------------------ answers
-    def answer_metadata(self, request: MetadataRequest, listener_name: str) -> MetadataResponse:
-        """Brokers with their addresses of the listener the client came in by, and the topics asked for (None: all)."""
+    def answer_metadata(
+        self, request: MetadataRequest, listener_name: str, is_fenced: bool = False
+    ) -> MetadataResponse:
+        """Brokers with their addresses of the listener the client came in by, and the topics asked for (None: all).
+
+        A fenced broker does not name itself as a leader: it would refuse whoever comes (hardening rule 11)."""
         reachable = {
             broker_id: address
             for broker_id, broker in self._brokers.items()
             if (address := _address(broker, listener_name)) is not None
         }
         names = sorted(self._topics) if request.topics is None else [topic.name for topic in request.topics]
+        leaders = reachable.keys() - {self.broker_id} if is_fenced else reachable.keys()
         return MetadataResponse(
             brokers=[
                 MetadataBroker(node_id=broker_id, host=host, port=port)
@@ -286,10 +291,10 @@ class MetadataImage:
             ],
             cluster_id=self.cluster_id,
             controller_id=-1 if self.controller_id is None else self.controller_id,
-            topics=[self._describe_topic(name, reachable) for name in dict.fromkeys(names)],
+            topics=[self._describe_topic(name, leaders) for name in dict.fromkeys(names)],
         )
 
-    def _describe_topic(self, name: str, reachable: dict[BrokerId, tuple[str, int]]) -> MetadataTopic:
+    def _describe_topic(self, name: str, leaders: Set[BrokerId]) -> MetadataTopic:
         topic = self._topics.get(name)
         if topic is None:
             valid = TOPIC_NAME.fullmatch(name) is not None
@@ -298,7 +303,7 @@ class MetadataImage:
         partitions = []
         for number in sorted(topic.partitions):
             info = topic.partitions[number]
-            has_leader = info.leader is not None and info.leader in reachable
+            has_leader = info.leader is not None and info.leader in leaders
             partitions.append(
                 MetadataPartition(
                     error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,

@@ -265,6 +265,16 @@ def test_partition_without_a_reachable_leader_says_so(leader: int) -> None:
     assert partition.offline_replicas == [3]
 
 
+def test_a_fenced_broker_names_others_as_leaders_but_not_itself() -> None:
+    """It would refuse whoever came; hardening rule 11."""
+    image = image_with(topic(state(leader=1), state(leader=2, index=1)))
+    [answer] = image.answer_metadata(MetadataRequest(), "IN", is_fenced=True).topics
+    assert [(each.leader_id, each.error_code) for each in answer.partitions] == [
+        (-1, ErrorCode.LEADER_NOT_AVAILABLE),
+        (2, ErrorCode.NONE),
+    ]
+
+
 def test_metadata_of_named_topics() -> None:
     image = image_with(topic(state()), topic(state(), name="b", topic_id="id-b"))
     names = ["b", "unknown", "no/topic", "..", "b"]
