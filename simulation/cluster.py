@@ -88,6 +88,10 @@ class SimulatedCluster:
         self._stops[broker_id].set()
 
     # ---------------------------------------------------------------------------------------------------- questions
+    def is_stopping(self, broker_id: int) -> bool:
+        """Whether its newest process was asked to end."""
+        return broker_id in self._stops and self._stops[broker_id].is_set()
+
     def alive(self) -> list[int]:
         return [b for b in self.broker_ids if self.world.is_alive(f"broker-{b}")]
 

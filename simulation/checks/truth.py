@@ -48,6 +48,8 @@ class Truth:
         """Called with each sample."""
         self.allows_unclean_election = False
         """Set it where the run's settings do."""
+        self.is_unaware: Callable[[int], bool] = lambda broker_id: False
+        """Whether a broker's registration was removed by another one and it cannot know yet (see `fencing`)."""
         self._cluster = cluster
         self._topics = topics
         self._states: dict[TopicPartition, TrueState] = {}
@@ -114,7 +116,10 @@ class Truth:
         return self._cluster.world.loop.elapsed - self._written_at.get(broker_path(broker_id), 0.0)
 
     def session_ended(self, broker_id: int) -> bool:
-        """Whether the registration that a living broker counts on is gone, by the natural end of its session."""
+        """Whether the registration that a living broker counts on is gone: by the natural end of its session, or by
+        another's hand, of which it was told."""
+        if self.is_unaware(broker_id):
+            return False
         host, broker = f"broker-{broker_id}", self._cluster.brokers[broker_id]
         expired_at = self._expired_at.get(host)
         if expired_at is not None and self._cluster.world.loop.elapsed - expired_at < EXPIRY_HEARD_SECONDS:

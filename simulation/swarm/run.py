@@ -10,6 +10,7 @@ from typing import Any
 
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.fencing import FencingJudge
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
@@ -35,13 +36,17 @@ LINES_PER_SECOND_MAX = 300
 
 async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
     truth = Truth(cluster, outcome.options.topics)
+    fencing = FencingJudge(cluster, truth)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(fencing.listening())
         stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
         stack.enter_context(listening(DiskRules(cluster, truth)))
         stack.enter_context(listening(WaitingRules(truth)))
         if narrator is not None:
             stack.enter_context(listening(narrator))
+            fencing.listeners.append(narrator.fault)
         await _drive_judged(cluster, outcome, truth, narrator)
+    outcome.coverage.seen.update(fencing.counts)
 
 
 async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Truth, narrator: Narrator | None) -> None:

@@ -19,6 +19,7 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.fencing import FencingJudge
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.replicas import ReplicaJudge
@@ -187,6 +188,7 @@ async def _direct(script: Script, cluster: SimulatedCluster, options: Options, f
     truth = Truth(cluster, options.topics)
     truth.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
+        stack.enter_context(FencingJudge(cluster, truth).listening())
         for listener in (ReplicaJudge(cluster, truth, options.flushes), DiskRules(cluster, truth), WaitingRules(truth)):
             stack.enter_context(listening(listener))
         await _direct_judged(script, cluster, options, findings, truth)

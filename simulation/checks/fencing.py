@@ -1,0 +1,324 @@
+"""Who is taken for dead, whether there was cause, and whether the accused obeys (hardening rule 11).
+
+Owns: the registrations that others remove, the offices that others take, and what the network really showed them.
+Judges: nobody is fenced, and no office is taken, but on a lost connection and two refusals; an office changes hands in
+one piece; no leader is replaced while its registration stands, unless it handed over; and who is fenced serves nobody
+from the moment in which ZooKeeper has told it. Refuses to read what the controller says of its reasons.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from minibroker.broker import fetch as fetch_module
+from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.replication.leader import FetchGranted
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import (
+    BROKER_IDS,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    BrokerRegistration,
+    ControllerNode,
+    TopicAssignment,
+    broker_path,
+    topic_path,
+)
+from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.znode_tree import ZNode
+from minibroker.simulation.zookeeper import Answer, Link, Request
+
+RULE = "hardening 11"
+
+EVIDENCE_SECONDS = 10.0
+"""So old a refusal may be when what it led to is written: a write may have to wait for ZooKeeper, and no fault keeps it
+off longer."""
+HEARD_SECONDS = 3.0
+"""After a registration began or ended, or a reign, a controller may still act on what it was told before."""
+QUEUED_SECONDS = 1.0
+"""As long before the state of a partition was written may its writer have looked at the registrations."""
+
+
+class Removal(Struct):
+    """A registration that another broker removed."""
+
+    broker_epoch: int
+    session_id: int
+    told_at: float | None = None
+    """When ZooKeeper's word of it arrived at its owner."""
+
+
+class FencingJudge:
+    """Watches one run. `counts` are for coverage, `listeners` are told a line for people."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+        self.counts: Counter[str] = Counter()
+        self.listeners: list[Callable[[str], None]] = []
+        self._cluster = cluster
+        self._truth = truth
+        self._loop = cluster.world.loop
+        self._network = cluster.world.network
+        self._zookeeper = cluster.world.zookeeper
+        self._nodes = cluster.world.zookeeper.tree.nodes
+        self._removals: dict[int, Removal] = {}
+        self._registered_at: dict[int, float] = {}
+        self._changed_at: dict[int, float] = {}
+        self._offline_at: dict[tuple[int, TopicPartition], float] = {}
+        self._stopping_at: dict[int, float] = {}
+        self._known: dict[TopicPartition, TrueState] = {}
+        self._reign_began: dict[TopicPartition, float] = {}
+        self._wrap()
+        truth.listeners.append(self._on_true_state)
+        truth.samplers.append(self._sample)
+        truth.is_unaware = self.is_unaware
+
+    def _wrap(self) -> None:
+        zookeeper, tree = self._zookeeper, self._zookeeper.tree
+        transact, delete_ephemerals, receive = tree.transact, tree.delete_ephemerals, zookeeper.receive
+
+        def watched_transact(operations: Sequence[Operation], session_id: int) -> Any:
+            paths = (CONTROLLER, *(broker_path(b) for b in self._cluster.broker_ids))
+            before = {path: self._nodes[path] for path in paths if path in self._nodes}
+            result = transact(operations, session_id)
+            self._written(operations, before, session_id)
+            return result
+
+        def watched_delete(session_id: int) -> Any:
+            found = delete_ephemerals(session_id)
+            for broker_id in self._cluster.broker_ids:
+                if broker_path(broker_id) in found[0]:
+                    self._changed_at[broker_id] = self._loop.elapsed
+            return found
+
+        def watched_receive(link: Link, request: Request, answer: Answer) -> None:
+            receive(link, request, self._hearing(link, request, answer))
+
+        tree.transact = watched_transact  # type: ignore[method-assign]
+        tree.delete_ephemerals = watched_delete  # type: ignore[method-assign]
+        zookeeper.receive = watched_receive  # type: ignore[method-assign]
+
+    # ------------------------------------------------------------------------------------------- what ZooKeeper took
+    def _written(self, operations: Sequence[Operation], before: dict[str, ZNode], session_id: int) -> None:
+        writer = self._host_of(session_id)
+        paths = {operation.path for operation in operations if not isinstance(operation, CheckOp)}
+        for broker_id in self._cluster.broker_ids:
+            path = broker_path(broker_id)
+            if path not in paths:
+                continue
+            old, new = before.get(path), self._nodes.get(path)
+            self._changed_at[broker_id] = self._loop.elapsed
+            if old is not None and (new is None or new.czxid != old.czxid):
+                self._registration_removed(broker_id, old, writer)
+            if new is not None and (old is None or new.czxid != old.czxid):
+                self._registered_at[broker_id] = self._loop.elapsed
+        incumbent = before.get(CONTROLLER)
+        if CONTROLLER in paths:
+            self._office_changed(operations, incumbent, writer)
+
+    def _host_of(self, session_id: int) -> str:
+        session = self._zookeeper.sessions.get(session_id)
+        return session.link.process.name if session is not None and session.link is not None else "nobody"
+
+    def _registration_removed(self, broker_id: int, node: ZNode, writer: str) -> None:
+        victim = name_of(broker_id)
+        if writer == victim or not writer.startswith("broker-"):
+            return  # it goes, its next start comes, or an operator had a hand in it
+        self._removals[broker_id] = Removal(node.czxid, node.ephemeral_owner)
+        lives = self._is_alive(broker_id, BrokerRegistration.decode(node.data).incarnation_id)
+        self.counts["broker fenced falsely: it lives" if lives else "broker fenced by evidence"] += 1
+        self._tell(f"{writer} fences {broker_id}{', which lives' if lives else ''}")
+        self._require_evidence(writer, broker_id, f"{writer} removed the registration of {victim}")
+
+    def _office_changed(self, operations: Sequence[Operation], before: ZNode | None, writer: str) -> None:
+        kinds = {(type(operation), operation.path) for operation in operations}
+        creates = (CreateOp, CONTROLLER) in kinds
+        if creates and (SetOp, CONTROLLER_EPOCH) not in kinds:
+            self._find(f"{writer} took the office without a new controller epoch", f"it wrote {sorted_names(kinds)}")
+        if before is None or not writer.startswith("broker-"):
+            return
+        incumbent = ControllerNode.decode(before.data)
+        victim = name_of(incumbent.brokerid)
+        if writer == victim:
+            return
+        lives = self._is_alive(incumbent.brokerid, incumbent.incarnation_id)
+        self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by evidence"] += 1
+        self._tell(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
+        if not creates or (DeleteOp, broker_path(incumbent.brokerid)) not in kinds:
+            self._find(f"{writer} took the office of {victim} in pieces", f"it wrote {sorted_names(kinds)}")
+        self._require_evidence(writer, incumbent.brokerid, f"{writer} deposed {victim}")
+
+    def _is_alive(self, broker_id: int, incarnation: str | None) -> bool:
+        return broker_id in self._cluster.alive() and self._truth.incarnation(broker_id) == incarnation
+
+    # ----------------------------------------------------------------------------------------------------- evidence
+    def _require_evidence(self, accuser: str, broker_id: int, what: str) -> None:
+        """A connection lost and a refusal, both seen by the accuser, and a refusal seen by a second broker."""
+        victim, now = name_of(broker_id), self._loop.time()
+        own = self._network.contact(accuser, victim)
+        since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
+        others = {
+            other: self._network.contact(other, victim).refused_at
+            for other in map(name_of, self._cluster.broker_ids)
+            if other not in (accuser, victim)
+        }
+        facts = (
+            f"{accuser} lost a connection to it {ago(own.lost_at, now)}, and was refused {ago(own.refused_at, now)}",
+            f"others were refused: {', '.join(f'{other} {ago(at, now)}' for other, at in sorted(others.items()))}",
+            f"registered {since_registration:.3f} s ago",
+        )
+        oldest = now - EVIDENCE_SECONDS
+        if since_registration > QUEUED_SECONDS:
+            oldest = max(oldest, now - since_registration)
+        if own.lost_at is None or own.lost_at < oldest or own.refused_at is None or own.refused_at < oldest:
+            self._find(f"{what} and was not refused by it", *facts)
+        elif not any(at is not None and at >= oldest for at in others.values()):
+            self._find(f"{what}, and nobody confirmed it", *facts)
+
+    # ---------------------------------------------------------------------------------------------------- elections
+    def _on_true_state(self, partition: TopicPartition) -> None:
+        after, before = self._truth.state(partition), self._known.get(partition)
+        if after is None:
+            self._known.pop(partition, None)
+            return
+        self._known[partition] = after
+        if before is None or before.czxid != after.czxid:
+            self._reign_began[partition] = self._loop.elapsed
+            return
+        if before.leader not in (-1, after.leader) and not self._has_cause(before, after):
+            facts = (f"ZooKeeper held {before}", f"and now {after}", f"broker {before.leader} is registered and lives")
+            self._truth.find(RULE, "a leader was replaced that is not fenced", partition, *facts)
+        if before.leader_epoch != after.leader_epoch:
+            self._reign_began[partition] = self._loop.elapsed
+
+    def _has_cause(self, before: TrueState, after: TrueState) -> bool:
+        """Its registration is gone or another's, it goes by itself, its disk failed, or it keeps its place in the ISR
+        and the preferred leader takes over."""
+        leader, partition, now = before.leader, before.partition, self._loop.elapsed
+        node = self._nodes.get(broker_path(leader))
+        if node is None or before.incarnations.get(str(leader)) != BrokerRegistration.decode(node.data).incarnation_id:
+            return True
+        assignment = self._assignment(partition)
+        is_preferred = bool(assignment) and after.leader == assignment[0] and leader in after.members
+        if is_preferred or leader not in assignment:
+            return True
+        began, changed_at = self._reign_began.get(partition, 0.0), self._changed_at.get(leader, 0.0)
+        if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < HEARD_SECONDS:
+            return True
+        asked_at = (self._stopping_at.get(leader), self._offline_at.get((leader, partition)))
+        if any(at is not None and now - at < EVIDENCE_SECONDS for at in asked_at):
+            return True
+        return self._cluster.is_stopping(leader) or self._is_offline(leader, partition)
+
+    def _assignment(self, partition: TopicPartition) -> tuple[int, ...]:
+        node = self._nodes.get(topic_path(partition.topic))
+        if node is None:
+            return ()
+        return tuple(TopicAssignment.decode(node.data).partitions.get(str(partition.partition), ()))
+
+    def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
+        replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
+        return replica is not None and replica.state.role is Role.OFFLINE
+
+    def _sample(self) -> None:
+        """Reasons that may be over when they are acted upon."""
+        for broker_id in self._cluster.alive():
+            if self._cluster.is_stopping(broker_id):
+                self._stopping_at[broker_id] = self._loop.elapsed
+            for partition in self._known:
+                if self._is_offline(broker_id, partition):
+                    self._offline_at[broker_id, partition] = self._loop.elapsed
+
+    # ------------------------------------------------------------------------------------------------- the accused
+    def _hearing(self, link: Link, request: Request, answer: Answer) -> Answer:
+        """The same answer; when it arrives, its reader knows what became of its registration."""
+        host = link.process.name
+        if request.kind not in ("get", "exists") or request.path.rpartition("/")[0] != BROKER_IDS:
+            return answer
+        broker_id = int(request.path.rpartition("/")[2])
+        if host != name_of(broker_id):
+            return answer
+
+        def heard(result: Any, error: Any) -> None:
+            removal = self._removals.get(broker_id)
+            if removal is not None and removal.told_at is None and self._denies(removal, result, error):
+                removal.told_at = self._loop.time()
+            answer(result, error)
+
+        return heard
+
+    @staticmethod
+    def _denies(removal: Removal, result: Any, error: Any) -> bool:
+        if error is not None:
+            return isinstance(error, NoNode)
+        stat = result[1] if isinstance(result, tuple) else result
+        return stat is None or stat.czxid != removal.broker_epoch
+
+    def is_unaware(self, broker_id: int) -> bool:
+        """Its registration was removed by another broker, and ZooKeeper has not told it, with its session alive."""
+        removal, broker = self._removals.get(broker_id), self._cluster.brokers[broker_id]
+        if removal is None or removal.broker_epoch != broker.registration.broker_epoch:
+            return False
+        is_told = removal.told_at is not None and removal.told_at < self._loop.time()
+        return not is_told and removal.session_id in self._zookeeper.sessions
+
+    def _serves(self, broker_id: int, what: str, partition: TopicPartition) -> None:
+        if self._truth.session_ended(broker_id):
+            self._truth.find(RULE, f"fenced broker {broker_id} {what}", partition)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """To reads that are granted to consumers, and to leaders that are named, until the block ends."""
+        judge_fetch: Any = vars(fetch_module)["judge_consumer_fetch"]
+        answer_metadata = MetadataImage.answer_metadata
+
+        def judged(state: Any, *arguments: Any) -> Any:
+            verdict = judge_fetch(state, *arguments)
+            if isinstance(verdict, FetchGranted):
+                self._serves(state.config.broker_id, "lets a consumer read", TopicPartition("?", 0))
+            return verdict
+
+        def answered(image: MetadataImage, *arguments: Any, **named: Any) -> Any:
+            response = answer_metadata(image, *arguments, **named)
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    if partition.leader_id == image.broker_id:
+                        self._serves(
+                            image.broker_id,
+                            "names itself the leader",
+                            TopicPartition(topic.name, partition.partition_index),
+                        )
+            return response
+
+        fetch_module.judge_consumer_fetch = judged  # type: ignore[attr-defined]
+        MetadataImage.answer_metadata = answered  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            fetch_module.judge_consumer_fetch = judge_fetch  # type: ignore[attr-defined]
+            MetadataImage.answer_metadata = answer_metadata  # type: ignore[method-assign]
+
+    # ------------------------------------------------------------------------------------------------------- telling
+    def _find(self, text: str, *facts: str) -> None:
+        self._truth.find(RULE, text, None, *facts)
+
+    def _tell(self, line: str) -> None:
+        for listener in self.listeners:
+            listener(f"{self._loop.elapsed:.3f} {line}")
+
+
+def name_of(broker_id: int) -> str:
+    return f"broker-{broker_id}"
+
+
+def ago(at: float | None, now: float) -> str:
+    return "never" if at is None else f"{now - at:.3f} s ago"
+
+
+def sorted_names(kinds: set[tuple[type[Operation], str]]) -> list[str]:
+    return sorted(f"{kind.__name__.removesuffix('Op').lower()} {path}" for kind, path in kinds)
