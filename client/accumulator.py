@@ -60,6 +60,7 @@ class PartitionQueue:
         "proven_sequence",
         "retry_at_ms",
         "topic_partition",
+        "turn",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -73,7 +74,9 @@ class PartitionQueue:
         self.leader_epoch: LeaderEpoch | None = None
         self.retry_at_ms = 0.0
         self.failures = 0
-        """Refused or lost attempts in a row."""
+        """Refused or lost attempts in a row; what was in flight together counts once."""
+        self.turn = 0
+        """Rises with each new leader epoch and each counted failure: what was sent before says nothing new."""
         self.identity: ProducerIdentity | None = None
         self.next_sequence = 0
         self.proven_sequence = 0
@@ -142,6 +145,8 @@ class Accumulator:
             return
         queue.leader_epoch = epoch
         queue.retry_at_ms = 0.0
+        queue.failures = 0
+        queue.turn += 1
         if leader == queue.leader:
             return
         active = self._active.get(queue.leader, {})
@@ -252,6 +257,7 @@ class Accumulator:
             batch.pack()
         assert not batch.in_flight
         batch.in_flight = True
+        batch.turn = queue.turn
         batch.attempts += 1
         queue.in_flight += 1
 
@@ -297,11 +303,11 @@ class Accumulator:
             verdict = Verdict.RETRY
         if verdict is Verdict.RESTART:
             self._restart(queue)
-            self._back_off(queue, retry_at_ms)
+            self._back_off(batch, retry_at_ms)
         elif verdict is Verdict.SPLIT:
             self._split(queue, batch)
         elif verdict is Verdict.RETRY:
-            self._back_off(queue, retry_at_ms)
+            self._back_off(batch, retry_at_ms)
         elif not batch.done:
             self._drop(queue, batch)
             self._finish(batch, error)
@@ -316,7 +322,7 @@ class Accumulator:
         if batch.done:
             self._drop(queue, batch)
         else:
-            self._back_off(queue, retry_at_ms)
+            self._back_off(batch, retry_at_ms)
         self._rest(queue)
 
     def expire(self, batch: Batch, error: MinibrokerError) -> None:
@@ -342,7 +348,12 @@ class Accumulator:
         queue.in_flight -= 1
         return queue
 
-    def _back_off(self, queue: PartitionQueue, retry_at_ms: float) -> None:
+    def _back_off(self, batch: Batch, retry_at_ms: float) -> None:
+        """Not for each batch of a window that failed as one, and not because of what the leader before did."""
+        queue = batch.queue
+        if batch.turn != queue.turn:
+            return
+        queue.turn += 1
         queue.failures += 1
         queue.retry_at_ms = max(queue.retry_at_ms, retry_at_ms)
 

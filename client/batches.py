@@ -68,6 +68,7 @@ class Batch:
         "queue",
         "record_count",
         "reserved_bytes",
+        "turn",
     )
 
     def __init__(self, queue: "PartitionQueue", max_bytes: int, created_ms: float, deadline_ms: float) -> None:
@@ -83,6 +84,8 @@ class Batch:
         self.identity: ProducerIdentity | None = None
         self.base_sequence: int | None = None
         self.attempts = 0
+        self.turn = 0
+        """The queue's, when this was sent last."""
         self.in_flight = False
         self.maybe_written = False
         self.last_error: MinibrokerError | None = None

@@ -25,6 +25,7 @@ from minibroker.client.errors import (
 from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
     CONNECT_TIMEOUT_MS,
+    LEADER_CHANGE_BACKOFF_MS,
     METADATA_BACKOFF_MAX_MS,
     METADATA_TIMEOUT_MS,
     Deadline,
@@ -174,17 +175,17 @@ class Cluster:
             _settle(waiters, error)
             for listener in self._listeners:
                 listener()
-            if not self._wanted:
-                rounds_wanted = 0
             pause_ms = backoff_ms(
                 max(1, rounds_wanted),
-                self.settings.retry_backoff_ms,
+                min(LEADER_CHANGE_BACKOFF_MS, self.settings.retry_backoff_ms),
                 min(METADATA_BACKOFF_MAX_MS, self.settings.retry_backoff_max_ms),
                 self.runtime.random.random(),
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, started + pause_ms / 1000 - loop.time())):
                     await self._new_topics.wait()
+            if not self._wanted:  # asked for within the pause, it goes on growing
+                rounds_wanted = 0
 
     async def _wait_until_wanted(self, loop: asyncio.AbstractEventLoop) -> bool:
         """True if somebody asked, False if the metadata grew too old."""

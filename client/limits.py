@@ -19,6 +19,9 @@ METADATA_TIMEOUT_MS = 2_000
 METADATA_BACKOFF_MAX_MS = 400
 """While a leader is missing metadata is asked for at least this often: it bounds how long writes stand still after an
 election, and costs a broker next to nothing."""
+LEADER_CHANGE_BACKOFF_MS = 20
+"""First pause after an answer that a leader has changed, and between two rounds of metadata while it is looked for;
+doubled like any other. Elections take some tens of milliseconds, and brokers learn of them one after the other."""
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 """A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
 BOOTSTRAP_TIMEOUT_MS = 10_000

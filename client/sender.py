@@ -23,7 +23,7 @@ from minibroker.client.errors import (
     MinibrokerError,
     broker_error,
 )
-from minibroker.client.limits import Deadline
+from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.retry import Verdict, backoff_ms
@@ -253,7 +253,7 @@ class Sender:
             self._accumulator.written(batch, None, None)  # written before; where, the broker no longer knows
             return
         error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), answer.error_message)
-        verdict = self._accumulator.refused(batch, error, self._retry_at_ms(batch))
+        verdict = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
         if verdict is Verdict.FENCED:
             self._fresh_identity = True
         if error.refreshes_metadata:
@@ -269,13 +269,13 @@ class Sender:
         self._cluster.request_refresh()
         self._arm_for(batch.queue)
 
-    def _retry_at_ms(self, batch: Batch) -> float:
+    def _retry_at_ms(self, batch: Batch, leader_changed: bool = False) -> float:
         settings = self._settings
         unit_random = self._cluster.runtime.random.random()
-        failures = batch.queue.failures + 1
-        return self.now_ms() + backoff_ms(
-            failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms, unit_random
-        )
+        base_ms = float(settings.retry_backoff_ms)
+        if leader_changed:
+            base_ms = min(base_ms, LEADER_CHANGE_BACKOFF_MS)
+        return self.now_ms() + backoff_ms(batch.queue.failures + 1, base_ms, settings.retry_backoff_max_ms, unit_random)
 
     def _tell(self) -> None:
         finished, self._accumulator.finished = self._accumulator.finished, []

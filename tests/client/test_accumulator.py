@@ -440,3 +440,34 @@ def test_a_request_carries_batches_of_several_partitions_and_takes_turns() -> No
 
     turns = [partitions(accumulator.drain(LEADER, 0, 2_500)) for _ in range(4)]
     assert turns == [[0, 1], [2, 3], [0, 1], [2, 3]]
+
+
+def window_in_flight(sandbox: Sandbox) -> list[Batch]:
+    """Five batches sent, none answered; the broker knows the producer."""
+    acquainted = sandbox.fill()
+    sandbox.send()
+    sandbox.accumulator.written(acquainted, 0, 0)
+    batches = [sandbox.fill() for _ in range(5)]
+    while sandbox.accumulator.drain(LEADER, sandbox.now_ms, 1_000_000):
+        pass
+    return batches
+
+
+def test_window_that_is_lost_as_one_is_one_failure() -> None:
+    sandbox = Sandbox()
+    for batch in window_in_flight(sandbox):
+        sandbox.accumulator.lost(batch, BrokerUnreachable("lost"), retry_at_ms=50)
+    assert sandbox.queue.failures == 1
+    assert sandbox.queue.retry_at_ms == 50
+
+
+def test_what_the_leader_before_refuses_does_not_hold_up_the_new_one() -> None:
+    sandbox = Sandbox()
+    first, *others = window_in_flight(sandbox)
+    refusal = broker_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    sandbox.accumulator.refused(first, refusal, retry_at_ms=50)
+    sandbox.accumulator.set_leader(sandbox.queue, 2, 1)
+    for batch in others:
+        sandbox.accumulator.refused(batch, refusal, retry_at_ms=500)
+    assert sandbox.queue.retry_at_ms == 0
+    assert sandbox.queue.failures == 0
