@@ -117,10 +117,9 @@ class Runner:
         await peer.delete_topic("warm-up")
 
     async def _stop_shared(self) -> None:
-        while self._shared:
-            name, peer = self._shared.popitem()
-            self._tell(f"stopping {name}")
-            await peer.stop()
+        stopping, self._shared = self._shared, {}
+        self._tell(" and ".join(["stopping", *stopping]) if stopping else "")
+        await asyncio.gather(*(peer.stop() for peer in stopping.values()))
 
     # ----------------------------------------------------------------------------------------------------- rounds
     async def _play(self, case: Case, place: str) -> None:

@@ -3,7 +3,10 @@
 Owns: which peers there are, and that the folder is gone afterwards.
 """
 
+import asyncio
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,7 +55,10 @@ async def run(options: Options, tell: Callable[[str], None], keep: Callable[[Doc
         directory=directory,
     )
     runner = Runner(plan, make_peer, tell)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT)  # ends everything, as Ctrl-C does
     try:
         await runner.run(keep)
     finally:
+        loop.remove_signal_handler(signal.SIGTERM)
         shutil.rmtree(directory, ignore_errors=True)

@@ -23,7 +23,9 @@ class KeyedProduce:
             await peer.make_topic(name, self.partitions)
             round.kept[name] = name
         records = round.volume_of(RECORDS, 1_000)
-        return await produce_into(peer, name, records, KILOBYTE, 128 * KIB, keys=KEYS, buffer_bytes=BUFFER_BYTES)
+        return await produce_into(
+            peer, name, records, KILOBYTE, 128 * KIB, keys=KEYS, buffer_bytes=BUFFER_BYTES, warm_records=KEYS
+        )
 
 
 CASES = [

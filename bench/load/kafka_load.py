@@ -59,6 +59,7 @@ def produce(
     keys: int = 0,
     client: str = "confluent-kafka",
     buffer_bytes: int | None = None,
+    warm_records: int = WARM_RECORDS,
 ) -> dict[str, Any]:
     """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, spread as Java's clients spread them."""
     if client == "aiokafka":
@@ -78,15 +79,15 @@ def produce(
     )
     named: list[bytes | None] = [b"key-%06d" % number for number in range(keys)] or [None]
     warm = Outcomes()
-    _produce(producer, topic, value, named, WARM_RECORDS, warm)
-    warm.check(WARM_RECORDS)
+    _produce(producer, topic, value, named, warm_records, warm)
+    warm.check(warm_records)
     outcomes = Outcomes()
     tell("started")
     watch = Stopwatch()
     _produce(producer, topic, value, named, records, outcomes)
     cost = watch.read()
     outcomes.check(records)
-    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
+    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": warm_records}
 
 
 def _produce(

@@ -34,6 +34,7 @@ async def produce(
     batch_bytes: int,
     keys: int = 0,
     buffer_bytes: int | None = None,
+    warm_records: int = WARM_RECORDS,
 ) -> dict[str, Any]:
     """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn."""
     value = os.urandom(record_bytes)
@@ -41,7 +42,7 @@ async def produce(
     async with Producer(
         bootstrap_servers, batch_size=batch_bytes, max_request_size=max(1_048_576, batch_bytes), **more
     ) as producer:
-        for number in range(WARM_RECORDS):
+        for number in range(warm_records):
             await producer.send(topic, value, key=_key(number, keys))
         await producer.flush()
         tell("started")
@@ -55,7 +56,7 @@ async def produce(
                 await producer.send(topic, value)
         await producer.flush()  # raises if one of them was not acknowledged
         cost = watch.read()
-    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": WARM_RECORDS}
+    return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": warm_records}
 
 
 def _key(number: int, keys: int) -> bytes | None:

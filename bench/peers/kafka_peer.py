@@ -118,13 +118,15 @@ class KafkaPeer:
         if self._admin is not None:
             await self._admin.close()
             self._admin = None
+        # Three brokers that leave at once have nobody to hand over to, and wait for it: nothing for data that goes, too.
+        number = signal.SIGKILL if wipe else signal.SIGTERM
         brokers = [role for role in self._processes if role != "zookeeper"]
         for role in brokers:
-            self._processes[role].send(signal.SIGTERM)
+            self._processes[role].send(number)
             self._processes[role].send(signal.SIGCONT)
         await asyncio.gather(*(self._wait_ended(role) for role in brokers))
         if "zookeeper" in self._processes:
-            self._processes["zookeeper"].send(signal.SIGTERM)
+            self._processes["zookeeper"].send(number)
             await self._wait_ended("zookeeper")
         self._processes.clear()
         if wipe:

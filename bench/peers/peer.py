@@ -35,7 +35,7 @@ class Peer(Protocol):
         """Start ZooKeeper and all brokers; returns when every broker takes part and a topic can be made."""
 
     async def stop(self, *, wipe: bool = True) -> None:
-        """End every process, politely first. Fine if nothing runs."""
+        """End every process, cleanly if the data stays. Fine if nothing runs."""
 
     def pids(self) -> dict[str, int]:
         """Of what runs now, by role: 'broker-1', .., 'zookeeper'."""
