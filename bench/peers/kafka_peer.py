@@ -118,7 +118,7 @@ class KafkaPeer:
         if self._admin is not None:
             await self._admin.close()
             self._admin = None
-        # Three brokers that leave at once have nobody to hand over to, and wait for it: nothing for data that goes, too.
+        # Three brokers that leave at once have nobody to hand over to, and wait for it: not for data that goes, too.
         number = signal.SIGKILL if wipe else signal.SIGTERM
         brokers = [role for role in self._processes if role != "zookeeper"]
         for role in brokers:
