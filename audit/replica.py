@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from minibroker.protocol.checkpoints import segment_file_name
+from minibroker.protocol.record_batch import BatchHeader
 
 NO_VALUE = -1
 """Stands for the checksum of a value that is absent."""
@@ -49,6 +50,15 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def append(self, position: int, header: BatchHeader) -> None:
+        self.positions.append(position)
+        self.base_offsets.append(header.base_offset)
+        self.ends.append(header.base_offset + header.record_count)
+        self.epochs.append(header.partition_leader_epoch)
+        self.crcs.append(header.crc)
+        self.sizes.append(header.size_bytes)
+        self.max_timestamps.append(header.max_timestamp)
 
     def pack(self) -> tuple[bytes, ...]:
         return tuple(getattr(self, name).tobytes() for name in self.__slots__)

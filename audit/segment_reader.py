@@ -19,12 +19,12 @@ from itertools import pairwise
 
 import msgspec
 
+from minibroker.audit.good_batches import take_good_batches
 from minibroker.audit.replica import NO_VALUE, UNDECODED, Columns, Gap, RangeScan, segment_file
 from minibroker.protocol.checkpoints import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatch,
@@ -103,21 +103,22 @@ def _collect(
     columns = Columns()
     gaps: list[Gap] = []
     undecodable: list[tuple[int, int, str]] = []
-    rows: list[tuple[int, BatchHeader]] = []
-    start = end = reader.next_batch(task.start) if task.start else 0
-    for position, found in walk(reader, start, task.end):
+    start = position = reader.next_batch(task.start) if task.start else 0
+    while position < task.end and position < reader.size:
+        found = reader.look_at(position)
         if isinstance(found, Gap):
             gaps.append(found)
-            end = found.end
+            position = found.end
             continue
-        rows.append((position, found))
-        end = position + found.size_bytes
+        columns.append(position, found)
         if with_values:
             problem = _append_value_crcs(columns.value_crcs, reader, position, found)
             if problem is not None:
                 undecodable.append((position, found.base_offset, problem))
-    _fill(columns, rows)
-    return start, columns, gaps, undecodable, end
+        position += found.size_bytes
+        if not with_values:
+            position = take_good_batches(reader.buffer, reader.base, position, task.end, columns)
+    return start, columns, gaps, undecodable, position
 
 
 def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int, BatchHeader | Gap]]:
@@ -125,28 +126,10 @@ def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int
 
     A batch's bytes are in the reader's window until the next step.
     """
-    check = reader.check
     while position < end and position < reader.size:
-        try:
-            header = check(position)
-        except CorruptBatch as error:
-            gap = _gap(reader, position, error)
-            yield position, gap
-            position = gap.end
-            continue
-        yield position, header
-        position += header.batch_length + LENGTH_PREFIX_BYTES
-
-
-def _fill(columns: Columns, rows: list[tuple[int, BatchHeader]]) -> None:
-    headers = [header for _, header in rows]
-    columns.positions = array("q", [position for position, _ in rows])
-    columns.base_offsets = array("q", [header.base_offset for header in headers])
-    columns.ends = array("q", [header.base_offset + header.record_count for header in headers])
-    columns.epochs = array("i", [header.partition_leader_epoch for header in headers])
-    columns.crcs = array("I", [header.crc for header in headers])
-    columns.sizes = array("i", [header.batch_length + LENGTH_PREFIX_BYTES for header in headers])
-    columns.max_timestamps = array("q", [header.max_timestamp for header in headers])
+        found = reader.look_at(position)
+        yield position, found
+        position = found.end if isinstance(found, Gap) else position + found.size_bytes
 
 
 def _append_value_crcs(
@@ -209,6 +192,13 @@ class SegmentWindow:
         """Never read past; falls when the file turns out to be shorter now."""
         self.buffer = b""
         self.base = 0
+
+    def look_at(self, position: int) -> BatchHeader | Gap:
+        """What begins at `position`, where a batch or a gap does."""
+        try:
+            return self.check(position)
+        except CorruptBatch as error:
+            return _gap(self, position, error)
 
     def check(self, position: int) -> BatchHeader:
         """The batch at `position` after every check, or CorruptBatch."""

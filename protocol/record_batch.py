@@ -36,6 +36,8 @@ from minibroker.protocol.errors import ProtocolError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES = 61
+HEADER_FORMAT = ">qiibIhiqqqhii"
+"""The table above, for `struct`."""
 MAGIC = 77
 LENGTH_PREFIX_BYTES = 12
 """batch_length counts the bytes behind itself: the first 12 bytes of a batch are not in it."""
@@ -55,7 +57,7 @@ TIMESTAMP_TYPE_BIT = 0b1000
 ATTRIBUTES_KNOWN = TIMESTAMP_TYPE_BIT
 """Compression (bits 0-2), transactions and control batches are not in use: a batch that claims them is refused."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER = struct.Struct(HEADER_FORMAT)
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")

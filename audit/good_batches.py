@@ -1,0 +1,74 @@
+"""The common case of reading a segment: batches that stand one behind the other and pass every check.
+
+Owns: a loop that costs little more than the CRC. It takes a batch only if every check of `check_batch` passes for
+certain; at the first that it cannot vouch for (corrupt, cut by the window's end, or only unusual) it stops, and the
+caller has that one checked with care. So it may doubt too much, but never too little: whatever it takes, `check_batch`
+accepts (tests hold the two against each other), and whatever is reported comes from there.
+"""
+
+import struct
+
+from minibroker.audit.replica import Columns
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.record_batch import (
+    ATTRIBUTES_KNOWN,
+    CRC_COVERS_FROM,
+    HEADER_BYTES,
+    HEADER_FORMAT,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    OFFSET_MAX,
+    RECORD_BYTES_MIN,
+)
+
+_FIELDS = struct.Struct(HEADER_FORMAT + "BH")
+"""The header, the payload's first byte and the two behind it: an array's length in two of its three forms."""
+_ATTRIBUTES_UNKNOWN = ~ATTRIBUTES_KNOWN
+_OFFSET_CERTAIN = OFFSET_MAX - 2**31
+"""Up to here no count of records leaves the range of offsets."""
+_PAYLOAD_LENGTH_LESS = HEADER_BYTES - LENGTH_PREFIX_BYTES
+"""batch_length counts so much beside the payload."""
+_SHORT_ARRAY, _SHORT_ARRAY_LENGTHS = 0x90, 16
+_ARRAY_16 = 0xDC
+
+
+def take_good_batches(window: bytes, base: int, position: int, end: int, columns: Columns) -> int:
+    """Append to `columns` the good batches from `position` on that begin in front of `end` and are whole in `window`,
+    which begins at `base` (positions and `end` are the file's). Returns the position behind the last one taken."""
+    unpack = _FIELDS.unpack_from
+    view = memoryview(window)
+    have = len(window)
+    at = position - base
+    last = min(have - _FIELDS.size, end - base - 1)
+    taken: list[int] = []
+    while at <= last:
+        offset, length, epoch, magic, crc, attributes, delta, _, latest, producer, term, sequence, count, kind, more = (
+            unpack(window, at)
+        )
+        behind = at + length + LENGTH_PREFIX_BYTES
+        if (
+            magic != MAGIC
+            or behind > have
+            or count < 1
+            or delta != count - 1
+            or count * RECORD_BYTES_MIN > length - _PAYLOAD_LENGTH_LESS
+            or not 0 <= offset <= _OFFSET_CERTAIN
+            or epoch < -1
+            or producer < -1
+            or term < -1
+            or sequence < -1
+            or attributes & _ATTRIBUTES_UNKNOWN
+            or (kind != _SHORT_ARRAY + count if count < _SHORT_ARRAY_LENGTHS else kind != _ARRAY_16 or more != count)
+            or crc32c(view[at + CRC_COVERS_FROM : behind]) != crc
+        ):
+            break
+        taken += (base + at, offset, offset + count, epoch, crc, behind - at, latest)
+        at = behind
+    columns.positions.extend(taken[0::7])
+    columns.base_offsets.extend(taken[1::7])
+    columns.ends.extend(taken[2::7])
+    columns.epochs.extend(taken[3::7])
+    columns.crcs.extend(taken[4::7])
+    columns.sizes.extend(taken[5::7])
+    columns.max_timestamps.extend(taken[6::7])
+    return base + at
