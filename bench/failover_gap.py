@@ -8,23 +8,12 @@ The brokers log with a time of day in milliseconds; the bench knows when it sent
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 import msgspec
 
-LOG_LINE = re.compile(
-    r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<logger>\S+): (?P<text>.*)$"
-)
+from minibroker.bench.broker_log import LogLine
+
 NS_PER_MS = 1e6
-
-
-class LogLine(msgspec.Struct, frozen=True):
-    """One line of a broker's log."""
-
-    broker_id: int
-    at_s: float
-    """Seconds since 1970, as the broker's clock shows them."""
-    text: str
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -64,17 +53,6 @@ def longest_gap(acknowledged_ns: Sequence[int], signalled_ns: int) -> Gap | None
         return None
     length, before, after = max(gaps)
     return Gap(length / 1e9, (before - signalled_ns) / NS_PER_MS, (after - signalled_ns) / NS_PER_MS)
-
-
-def parse_log(broker_id: int, text: str) -> list[LogLine]:
-    """Lines without a time (tracebacks) are left out."""
-    lines = []
-    for line in text.splitlines():
-        found = LOG_LINE.match(line)
-        if found is not None:
-            at = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f")
-            lines.append(LogLine(broker_id, at.timestamp(), found["text"]))
-    return lines
 
 
 def marks(lines: Iterable[LogLine], signalled_s: float, until_s: float) -> dict[str, float]:

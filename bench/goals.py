@@ -114,6 +114,15 @@ GOALS: tuple[Goal, ...] = (
         unit="errors",
     ),
     Goal(
+        what="memory of one broker under load",
+        case="memory",
+        figure="broker_peak_rss_mb",
+        limit=120,
+        at_least=False,
+        by="worst",
+        unit="MB",
+    ),
+    Goal(
         what="audit by Spark, of a plain walk with CRC by two processes",
         case="audit",
         figure="spark_of_plain_walk",

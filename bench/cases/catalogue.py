@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from minibroker.bench.case import Case
-from minibroker.bench.cases import audit, bare, consume, failover, latency, partitions, produce
+from minibroker.bench.cases import audit, bare, consume, failover, latency, memory, partitions, produce, recovery, start
 
 CASES: tuple[Case, ...] = (
     *produce.CASES,
@@ -12,7 +12,10 @@ CASES: tuple[Case, ...] = (
     *consume.CASES,
     *partitions.CASES,
     *failover.CASES,
+    *start.CASES,
+    *recovery.CASES,
     *audit.CASES,
+    *memory.CASES,
 )
 
 

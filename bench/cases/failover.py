@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from minibroker.bench.broker_log import parse_log
 from minibroker.bench.case import KAFKA, MINIBROKER, Case, CaseFailed, Measurement, Round
-from minibroker.bench.failover_gap import longest_gap, marks, parse_log
+from minibroker.bench.failover_gap import longest_gap, marks
 from minibroker.bench.load_process import LoadProcess, running_load
 from minibroker.bench.peers.peer import BROKERS, Peer
 

@@ -4,7 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from minibroker.bench.failover_gap import longest_gap, marks, parse_log
+from minibroker.bench.broker_log import parse_log
+from minibroker.bench.failover_gap import longest_gap, marks
 
 MS = 1_000_000
 LOG = """\

@@ -1,0 +1,30 @@
+"""Lines of our brokers' logs, as a bench reads them: when, and what. Pure."""
+
+import re
+from datetime import datetime
+
+import msgspec
+
+LOG_LINE = re.compile(
+    r"^(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<logger>\S+): (?P<text>.*)$"
+)
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line of a broker's log."""
+
+    broker_id: int
+    at_s: float
+    """Seconds since 1970, as the broker's clock shows them."""
+    text: str
+
+
+def parse_log(broker_id: int, text: str) -> list[LogLine]:
+    """Lines without a time (tracebacks) are left out."""
+    lines = []
+    for line in text.splitlines():
+        found = LOG_LINE.match(line)
+        if found is not None:
+            at = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f")
+            lines.append(LogLine(broker_id, at.timestamp(), found["text"]))
+    return lines

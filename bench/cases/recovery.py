@@ -1,0 +1,110 @@
+"""How fast a broker reads its logs again after SIGKILL, beside a plain walk with CRC over the same files.
+
+Owns: a follower's log that is long, its death, and the time until its process has loaded it. What a start costs besides
+(Python, imports) is measured by the same death with a log of next to nothing, and taken off.
+"""
+
+import re
+import time
+
+import msgspec
+
+from minibroker.bench.broker_log import parse_log
+from minibroker.bench.case import MINIBROKER, Case, CaseFailed, Measurement, Round
+from minibroker.bench.cases.loaded import KIB
+from minibroker.bench.load_process import run_load
+from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
+from minibroker.bench.peers.peer import BROKERS, Peer
+from minibroker.bench.walking import segment_files, walk
+
+RECORDS = 1_000_000
+"""Of 1 KB: 1 GB a replica."""
+RECORD_BYTES = 1_000
+BATCH_BYTES = 16 * KIB
+TOPIC = "recovered"
+LOADED = re.compile(r"^loaded (?P<done>\d+) of (?P<total>\d+) logs; \S+: scanned (?P<bytes>\d+) bytes")
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """One start after a SIGKILL."""
+
+    seconds: float
+    """From the start of the process to its last loaded log."""
+    bytes: int
+    """Read and checked."""
+
+
+async def run(peer: Peer, round: Round) -> Measurement:
+    assert isinstance(peer, MinibrokerPeer)
+    await peer.start()
+    await peer.make_topic(TOPIC)
+    load = {"topic": TOPIC, "record_bytes": RECORD_BYTES, "batch_bytes": BATCH_BYTES}
+    await run_load(peer, "produce", records=1, **load)
+    victim = await peer.leader_of(TOPIC) % BROKERS + 1  # any but the leader: nothing has to move
+    empty = await recover(peer, victim)
+    await peer.wait_in_sync()
+    records = round.volume_of(RECORDS, at_least=50_000)
+    round.tell(f"writing {records * RECORD_BYTES / 1e9:.1f} GB")
+    await run_load(peer, "produce", records=records, **load)
+    full = await recover(peer, victim)
+    await peer.wait_in_sync()
+    round.tell("walking")
+    walked = await walk(segment_files([peer.log_directory(victim)]), 1)
+    mb_s = rate(empty, full)
+    return Measurement(
+        {
+            "mb_s": round_3(mb_s),
+            "walk_mb_s": round_3(walked.mb_s),
+            "of_plain_walk": round_3(mb_s / walked.mb_s),
+            "seconds": round_3(full.seconds),
+            "empty_seconds": round_3(empty.seconds),
+            "gb": round_3(full.bytes / 1e9),
+        }
+    )
+
+
+def round_3(value: float) -> float:
+    return round(value, 3)
+
+
+def rate(empty: Recovery, full: Recovery) -> float:
+    """MB/s of the scan alone. Raises CaseFailed if there was nothing to tell apart."""
+    seconds, scanned = full.seconds - empty.seconds, full.bytes - empty.bytes
+    if seconds <= 0 or scanned <= 0:
+        raise CaseFailed(f"{scanned} bytes more were scanned in {seconds:.3f} s more: nothing follows from that")
+    return scanned / seconds / 1e6
+
+
+async def recover(peer: MinibrokerPeer, broker_id: int) -> Recovery:
+    """Kill the broker, start it, and read in its log when it had loaded everything."""
+    await peer.cluster.kill(broker_id)
+    began = time.time()
+    await peer.start_broker(broker_id)
+    found = recovery(peer.broker_log(broker_id), began)
+    if found is None:
+        raise CaseFailed(f"broker {broker_id} says of no log that it was scanned")
+    return found
+
+
+def recovery(log: str, began_s: float) -> Recovery | None:
+    """From what the broker logged since it was started; None if no log had to be scanned."""
+    loaded = [(line.at_s, LOADED.match(line.text)) for line in parse_log(0, log) if line.at_s >= began_s - 0.001]
+    scans = [(at, found) for at, found in loaded if found is not None]
+    if not scans:
+        return None
+    return Recovery(scans[-1][0] - began_s, sum(int(found["bytes"]) for _, found in scans))
+
+
+CASES = (
+    Case(
+        name="recovery",
+        title="logs read again after SIGKILL, of a plain walk with CRC",
+        figure="of_plain_walk",
+        unit="x",
+        higher_is_better=True,
+        run=run,
+        peers=(MINIBROKER,),
+        own_cluster=True,
+        rounds=3,
+    ),
+)
