@@ -104,14 +104,19 @@ async def succeed(
 ) -> Office | None:
     """Take the office of a dead controller and remove its registration, all or nothing. None: look again.
 
-    Raises SessionExpired, and CoordinationUnavailable while ZooKeeper cannot be asked.
+    Raises SessionExpired. Waits while ZooKeeper cannot be asked: what was seen does not grow less true, for a holder
+    that came back would have changed these nodes.
     """
     removals: list[Operation] = [
         DeleteOp(path=CONTROLLER, version=incumbent.controller_version),
         DeleteOp(path=broker_path(incumbent.broker_id), version=incumbent.registration_version),
     ]
     before = (incumbent.controller_epoch, incumbent.epoch_version)
-    return await _win(coordination, clock, candidate, before, removals)
+    while True:
+        try:
+            return await _win(coordination, clock, candidate, before, removals)
+        except CoordinationUnavailable:
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 async def resign(coordination: Coordination, office: Office) -> None:

@@ -151,34 +151,46 @@ class ControllerService:
     # ----------------------------------------------------------------------------------------------------- campaign
     async def _contest_and_serve(self, candidate: Candidate) -> None:
         """Until the session is over; the owner registers and calls `registered` again then."""
+        listener = self._config.inter_broker_listener_name
+        succession = Succession(self._coordination, self._network, candidate, listener)
+        try:
+            while True:
+                office = await self._obtain_office(candidate, succession)
+                succession.release()
+                try:
+                    await self._serve(office)
+                except* Deposed as deposed:
+                    why = deposed.exceptions[0]
+                    logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, why)
+                self._office = None
+                self._end_term()
+        except SessionExpired:
+            return
+        finally:
+            succession.release()
+
+    async def _obtain_office(self, candidate: Candidate, succession: Succession) -> Office:
+        """Wait for it, for ever. Raises SessionExpired."""
         while True:
             changed = asyncio.Event()
             try:
                 office = await contest(self._coordination, self._clock, candidate, changed.set)
+                if office is None:
+                    office = await self._await_turn(candidate, succession, changed)
             except SessionExpired:
-                return
+                raise
             except (ProtocolError, CoordinationError) as error:
                 logger.error("cannot contest, trying again: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if office is None:
-                office = await self._await_turn(candidate, changed)
-            if office is None:
-                continue
-            try:
-                await self._serve(office)
-            except* Deposed as deposed:
-                logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, deposed.exceptions[0])
-            self._office = None
-            self._end_term()
+            if office is not None:
+                return office
 
-    async def _await_turn(self, candidate: Candidate, changed: asyncio.Event) -> Office | None:
-        """Until /controller changes, or its holder is evidently dead and we are the one who succeeds it."""
+    async def _await_turn(self, candidate: Candidate, succession: Succession, changed: asyncio.Event) -> Office | None:
+        """Until /controller may have changed, or its holder is evidently dead and we are the one who succeeds it."""
         if not self._config.detects_lost_connections:
             await changed.wait()
             return None
-        listener = self._config.inter_broker_listener_name
-        succession = Succession(self._coordination, self._network, candidate, listener)
         change = asyncio.create_task(changed.wait(), name="controller-changed")
         death = asyncio.create_task(succession.death_of_incumbent(), name="death-of-controller")
         try:
@@ -186,9 +198,6 @@ class ControllerService:
             if changed.is_set():
                 return None
             return await succeed(self._coordination, self._clock, candidate, death.result())
-        except (CoordinationError, TimeoutError) as error:
-            logger.info("could not succeed the controller, looking again: %s", error)
-            return None
         finally:
             for task in (change, death):
                 task.cancel()

@@ -27,16 +27,18 @@ from minibroker.protocol.znodes import (
     parse_id,
     parse_number,
 )
-from minibroker.runtime.ports import Coordination, CoordinationError, Network, NoNode, SessionExpired
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable, Network, NoNode
 
 LOOK_AGAIN_SECONDS = 1.0
-"""Pause while there is no incumbent to hold a line to: it is between two registrations, or ZooKeeper is away."""
+"""Pause while there is no incumbent to hold a line to: it is between two registrations."""
+RETRY_SECONDS = 0.1
+"""Pause while ZooKeeper cannot be asked."""
 
 logger = logging.getLogger("minibroker.controller")
 
 
 class Succession:
-    """Made for one wait behind one controller."""
+    """Made for one candidacy. The line and what it has seen outlive the waits behind one and the same controller."""
 
     def __init__(self, coordination: Coordination, network: Network, candidate: Candidate, listener_name: str) -> None:
         self._coordination = coordination
@@ -44,36 +46,50 @@ class Succession:
         self._candidate = candidate
         self._listener_name = listener_name
         self._client_id = f"candidate-{candidate.broker_id}"
+        self._incumbent: Incumbent | None = None
+        self._line: asyncio.Task[None] | None = None
+        self._refusals = 0
+        """Since the line was lost; 0 while it is held."""
+        self._refused = asyncio.Event()
 
     async def death_of_incumbent(self) -> Incumbent:
         """Wait until the controller is evidently dead; it may take for ever. Raises SessionExpired."""
         while True:
             incumbent = await self._look()
+            self._hold_line_to(incumbent)
             if incumbent is None:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
                 continue
-            dead = await self._watch(incumbent)
-            if dead is not None:
-                return dead
+            await self._refused.wait()
+            self._refused.clear()
+            is_same = await self._look() == incumbent
+            if is_same and self._refusals and await self._is_confirmed(incumbent, self._refusals):
+                return incumbent
 
-    async def _watch(self, incumbent: Incumbent) -> Incumbent | None:
-        """Hold the line; None: another one holds the office, or it is registered anew."""
-        refusals: asyncio.Queue[int] = asyncio.Queue()
-        line = asyncio.create_task(
-            hold_line(self._network, incumbent.address, self._client_id, LineEvents(on_refused=refusals.put_nowait)),
-            name=f"line-to-controller-{incumbent.broker_id}",
-        )
-        try:
-            while True:
-                attempt = await refusals.get()
-                now = await self._look()
-                if now is None or now != incumbent:
-                    return None
-                if await self._is_confirmed(incumbent, attempt):
-                    return incumbent
-        finally:
-            line.cancel()
-            await asyncio.gather(line, return_exceptions=True)
+    def release(self) -> None:
+        """Let the line go."""
+        self._hold_line_to(None)
+
+    def _hold_line_to(self, incumbent: Incumbent | None) -> None:
+        if incumbent == self._incumbent:
+            return
+        self._incumbent = incumbent
+        self._refusals = 0
+        self._refused.clear()
+        if self._line is not None:
+            self._line.cancel()
+            self._line = None
+        if incumbent is not None:
+            events = LineEvents(on_held=lambda: self._see(0), on_refused=self._see)
+            line = hold_line(self._network, incumbent.address, self._client_id, events)
+            self._line = asyncio.create_task(line, name=f"line-to-controller-{incumbent.broker_id}")
+
+    def _see(self, refusals: int) -> None:
+        self._refusals = refusals
+        if refusals:
+            self._refused.set()
+        else:
+            self._refused.clear()
 
     async def _is_confirmed(self, incumbent: Incumbent, attempt: int) -> bool:
         loop = asyncio.get_running_loop()
@@ -99,7 +115,14 @@ class Succession:
 
     # ------------------------------------------------------------------------------------------------------ reading
     async def _look(self) -> Incumbent | None:
-        """Who is controller; None if that cannot be said, or nodes of two sessions tell of it."""
+        """Who is controller; None if nobody is, or nodes of two sessions tell of it. Waits for ZooKeeper."""
+        while True:
+            try:
+                return await self._read()
+            except CoordinationUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self) -> Incumbent | None:
         coordination = self._coordination
         try:
             epoch, epoch_stat = await coordination.get(CONTROLLER_EPOCH)  # first: see `contest`
@@ -108,9 +131,7 @@ class Succession:
             node, node_stat = await coordination.get(broker_path(broker_id))
             listeners = BrokerRegistration.decode(node).listeners()
             controller_epoch = parse_number(epoch)
-        except SessionExpired:
-            raise
-        except (CoordinationError, ProtocolError):
+        except (NoNode, ProtocolError):
             return None
         if self._listener_name not in listeners or stat.ephemeral_owner != node_stat.ephemeral_owner:
             return None
@@ -139,8 +160,6 @@ class Succession:
                 address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
                 if address is not None:
                     found[broker_id] = Witness(broker_id=broker_id, address=address)
-        except SessionExpired:
-            raise
-        except (CoordinationError, ProtocolError) as error:
+        except (CoordinationUnavailable, ProtocolError) as error:
             logger.info("cannot look for witnesses: %s", error)
         return found

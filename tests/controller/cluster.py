@@ -206,6 +206,14 @@ class Cluster:
             candidate.service.registered(1, f"incarnation of {name}")
         return candidate
 
+    async def candidate_of(self, broker_id: int, **settings: Any) -> Candidate:
+        """The candidate in the process, and on the session, of a registered broker."""
+        broker = self.brokers[broker_id]
+        config = ControllerConfig(broker_id=broker_id, inter_broker_listener_name=LISTENER, **settings)
+        candidate = Candidate(self, broker.host, config, broker.coordination)
+        candidate.service.registered(broker.broker_epoch, broker.incarnation)
+        return candidate
+
     async def controller(self, **settings: Any) -> Candidate:
         """A candidate that has won."""
         candidate = await self.candidate(**settings)

@@ -1,0 +1,124 @@
+"""What becomes of the office when its holder dies: candidates in the processes of registered brokers."""
+
+import asyncio
+
+from minibroker.protocol import znodes
+from minibroker.protocol.znodes import ControllerNode
+from tests.controller.cluster import SESSION_MS, Candidate, Cluster, simulated
+
+SOON_SECONDS = 0.3
+"""Far below a session."""
+
+
+async def three_candidates(cluster: Cluster, **settings: bool) -> list[Candidate]:
+    """Brokers 1, 2, 3; the candidate of broker 1 is controller, and the others hold their lines to it."""
+    await cluster.start(1, 2, 3)
+    candidates = [await cluster.candidate_of(1, **settings)]
+    await cluster.until(lambda: candidates[0].service.is_active)
+    candidates += [await cluster.candidate_of(2, **settings), await cluster.candidate_of(3, **settings)]
+    await asyncio.sleep(2)
+    return candidates
+
+
+async def controller_id(cluster: Cluster) -> int | None:
+    if await cluster.observer.exists(znodes.CONTROLLER) is None:
+        return None
+    content, _ = await cluster.observer.get(znodes.CONTROLLER)
+    return ControllerNode.decode(content).brokerid
+
+
+async def registered(cluster: Cluster) -> list[str]:
+    return await cluster.observer.get_children(znodes.BROKER_IDS)
+
+
+def all_refused(cluster: Cluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.is_refused = True
+
+
+@simulated
+async def test_dead_controller_is_succeeded_at_once_and_its_registration_goes_with_it(cluster: Cluster) -> None:
+    _, second, third = await three_candidates(cluster)
+    all_refused(cluster)
+    cluster.world.kill("broker1")
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, SOON_SECONDS)
+    await asyncio.sleep(1)
+    assert [second.service.is_active, third.service.is_active].count(True) == 1
+    assert await controller_id(cluster) in (2, 3)
+    assert await registered(cluster) == ["2", "3"]
+    assert {second.service.controller_epoch, third.service.controller_epoch} == {2, None}
+    winner = second if second.service.is_active else third
+    await asyncio.sleep(2 * SESSION_MS / 1000)  # the end of the dead session changes nothing
+    assert winner.service.controller_epoch == 2
+    assert winner.service.is_active
+
+
+@simulated
+async def test_loser_of_the_race_watches_the_winner(cluster: Cluster) -> None:
+    _, second, third = await three_candidates(cluster)
+    fourth = await cluster.add_broker(4)
+    all_refused(cluster)
+    cluster.world.kill("broker1")
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, SOON_SECONDS)
+    await asyncio.sleep(2)
+    winner, loser = (second, third) if second.service.is_active else (third, second)
+    cluster.world.kill(winner.name)
+    await cluster.until(lambda: loser.service.is_active, SOON_SECONDS)
+    assert loser.service.controller_epoch == 3
+    assert fourth.inquiries
+
+
+@simulated
+async def test_without_a_confirmation_the_session_is_waited_for(cluster: Cluster) -> None:
+    _, second, third = await three_candidates(cluster)
+    cluster.world.kill("broker1")
+    await asyncio.sleep(SESSION_MS / 2000)
+    assert await controller_id(cluster) == 1
+    assert cluster.brokers[2].inquiries
+    assert cluster.brokers[3].inquiries
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, 2 * SESSION_MS / 1000)
+
+
+@simulated
+async def test_detection_by_session_asks_nobody(cluster: Cluster) -> None:
+    _, second, third = await three_candidates(cluster, detects_lost_connections=False)
+    all_refused(cluster)
+    cluster.world.kill("broker1")
+    await asyncio.sleep(SESSION_MS / 2000)
+    assert await controller_id(cluster) == 1
+    assert cluster.brokers[2].inquiries == []
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, 2 * SESSION_MS / 1000)
+
+
+@simulated
+async def test_controller_that_hangs_is_not_succeeded_before_its_session_ends(cluster: Cluster) -> None:
+    await three_candidates(cluster)
+    all_refused(cluster)
+    cluster.world.pause("broker1")
+    await asyncio.sleep(SESSION_MS / 2000)
+    assert await controller_id(cluster) == 1
+    assert cluster.brokers[2].inquiries == []
+
+
+@simulated
+async def test_nobody_is_succeeded_while_zookeeper_is_away(cluster: Cluster) -> None:
+    _, second, third = await three_candidates(cluster)
+    all_refused(cluster)
+    cluster.world.zookeeper.stop()
+    cluster.world.kill("broker1")
+    await asyncio.sleep(SESSION_MS / 3000)
+    assert not second.service.is_active
+    assert not third.service.is_active
+    cluster.world.zookeeper.start()
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, 2)
+    assert await registered(cluster) == ["2", "3"]
+
+
+@simulated
+async def test_living_controller_that_is_accused_falsely_steps_down(cluster: Cluster) -> None:
+    first, second, third = await three_candidates(cluster)
+    all_refused(cluster)
+    cluster.world.network.reject(None, "broker1")
+    await cluster.until(lambda: second.service.is_active or third.service.is_active, SOON_SECONDS)
+    await cluster.until(lambda: not first.service.is_active, SOON_SECONDS)
+    assert await registered(cluster) == ["2", "3"]
