@@ -261,10 +261,13 @@ class Truth:
         return registered if registered == self.incarnation(broker_id) else None
 
     def lost_bytes(self, broker_id: int) -> None:
-        """Remember under which incarnation it held them."""
-        incarnation = self.incarnation(broker_id)
-        if incarnation is not None:
-            self._lost.setdefault(broker_id, set()).add(incarnation)
+        """Remember under which incarnations it is believed to hold them: an earlier one, if it has just restarted."""
+        believed = {each.incarnations.get(str(broker_id)) for each in self._states.values()}
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        if node is not None:
+            believed.add(BrokerRegistration.decode(node.data).incarnation_id)
+        believed.add(self.incarnation(broker_id))
+        self._lost.setdefault(broker_id, set()).update(each for each in believed if each is not None)
 
     def counts_for_what_it_lost(self, broker_id: int) -> bool:
         """While an ISR lists the incarnation that held them, or its registration stands, so that an ISR still may."""

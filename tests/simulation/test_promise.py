@@ -75,3 +75,18 @@ def test_replica_whose_disk_has_failed_is_no_copy_to_rely_on() -> None:
         working.cancel()
 
     under_the_hand(case)
+
+
+def test_broker_that_loses_its_disk_before_it_has_registered_anew_counts_for_what_it_lost() -> None:
+    """The ISR still lists its last incarnation, which held the bytes (seed 3036)."""
+
+    async def case(hand: Hand) -> None:
+        leader = hand.leader(PARTITION)
+        assert leader is not None
+        [victim, other] = hand.others(leader)
+        assert hand.bounce(victim)
+        assert hand.cut_power({victim}, blank=True)
+        assert hand.hangs_by_a_thread()
+        assert not hand.kill(other)
+
+    under_the_hand(case)
