@@ -295,13 +295,17 @@ class FencingJudge:
                         )
             return response
 
-        fetch_module.judge_consumer_fetch = judged  # type: ignore[attr-defined]
-        MetadataImage.answer_metadata = answered  # type: ignore[method-assign]
+        patches: list[tuple[Any, str, Any, Any]] = [
+            (fetch_module, "judge_consumer_fetch", judged, judge_fetch),
+            (MetadataImage, "answer_metadata", answered, answer_metadata),
+        ]
         try:
+            for owner, name, patch, _ in patches:
+                setattr(owner, name, patch)
             yield
         finally:
-            fetch_module.judge_consumer_fetch = judge_fetch  # type: ignore[attr-defined]
-            MetadataImage.answer_metadata = answer_metadata  # type: ignore[method-assign]
+            for owner, name, _, original in patches:
+                setattr(owner, name, original)
 
     # ------------------------------------------------------------------------------------------------------- telling
     def _find(self, text: str, *facts: str) -> None:

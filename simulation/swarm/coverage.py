@@ -38,6 +38,8 @@ LINES = {
     "registration replaced an earlier start's": ("replacing what an earlier start",),
     "leaderships handed over": ("handing leaderships over",),
     "topic deleted": (": removed:",),
+    "controller doubts itself": ("this may be our own network",),
+    "death not confirmed": ("no other broker confirms", "no other broker can confirm"),
 }
 """Kinds of event told by the broker's own lines: any line whose template holds one of these."""
 
@@ -66,7 +68,22 @@ STATES = (
     "controller elected",
 )
 
-MUST_SEE = (*STATES, "duplicate answered", *LINES, *TRACED.values(), *(f"answer {code.name}" for code in ANSWERS))
+FENCING = (
+    "broker fenced by evidence",
+    "broker fenced falsely: it lives",
+    "controller succeeded by evidence",
+    "controller succeeded falsely: it lives",
+)
+"""Counted by their judge (`checks.fencing`)."""
+
+MUST_SEE = (
+    *STATES,
+    *FENCING,
+    "duplicate answered",
+    *LINES,
+    *TRACED.values(),
+    *(f"answer {code.name}" for code in ANSWERS),
+)
 """A swarm of many runs that never saw one of these is blind in that eye."""
 RARELY_SEEN = (f"answer {ErrorCode.STALE_CONTROLLER_EPOCH.name}",)
 """Once in a hundred runs or less. INVALID_UPDATE_VERSION (a proposal overtaken by another write of the same reign) and

@@ -106,6 +106,20 @@ class Faults:
         one, other = self.hand.random.sample(self.hand.cluster.broker_ids, 2)
         self.hand.cut_off(one, [other], self.hand.seconds(), both_ways=False)
 
+    def reject_pair(self) -> None:
+        """One broker cannot connect to another one; a third can."""
+        one, other = self.hand.random.sample(self.hand.cluster.broker_ids, 2)
+        self.hand.reject(one, [other], self.hand.seconds())
+
+    def reject_broker(self) -> None:
+        """No other broker can connect to it; clients and ZooKeeper can."""
+        victim = self.hand.broker()
+        self.hand.reject(victim, self.hand.others(victim), self.hand.seconds())
+
+    def reject_all(self) -> None:
+        """Nobody can connect to it."""
+        self.hand.reject(self.hand.broker(), None, self.hand.seconds())
+
     def client_cut(self) -> None:
         hand, victim = self.hand, self.hand.broker()
         hand.note("cut from clients", victim)

@@ -225,6 +225,17 @@ class Hand:
         for source, target in pairs:
             self.network.heal(source, target)
 
+    def reject(self, victim: int, others: list[int] | None, seconds: float) -> None:
+        """A firewall turns those brokers (None: everybody, clients too) away from this one, which lives: false evidence
+        of a death. All are impaired meanwhile: a broker that is taken for dead stands for no election."""
+        sources = [None] if others is None else [name_of(other) for other in others]
+        self.note("rejects", victim, *(others or ["all"]), f"{seconds:.2f}")
+        for source in sources:
+            self.network.reject(source, name_of(victim))
+        self.impair(victim, lambda: [self.network.reject_no_more(each, name_of(victim)) for each in sources], seconds)
+        for other in self.others(victim):
+            self.impair(other, lambda: None, seconds)
+
     def slow(self, source: str, target: str, delay: float, seconds: float) -> None:
         """Each segment from one machine to another takes longer."""
         links = self.network.slow_links

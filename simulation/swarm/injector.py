@@ -6,8 +6,8 @@ Owns: the order of things. Refuses to know how a fault is done (`faults`, `plots
 import asyncio
 from collections.abc import Callable
 
+from minibroker.simulation.swarm.death_plots import DeathPlots
 from minibroker.simulation.swarm.faults import BENIGN, Faults
-from minibroker.simulation.swarm.fork_plots import ForkPlots
 from minibroker.simulation.swarm.hand import Hand, name_of
 
 RESTART_SHARE = 0.3
@@ -34,7 +34,7 @@ class Injector:
         self._world = hand.world
         self._random = hand.random
         self._faults = Faults(hand)
-        self._plots = ForkPlots(hand)
+        self._plots = DeathPlots(hand)
         self._running: set[asyncio.Task[None]] = set()
         self._has_enough = has_enough
 

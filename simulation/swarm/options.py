@@ -12,7 +12,7 @@ DEATHS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller
 STALLS = ("pause", "slow_disk")
 LINKS = (
     *("isolate", "cut_pair", "cut_one_way", "reset", "half_open", "slow_link", "narrow_link", "slow_broker"),
-    "client_cut",
+    *("client_cut", "reject_pair", "reject_broker", "reject_all"),
 )
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
@@ -50,6 +50,12 @@ PLOTS = (
     "forked_tails",
     "there_and_back",
     "lagging_mark",
+    "accused_leader",
+    "accused_controller",
+    "controller_is_turned_away",
+    "accused_while_zookeeper_is_slow",
+    "office_and_leadership_die",
+    "dead_and_back_at_once",
 )
 """Orders of several faults that real bugs needed, and that single faults hit too seldom."""
 
@@ -130,6 +136,7 @@ def _draw_settings(rng: random.Random) -> dict[str, str]:
         "leader.imbalance.check.interval.seconds": "2",
         "log.flush.offset.checkpoint.interval.ms": rng.choice(("1000", "60000")),
         "controlled.shutdown.retry.backoff.ms": "300",
+        "broker.death.detection": rng.choice(("connection", "connection", "connection", "session")),
     }
     if rng.random() < 0.35:
         settings["log.flush.interval.messages"] = "1"
