@@ -84,7 +84,9 @@ def test_broker_that_loses_its_disk_before_it_has_registered_anew_counts_for_wha
         leader = hand.leader(PARTITION)
         assert leader is not None
         [victim, other] = hand.others(leader)
+        before = hand.truth.incarnation(victim)
         assert hand.bounce(victim)
+        assert await hand.wait(lambda: hand.truth.incarnation(victim) not in (before, None), SESSION_SECONDS)
         assert hand.cut_power({victim}, blank=True)
         assert hand.hangs_by_a_thread()
         assert not hand.kill(other)
