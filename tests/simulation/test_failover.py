@@ -1,0 +1,197 @@
+"""How long writes stand still when a process dies, hangs or is accused: a whole cluster, in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.producer import Producer
+from minibroker.simulation.cluster import SimulatedCluster
+
+TOPIC = "t"
+SESSION_MS = 6_000
+SOON_MS = 300.0
+"""The goal for writes after the death of a leader; virtual brokers take no time to compute, so it is generous here."""
+
+Story = Callable[["Scene"], Awaitable[None]]
+
+
+class Scene:
+    """A cluster of three with one topic of one partition, and a session that is far longer than any fast failover."""
+
+    def __init__(self, seed: int = 1, detection: str = "connection", brokers: int = 3) -> None:
+        settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), "broker.death.detection": detection}
+        self.cluster = SimulatedCluster(seed, brokers, settings)
+        self.world = self.cluster.world
+
+    def play(self, story: Story, leader_is_controller: bool = False) -> None:
+        self.world.run(self._play(story, leader_is_controller), seconds_max=200)
+
+    async def _play(self, story: Story, leader_is_controller: bool) -> None:
+        cluster = self.cluster
+        cluster.start_all()
+        await cluster.until_ready()
+        controller = cluster.controller()
+        assert controller is not None
+        others = [each for each in cluster.broker_ids if each != controller]
+        replicas = [controller, *others] if leader_is_controller else [*others, controller]
+        runtime = cluster.client_runtime()
+        async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=runtime) as admin:
+            await admin.create_topics([NewTopic(name=TOPIC, assignment={0: replicas})])
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers, runtime=runtime) as self.producer:
+            await self.write()
+            await asyncio.sleep(2)
+            await story(self)
+
+    @property
+    def leader(self) -> int:
+        leader = self.cluster.leader(TOPIC)
+        assert leader is not None
+        return leader
+
+    async def write(self) -> float:
+        """Milliseconds until it is acknowledged."""
+        begun = self.world.loop.time()
+        await self.producer.send_and_wait(TOPIC, b"value")
+        return (self.world.loop.time() - begun) * 1000
+
+    def registered(self) -> list[int]:
+        return [b for b in self.cluster.broker_ids if f"/brokers/ids/{b}" in self.world.zookeeper.tree.nodes]
+
+
+def test_writes_go_on_at_once_after_the_death_of_a_leader() -> None:
+    async def story(scene: Scene) -> None:
+        dead = scene.leader
+        scene.cluster.kill(dead)
+        assert await scene.write() < SOON_MS
+        assert dead not in scene.registered()
+        epoch = scene.cluster.replica(scene.leader, TOPIC).state.leader_epoch  # type: ignore[union-attr]
+        await asyncio.sleep(2 * SESSION_MS / 1000)  # the end of its session changes nothing
+        assert scene.cluster.replica(scene.leader, TOPIC).state.leader_epoch == epoch  # type: ignore[union-attr]
+        scene.cluster.start(dead)
+        await scene.cluster.until(lambda: scene.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
+
+    for seed in range(5):
+        Scene(seed).play(story)
+
+
+def test_writes_go_on_at_once_after_the_death_of_the_controller_that_leads() -> None:
+    async def story(scene: Scene) -> None:
+        dead = scene.leader
+        assert scene.cluster.controller() == dead
+        scene.cluster.kill(dead)
+        assert await scene.write() < SOON_MS
+        assert scene.cluster.controller() != dead
+        assert dead not in scene.registered()
+
+    for seed in range(5):
+        Scene(seed).play(story, leader_is_controller=True)
+
+
+def test_dead_controller_that_leads_nothing_is_succeeded_at_once() -> None:
+    async def story(scene: Scene) -> None:
+        dead = scene.cluster.controller()
+        assert dead not in (None, scene.leader)
+        scene.cluster.kill(dead or 0)
+        await scene.cluster.until(lambda: scene.cluster.controller() not in (None, dead), SOON_MS / 1000)
+        assert dead not in scene.registered()
+
+    Scene().play(story)
+
+
+def test_controller_and_leader_that_die_together_leave_nobody_to_confirm() -> None:
+    async def story(scene: Scene) -> None:
+        controller, leader = scene.cluster.controller(), scene.leader
+        scene.cluster.kill(controller or 0)
+        scene.cluster.kill(leader)
+        await asyncio.sleep(SESSION_MS / 2000)
+        assert scene.registered() == [1, 2, 3]
+
+    Scene().play(story)
+
+
+def test_detection_by_session_waits_for_the_session() -> None:
+    async def story(scene: Scene) -> None:
+        scene.cluster.kill(scene.leader)
+        assert await scene.write() > SESSION_MS / 2
+
+    Scene(detection="session").play(story)
+
+
+def test_machine_that_is_gone_is_replaced_when_its_session_ends() -> None:
+    async def story(scene: Scene) -> None:
+        scene.cluster.power_loss(scene.leader)
+        assert SESSION_MS / 2 < await scene.write() < 2 * SESSION_MS
+
+    Scene().play(story)
+
+
+def test_leader_that_hangs_is_replaced_when_its_session_ends() -> None:
+    async def story(scene: Scene) -> None:
+        scene.world.pause(f"broker-{scene.leader}")
+        assert SESSION_MS / 2 < await scene.write() < 2 * SESSION_MS
+
+    Scene().play(story)
+
+
+def test_leader_killed_while_the_controller_hangs_is_replaced_as_soon_as_it_wakes() -> None:
+    async def story(scene: Scene) -> None:
+        controller = f"broker-{scene.cluster.controller()}"
+        scene.world.pause(controller)
+        scene.cluster.kill(scene.leader)
+        await asyncio.sleep(1)
+        assert scene.registered() == [1, 2, 3]
+        scene.world.resume(controller)
+        assert await scene.write() < SOON_MS
+
+    Scene().play(story)
+
+
+def test_leader_that_is_back_within_a_moment_is_a_restarted_one() -> None:
+    async def story(scene: Scene) -> None:
+        dead = scene.leader
+        scene.cluster.kill(dead)
+        scene.cluster.start(dead)
+        await scene.write()
+        assert scene.leader != dead, "it may have lost what was not on its disk"
+        await scene.cluster.until(lambda: scene.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
+
+    for seed in range(5):
+        Scene(seed).play(story)
+
+
+@pytest.mark.parametrize("leader_is_controller", [False, True])
+def test_leader_that_stops_cleanly_is_not_called_dead(
+    leader_is_controller: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(scene: Scene) -> None:
+        scene.cluster.stop(scene.leader)
+        assert await scene.write() < SOON_MS
+        await asyncio.sleep(1)
+        assert len(scene.registered()) == 2
+
+    for seed in range(5):
+        Scene(seed).play(story, leader_is_controller)
+    assert "is dead" not in caplog.text
+    assert "refuses connections" not in caplog.text
+
+
+def test_living_leader_that_is_accused_falsely_is_fenced_first_and_loses_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        accused = scene.leader
+        epoch = scene.cluster.brokers[accused].registration.broker_epoch
+        scene.world.network.reject(None, f"broker-{accused}")
+        await scene.cluster.until(
+            lambda: scene.cluster.brokers[accused].registration.broker_epoch not in (None, epoch),
+            SOON_MS / 1000,
+            "a new registration of the accused",
+        )
+        assert await scene.write() < SESSION_MS
+        scene.world.network.reject_no_more(None, f"broker-{accused}")
+        await scene.write()
+        await scene.cluster.until(lambda: scene.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
+
+    for seed in range(5):
+        Scene(seed).play(story)
