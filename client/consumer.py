@@ -408,21 +408,22 @@ class Consumer:
         buffered is fetched again."""
         chunk = cursor.chunks[0]
         start = cursor.position if cursor.position is not None else 0
+        position, header = chunk.unread[0]
         try:
-            header, tuples = read_batch(chunk.records, chunk.position, self._check_crcs)
+            tuples = read_batch(chunk.records, position, header, self._check_crcs)
         except CorruptBatch as error:
             cursor.refetch()
             self._fetcher.moved()
             where = self._cluster.where(cursor.topic_partition)
             raise CorruptRecords(f"what came {where} at offset {start} is damaged: {error}") from error
-        chunk.position += header.size_bytes
-        if chunk.position >= chunk.end:
+        chunk.unread.popleft()
+        if not chunk.unread:
             cursor.chunks.popleft()
             ready = self._fetcher.ready
             ready.popleft()
             if cursor.chunks:
                 ready.append(cursor)
-            self._fetcher.wake()
+            self._fetcher.has_room_again(cursor)
         cursor.position_epoch = header.partition_leader_epoch
         cursor.read_since_move = True
         return header, tuples, start

@@ -27,6 +27,7 @@ from minibroker.client.errors import LogTruncated, MinibrokerError, OffsetOutOfR
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
+from minibroker.protocol.record_batch import BatchHeader
 
 CHUNKS_MAX = 2
 """Fetched chunks that may wait for the user: one being read, one ahead."""
@@ -46,11 +47,11 @@ class OffsetReset(Enum):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """Whole batches that were fetched together, and how far they have been read."""
+    """Whole batches that were fetched together."""
 
     records: memoryview
-    position: int
-    end: int
+    unread: deque[tuple[int, BatchHeader]]
+    """Where in `records` the batches lie that were not read yet. Never empty while the chunk waits."""
 
 
 class Cursor:

@@ -37,7 +37,7 @@ from minibroker.protocol.messages import (
     OffsetForLeaderTopic,
     Response,
 )
-from minibroker.protocol.record_batch import CorruptBatch, iterate_headers
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
 from minibroker.runtime.rpc import ConnectionClosed, RpcConnection, RpcError
 
 SLOW_ANSWER_MS = 1_000.0
@@ -139,6 +139,16 @@ class Fetcher:
         """Would the answer be of use to this cursor?"""
         asked = flight.cursors.get(cursor.topic_partition)
         return asked is not None and asked == (cursor, cursor.generation, cursor.fetch_offset)
+
+    def has_room_again(self, cursor: Cursor) -> None:
+        """One of its chunks was read. Its leader is asked when no other partition of it lacks room."""
+        leader = cursor.leader
+        if leader in self._asked:
+            return
+        for other in self.ready:
+            if other.leader == leader and not other.has_room and other.wants_data:
+                return
+        self.wake()
 
     def wake(self) -> None:
         """Look at everything, soon."""
@@ -293,26 +303,24 @@ class Fetcher:
             self._on_records(leader, cursor, answer.records)
 
     def _on_records(self, leader: BrokerId, cursor: Cursor, records: memoryview) -> None:
-        first: int | None = None
+        unread: deque[tuple[int, BatchHeader]] = deque()
         header = None
-        end = 0
         try:
             for position, header in iterate_headers(records):
-                end = position + header.size_bytes
-                if first is None and header.end_offset > cursor.fetch_offset:
-                    first = position
+                if unread or header.end_offset > cursor.fetch_offset:
+                    unread.append((position, header))
         except CorruptBatch as error:
             if header is None:
                 self._corrupt(leader, cursor, error)
                 return
-        if header is None or first is None:
+        if header is None or not unread:
             if header is None and cursor.max_bytes < PARTITION_BYTES_MAX:
                 cursor.max_bytes *= 2  # a single batch is larger than what was asked for
             else:
                 self._corrupt(leader, cursor, CorruptBatch("no whole batch at the asked offset", 0))
             return
         was_empty = not cursor.chunks
-        cursor.fetched(Chunk(records, first, end), header.end_offset, header.partition_leader_epoch)
+        cursor.fetched(Chunk(records, unread), header.end_offset, header.partition_leader_epoch)
         if was_empty:
             self.ready.append(cursor)
 

@@ -14,8 +14,7 @@ from minibroker.protocol.record_batch import (
     BatchHeader,
     CorruptBatch,
     Header,
-    check_batch,
-    read_header,
+    check_body,
 )
 
 RecordTuple = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -53,17 +52,17 @@ class RecordBatch(msgspec.Struct, frozen=True):
         return len(self.values)
 
 
-def read_batch(buffer: memoryview, position: int, check_crcs: bool) -> tuple[BatchHeader, list[RecordTuple]]:
-    """Header and records of the batch at `position`, checked as far as wanted. Raises CorruptBatch."""
-    header = check_batch(buffer, position) if check_crcs else read_header(buffer, position)
-    payload = buffer[position + HEADER_BYTES : position + header.size_bytes]
+def read_batch(buffer: memoryview, position: int, header: BatchHeader, check_crcs: bool) -> list[RecordTuple]:
+    """Records of the batch at `position`, checked as far as wanted. Raises CorruptBatch."""
+    if check_crcs:
+        check_body(buffer, position, header)
     try:
-        tuples = _DECODER.decode(payload)
+        tuples = _DECODER.decode(buffer[position + HEADER_BYTES : position + header.size_bytes])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptBatch(f"the payload does not decode: {error}", position) from None
     if len(tuples) != header.record_count:
         raise CorruptBatch(f"{len(tuples)} records instead of {header.record_count}", position)
-    return header, tuples
+    return tuples
 
 
 def to_records(

@@ -179,6 +179,12 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     Costs little more than the CRC: no record is decoded, nothing is copied.
     """
     header = read_header(buffer, position)
+    check_body(buffer, position, header)
+    return header
+
+
+def check_body(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """The rest of `check_batch`, of a batch whose header has been read."""
     size = header.batch_length + LENGTH_PREFIX_BYTES
     end = position + size
     if end > len(buffer):
@@ -193,7 +199,6 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     if claimed != header.record_count:
         found = "no array" if claimed is None else f"an array of {claimed}"
         raise CorruptBatch(f"the payload is {found}, not of {header.record_count} records", position)
-    return header
 
 
 def _payload_array_length(buffer: Buffer, start: int, end: int) -> int | None:

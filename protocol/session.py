@@ -23,7 +23,7 @@ READ_AHEAD_BYTES = 256 * 1024
 KEPT_BUFFERS = 3
 """Buffers that large frames took along and that may be used again: one being read, one that waits, one to spare. New
 pages for every frame cost more than its copy."""
-KEPT_BUFFER_BYTES = 2 * 1024 * 1024
+KEPT_BUFFER_BYTES = 4 * 1024 * 1024
 """Larger ones are rare, and not worth the memory."""
 API_KEY_PEEK_BYTES = 8
 """So many bytes of a frame tell its api key."""

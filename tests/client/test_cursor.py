@@ -1,5 +1,7 @@
 """Where a consumer stands: positions, validation after elections, truncation."""
 
+from collections import deque
+
 import pytest
 
 from minibroker.client.cursor import Chunk, Cursor, OffsetReset
@@ -8,8 +10,11 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
 
 PARTITION = TopicPartition("t", 0)
-NOTHING = memoryview(b"")
 WHERE = Where(topic_partition=PARTITION, broker_id=2, leader_epoch=4, isr=(2, 3))
+
+
+def a_chunk() -> Chunk:
+    return Chunk(memoryview(b""), deque())
 
 
 def cursor_at(offset: int, epoch: int | None = None) -> Cursor:
@@ -23,7 +28,7 @@ def reader_at_10_of_epoch_3() -> Cursor:
     """Was handed everything below 10, and holds 10 to 14 ahead."""
     cursor = cursor_at(10, 3)
     cursor.read_since_move = True
-    cursor.fetched(Chunk(NOTHING, 0, 0), 15, 3)
+    cursor.fetched(a_chunk(), 15, 3)
     return cursor
 
 
@@ -60,9 +65,9 @@ def test_an_answer_to_a_reset_is_dropped_after_a_seek() -> None:
 
 def test_prefetch_has_a_limit() -> None:
     cursor = cursor_at(0, 3)
-    cursor.fetched(Chunk(NOTHING, 0, 0), 5, 3)
+    cursor.fetched(a_chunk(), 5, 3)
     assert cursor.has_room
-    cursor.fetched(Chunk(NOTHING, 0, 0), 9, 3)
+    cursor.fetched(a_chunk(), 9, 3)
     assert not cursor.has_room
 
 
