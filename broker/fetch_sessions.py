@@ -122,6 +122,7 @@ class FetchSessions:
         if session.parked is not None:
             self.answer(session.parked, force=True)
         refused = self._update(session, body)
+        request.send_answers()  # producers that waited for this report go on while the rest is done
         parked = ParkedFetch(request, body, session)
         session.parked = parked
         if self.answer(parked, body.max_wait_ms <= 0 or bool(refused), refused):

@@ -105,6 +105,7 @@ class ReplicaFetcher:
         self._session_epoch = 0
         self._in_flight = 0
         self._last_reply_at = 0.0
+        self._loop = asyncio.get_running_loop()
 
     # ------------------------------------------------------------------------------------------------- partitions
     def leave(self, topic_partition: TopicPartition) -> None:
@@ -137,7 +138,7 @@ class ReplicaFetcher:
         self._work.set()
         if not self._scheduled and self._connection is not None:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send_all)
+            self._loop.call_soon(self._send_all)
 
     # ------------------------------------------------------------------------------------------------- connection
     async def run(self) -> None:
@@ -335,7 +336,7 @@ class ReplicaFetcher:
             topics=[FetchTopic(topic=name, partitions=items) for name, items in listed.items()],
         )
         if not self._in_flight:
-            self._last_reply_at = asyncio.get_running_loop().time()
+            self._last_reply_at = self._loop.time()
         self._in_flight += 1
         self._session_epoch += 1
         connection.send(body, lambda reply: self._on_fetched(connection, number, reply))
@@ -369,7 +370,7 @@ class ReplicaFetcher:
         if connection is not self._connection:
             return
         self._in_flight -= 1
-        self._last_reply_at = asyncio.get_running_loop().time()
+        self._last_reply_at = self._loop.time()
         if not isinstance(reply, FetchResponse):
             self._lost.set()
             return

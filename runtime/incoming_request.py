@@ -54,6 +54,10 @@ class IncomingRequest:
         self._connection.answer(pieces)
         self.finish_without_reply()
 
+    def send_answers(self) -> None:
+        """What was answered so far, to whomever, leaves now and not at the end of this step."""
+        self._connection.send_answers()
+
     def finish_without_reply(self) -> None:
         """Produce with acks=0 has no answer, and nobody waits for one whose peer has gone."""
         assert not self._ended, "a request ends once"

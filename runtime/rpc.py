@@ -14,7 +14,7 @@ from minibroker.protocol.codec import decode_response_body, decode_response_fram
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages import API_OF_REQUEST, Request, Response
 from minibroker.protocol.session import FrameReceiver
-from minibroker.runtime.ports import Network, Transport
+from minibroker.runtime.ports import Buffer, Network, Transport
 
 RESPONSE_MAX_BYTES = 128 * 1024 * 1024
 """A peer that answers with more than this is broken: fetch limits keep real answers far below."""
@@ -22,6 +22,8 @@ PENDING_MAX = 10_000
 """Requests one connection may wait for; callers keep far fewer in flight."""
 WRITE_HIGH_WATER_BYTES = 64 * 1024 * 1024
 """The transport must not pause us: callers bound what they have in flight themselves."""
+HELD_MAX_BYTES = 64 * 1024
+"""Requests of one step that are sent together: beyond it the peer could be at work already."""
 WITHOUT_REPLY = 2**31 - 1
 """Correlation id of requests that nobody answers; no other request has it, so a refusal of one is dropped."""
 
@@ -62,6 +64,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(RESPONSE_MAX_BYTES)
         self._pending: dict[int, _Pending] = {}
         self._next_correlation_id = 0
+        self._is_in_step = False
+        self._held: list[Buffer] = []
         self._closed_event: asyncio.Event = asyncio.Event()
 
     # ------------------------------------------------------------------------------------------------- for callers
@@ -93,12 +97,12 @@ class RpcConnection(asyncio.BufferedProtocol):
         frame = encode_request(body, correlation_id, self.client_id)
         self._next_correlation_id = (correlation_id + 1) % WITHOUT_REPLY
         self._pending[correlation_id] = _Pending(API_OF_REQUEST[type(body)].key.value, on_reply)
-        transport.writelines(frame)
+        self._write(transport, frame)
         return correlation_id
 
     def send_without_reply(self, body: Request) -> None:
         """For Produce with acks=0: nobody will answer."""
-        self._open_transport().writelines(encode_request(body, WITHOUT_REPLY, self.client_id))
+        self._write(self._open_transport(), encode_request(body, WITHOUT_REPLY, self.client_id))
 
     def forget(self, correlation_id: int) -> None:
         """The caller gave up; a late reply is dropped."""
@@ -137,6 +141,20 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._transport is not None and not self.closed:
             self._transport.abort()
 
+    def _write(self, transport: Transport, frame: list[Buffer]) -> None:
+        """What replies give rise to is sent together once they are handled: one system call instead of several."""
+        if not self._is_in_step:
+            transport.writelines(frame)
+            return
+        self._held += frame
+        if sum(map(len, self._held)) > HELD_MAX_BYTES:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, []
+        if held and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(held)
+
     def _open_transport(self) -> Transport:
         if self.closed or self._transport is None or self._transport.is_closing():
             raise ConnectionClosed(f"connection to {self.peer} is closed")
@@ -152,17 +170,21 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._receiver.received(nbytes)
+        self._is_in_step = True
         try:
             while not self.closed:
                 frame = self._receiver.take_frame()  # records stay views into it
                 if frame is None:
                     self._receiver.make_room()  # no budget here: this side asked for what comes
-                    return
+                    break
                 self._on_frame(frame)
         except ProtocolError as error:
             self._end(PeerBroken(f"{self.peer} broke the protocol: {error}"))
             if self._transport is not None:
                 self._transport.abort()
+        finally:
+            self._is_in_step = False
+            self._send_held()
 
     def eof_received(self) -> bool:
         return False

@@ -65,6 +65,8 @@ class RpcServer:
         self._reconsider_scheduled = False
         self._shortage_timer: asyncio.TimerHandle | None = None
         self._reclaim_at = 0.0
+        self._is_in_step = False
+        self._holding: dict[ServerConnection, None] = {}
 
     @property
     def port(self) -> int:
@@ -127,6 +129,29 @@ class RpcServer:
         self.unread_replies.discard(connection)
         if self.on_connection_closed is not None:
             self.on_connection_closed(connection)
+
+    def begin_step(self) -> bool:
+        """Small replies are held until the step ends. False: this is within another step."""
+        is_outermost = not self._is_in_step
+        self._is_in_step = True
+        return is_outermost
+
+    def end_step(self) -> None:
+        self._is_in_step = False
+        self.send_held()
+
+    def hold(self, connection: ServerConnection) -> bool:
+        """Whether a reply of this connection may wait for the end of a step."""
+        if self._is_in_step:
+            self._holding[connection] = None
+        return self._is_in_step
+
+    def send_held(self) -> None:
+        """What was answered so far leaves now."""
+        if self._holding:
+            holding, self._holding = self._holding, {}
+            for connection in holding:
+                connection.send_held()
 
     def note_paused(self, connection: ServerConnection, paused: bool) -> None:
         """Which connections are not read: they are told when there is memory again."""

@@ -27,6 +27,7 @@ from minibroker.runtime.incoming_request import IncomingRequest, costs_of
 from minibroker.runtime.ports import Buffer, Transport
 from minibroker.runtime.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
+    HELD_REPLY_MAX_BYTES,
     LARGE_WAIT_BYTES,
     REQUEST_TURN_COST,
     REQUESTS_IN_FLIGHT_MAX,
@@ -72,6 +73,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._last_active = self._loop.time()
         self._writing_paused_since: float | None = None
         self._closed_at: float | None = None
+        self._held: list[Buffer] = []
         self._written_bytes = 0
         self._read_bytes = 0
         self._read_at = 0.0
@@ -93,10 +95,31 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._adjust_reading()
 
     def answer(self, pieces: Sequence[Buffer]) -> None:
+        """Send a reply; a small one at the end of the step, together with others. Each system call that sends may cost
+        the processor, too: the kernel likes to go on with whom it woke."""
         transport = self._transport
         if self.is_closed or transport is None or transport.is_closing():
             return
-        transport.writelines(pieces)
+        size = sum(map(len, pieces))
+        if size <= HELD_REPLY_MAX_BYTES and self._server.hold(self):
+            self._held += pieces
+        else:
+            self._send([*self._held, *pieces] if self._held else pieces)
+
+    def send_answers(self) -> None:
+        """Of all connections, those that are held."""
+        self._server.send_held()
+
+    def send_held(self) -> None:
+        """The step is over."""
+        if self._held:
+            self._send(self._held)
+
+    def _send(self, pieces: Sequence[Buffer]) -> None:
+        self._held = []
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.writelines(pieces)
         self._written_bytes += sum(map(len, pieces))
         if not self.is_broker:
             self._server.unread_replies.add(self)
@@ -121,6 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.is_closed or self._transport is None:
             return
         self.complain("closing connection %d from %s: %s", self.id, self.peer, reason)
+        self.send_held()
         self._end()
         self._transport.close()
 
@@ -224,7 +248,16 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --------------------------------------------------------------------------------------------------- requests
     def _handle_frames(self) -> None:
-        """What came, in order, until nothing is left or the next request must wait."""
+        """One step: what came is handled, and what that answered is sent."""
+        is_outermost = self._server.begin_step()
+        try:
+            self._handle_what_came()
+        finally:
+            if is_outermost:
+                self._server.end_step()
+
+    def _handle_what_came(self) -> None:
+        """In order, until nothing is left or the next request must wait."""
         handled = 0
         self._handling = True
         try:

@@ -41,6 +41,8 @@ LARGE_WAIT_BYTES = 64 * KIB
 UNREAD_ALLOWED_BYTES = 32 * KIB
 """Unread reply bytes above which a connection's next requests wait; a broker's may have BROKER_UNREAD_ALLOWED_BYTES."""
 BROKER_UNREAD_ALLOWED_BYTES = MIB
+HELD_REPLY_MAX_BYTES = 4 * KIB
+"""A reply up to this waits for the end of the step that it belongs to, and leaves with the others of its connection."""
 STUCK_READER_MS = 1_000
 """While replies take too much memory, who has not read a byte for so long makes room."""
 STUCK_FRAME_MS = 1_000

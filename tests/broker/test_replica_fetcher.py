@@ -1,6 +1,5 @@
 """What a follower reports in its fetches."""
 
-import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -45,7 +44,7 @@ def _follower(flushes: bool, synced_end: int) -> Any:
 
 
 @pytest.mark.parametrize(("flushes", "synced_end", "is_listed"), [(True, 3, False), (True, 5, True), (False, 0, True)])
-def test_a_new_connection_reports_no_end_that_must_not_count_yet(
+async def test_a_new_connection_reports_no_end_that_must_not_count_yet(
     flushes: bool, synced_end: int, is_listed: bool
 ) -> None:
     fetcher = _fetcher()
@@ -66,7 +65,7 @@ class Wire:
         self.answers.append(on_reply)
 
 
-def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
+async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     """A fetch of epoch 0 is refused as fenced while one of epoch 1 is on its way: the new epoch is not fenced."""
     heard: list[FetchAnswered] = []
     follower = _follower(flushes=False, synced_end=0)
@@ -75,17 +74,14 @@ def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     fetcher._connection = cast(Any, wire)
     fetcher.partitions[PARTITION] = follower
 
-    async def story() -> None:
-        fetcher._ask_anew()
-        fetcher._send_fetch(cast(Any, wire))
-        follower.state.leader_epoch = 1
-        fetcher._ask_anew()
-        fetcher._send_fetch(cast(Any, wire))
-        refused = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.FENCED_LEADER_EPOCH)
-        wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[refused])]))
-        assert not heard
-        granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
-        wire.answers[1](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
-
-    asyncio.run(story())
+    fetcher._ask_anew()
+    fetcher._send_fetch(cast(Any, wire))
+    follower.state.leader_epoch = 1
+    fetcher._ask_anew()
+    fetcher._send_fetch(cast(Any, wire))
+    refused = FetchPartitionResponse(partition_index=0, error_code=ErrorCode.FENCED_LEADER_EPOCH)
+    wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[refused])]))
+    assert not heard
+    granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
+    wire.answers[1](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
     assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in heard] == [(1, ErrorCode.NONE, 3)]
