@@ -53,6 +53,8 @@ class Measurement(msgspec.Struct, frozen=True):
     costs: list[ProcessCost] = []
     notes: list[str] = []
     """What a reader must know to judge the figures, in sentences: 'the page cache could not be dropped'."""
+    details: list[str] = []
+    """What the figures are made of, a line each, for who wants to look closer: every single failover."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float]
     costs: list[ProcessCost] = []
     notes: list[str] = []
+    details: list[str] = []
 
 
 class FailedRound(msgspec.Struct, frozen=True):

@@ -71,7 +71,13 @@ def _kafka(what: str, case: str, figure: str, limit: float, *, at_least: bool = 
 def _gap(what: str, case: str, figure: str, limit_s: float) -> Goal:
     """One round plays all its failovers; its figures are their median and worst."""
     return Goal(
-        what=f"writes stop after {what}", case=case, figure=figure, limit=limit_s, at_least=False, by="worst", unit="s"
+        what=f"writes stop after {what}",
+        case=case,
+        figure=figure,
+        limit=limit_s,
+        at_least=False,
+        by="median" if figure == "median_gap_s" else "worst",
+        unit="s",
     )
 
 
@@ -100,10 +106,10 @@ GOALS: tuple[Goal, ...] = (
         limit=0.7,
         against=Against("produce-1kb-128kib", "mb_s", OURS),
     ),
-    _gap("SIGKILL of the leader, median", "failover-leader", "median_gap_s", 0.3),
-    _gap("SIGKILL of the leader, worst", "failover-leader", "worst_gap_s", 0.5),
-    _gap("SIGKILL of leader and controller in one, worst", "failover-both", "worst_gap_s", 1.0),
-    _gap("SIGTERM of the leader, worst", "failover-leader-stopped", "worst_gap_s", 0.2),
+    _gap("SIGKILL of the leader", "failover-leader", "median_gap_s", 0.3),
+    _gap("SIGKILL of the leader", "failover-leader", "worst_gap_s", 0.5),
+    _gap("SIGKILL of leader and controller in one", "failover-both", "worst_gap_s", 1.0),
+    _gap("SIGTERM of the leader", "failover-leader-stopped", "worst_gap_s", 0.2),
     Goal(
         what="errors that an idempotent producer sees after it",
         case="failover-leader-stopped",

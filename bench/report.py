@@ -10,6 +10,11 @@ from minibroker.bench.goals import GOALS, OURS, Verdict, judge
 from minibroker.bench.statistics import Summary, ratios, summarise
 
 KAFKA = "kafka"
+MEMORY = (
+    "broker_peak_rss_mb",
+    "broker_growth_mb",
+    *(f"{role}_cpu_s_per_gb" for role in ("leader", "followers", "zookeeper", "client")),
+)
 SHOWN_BESIDES = {
     "latency-1000": ("p50_ms", "p999_ms"),
     "latency-15000": ("p50_ms", "p999_ms"),
@@ -19,6 +24,16 @@ SHOWN_BESIDES = {
     "consume-1kb-cold": ("getmany_mb_s",),
     "mixed": ("produce_mb_s",),
     "share-of-bare": ("bare_mb_s",),
+    **{
+        f"failover-{hit}": ("worst_gap_s",)
+        for hit in ("leader", "controller", "both", "leader-stopped", "leader-paused")
+    },
+    "start-cluster": ("registered_s",),
+    "start-command-line": ("produce_help_ms",),
+    "recovery": ("mb_s", "walk_mb_s"),
+    "audit": ("spark_mb_s", "local_mb_s", "walk_mb_s", "spark_start_s"),
+    "memory": MEMORY,
+    "memory-kafka-256m": MEMORY,
 }
 """Figures with a row of their own below the case's first one."""
 KAFKA_COUNTERPART = {"getmany_mb_s": "mb_s"}
@@ -27,7 +42,7 @@ HEADER = ("case", "minibroker", "spread", "Kafka", "spread", "ratio", "95 % boun
 GOAL_HEADER = ("goal", "wanted", "ratio or figure", "judged", "")
 COST_HEADER = ("case", "minibroker: cluster", "client", "broker MB", "Kafka: cluster", "client", "broker MB")
 COSTS = ("cluster_cpu_s_per_gb", "client_cpu_s_per_gb", "broker_peak_rss_mb")
-UNITS = {"mb_s": "MB/s", "ms": "ms", "records_s": "records/s", "s": "s", "mb": "MB"}
+UNITS = {"cpu_s_per_gb": "CPU s/GB", "mb_s": "MB/s", "ms": "ms", "records_s": "records/s", "s": "s", "mb": "MB"}
 """By the end of a figure's name; longer ends first."""
 
 
@@ -128,6 +143,16 @@ def failures(document: Document) -> list[str]:
         f"{case.name} on {each.peer}: {note}" for case in document.cases for each in case.rounds for note in each.notes
     ]
     return [*found, *dict.fromkeys(remarks)]
+
+
+def details(document: Document) -> list[str]:
+    """What single figures are made of, a line each; not on the page."""
+    return [
+        f"{case.name} on {each.peer}: {line}"
+        for case in document.cases
+        for each in case.rounds
+        for line in each.details
+    ]
 
 
 def number(value: float | None) -> str:

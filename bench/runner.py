@@ -177,6 +177,7 @@ class Runner:
             figures={figure: round(value, 4) for figure, value in found.figures.items()},
             costs=found.costs,
             notes=found.notes,
+            details=found.details,
         )
 
 

@@ -97,7 +97,7 @@ async def failovers(peer: Peer, round: Round, hit: Hit, runs: int) -> Measuremen
         values = [each.marks[name] for each in found if name in each.marks]
         figures |= {f"median_{name}": median(values), f"worst_{name}": max(values)}
     return Measurement(
-        {name: round_to_ms(value) for name, value in figures.items()}, notes=[describe(each) for each in found]
+        {name: round_to_ms(value) for name, value in figures.items()}, details=[describe(each) for each in found]
     )
 
 

@@ -100,9 +100,9 @@ class Spending:
         self.gb += report["bytes"] / 1e9
 
     def figures(self) -> dict[str, float]:
-        return {f"{role}_cpu_s_per_gb": round(cpu_s / self.gb, 3) for role, cpu_s in sorted(self.cpu_s.items())} | {
-            "gb": round(self.gb, 2)
-        }
+        cluster = sum(cpu_s for role, cpu_s in self.cpu_s.items() if role != "client")
+        spent = [*sorted(self.cpu_s.items()), ("cluster", cluster)]
+        return {f"{role}_cpu_s_per_gb": round(cpu_s / self.gb, 3) for role, cpu_s in spent} | {"gb": round(self.gb, 2)}
 
 
 def figures(rss_mb: dict[str, list[float]]) -> dict[str, float]:

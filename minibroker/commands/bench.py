@@ -27,6 +27,10 @@ QUICK_ALTERNATIONS, QUICK_VOLUME = 2, 0.1
 JSON_FILE, SVG_FILE = "bench.json", "bench.svg"
 COMMANDS = {
     "list": ("minibroker.commands.bench:list_cases", "Name the cases."),
+    "profile": (
+        "minibroker.bench.profile.command:profile",
+        "Where the microseconds of a produce and of a fetch go, system calls included.",
+    ),
     "report": ("minibroker.commands.bench:report", "Tables, chart and page from the JSON of earlier runs."),
 }
 
@@ -163,7 +167,16 @@ def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: b
 
 def show(document: "Document", as_json: bool) -> None:
     """The document itself on stdout, or its tables."""
-    from minibroker.bench.report import COST_HEADER, GOAL_HEADER, HEADER, cost_rows, failures, goal_rows, rows_of
+    from minibroker.bench.report import (
+        COST_HEADER,
+        GOAL_HEADER,
+        HEADER,
+        cost_rows,
+        details,
+        failures,
+        goal_rows,
+        rows_of,
+    )
 
     if as_json:
         import msgspec
@@ -177,6 +190,8 @@ def show(document: "Document", as_json: bool) -> None:
     if costs:
         click.echo("\nCPU s per GB, and the largest broker's peak memory:")
         print_table(COST_HEADER, costs)
+    for line in details(document):
+        click.echo(line)
     for remark in failures(document):
         warn(remark)
 

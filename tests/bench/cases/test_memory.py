@@ -33,5 +33,11 @@ def test_cpu_is_told_by_what_a_broker_was_to_the_topic() -> None:
             spent.add(f"broker-{broker_id}", leader, 2.0 if broker_id == leader else 1.0)
         spent.add_load({"cpu_s": 3.0, "bytes": 500_000_000})
     assert spent.figures() == pytest.approx(
-        {"client_cpu_s_per_gb": 6.0, "followers_cpu_s_per_gb": 4.0, "leader_cpu_s_per_gb": 4.0, "gb": 1.0}
+        {
+            "client_cpu_s_per_gb": 6.0,
+            "followers_cpu_s_per_gb": 4.0,
+            "leader_cpu_s_per_gb": 4.0,
+            "cluster_cpu_s_per_gb": 8.0,
+            "gb": 1.0,
+        }
     )
