@@ -222,8 +222,12 @@ class FencingJudge:
         return tuple(TopicAssignment.decode(node.data).partitions.get(str(partition.partition), ()))
 
     def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
-        replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
-        return replica is not None and replica.state.role is Role.OFFLINE
+        """Its replica, or the disk on which that could not even be made (seed 3134)."""
+        broker = self._cluster.brokers.get(broker_id)
+        if broker is None or not hasattr(broker, "manager"):
+            return False
+        replica, directory = broker.manager.partitions.get(partition), broker.manager.log_directory
+        return directory.offline or directory.full if replica is None else replica.state.role is Role.OFFLINE
 
     def _sample(self) -> None:
         """Reasons that may be over when they are acted upon."""
