@@ -278,13 +278,14 @@ class Consumer:
         limit = self._settings.max_poll_records if max_records is None else max_records
         check_at_least(1, max_records=limit)
         deadline = Deadline(timeout_ms)
+        await asyncio.sleep(0)  # one breath a call, and before anything is taken: who is cancelled here loses nothing
         result: dict[TopicPartition, list[Record]] = {}
         taken = 0
         while taken < limit:
             self._check_open()
             current = self._current_cursor
             fits = current is not None and (not partitions or current.topic_partition in partitions)
-            if not fits and not self._next_batch(partitions):
+            if not fits and not self._next_batch(partitions, has_taken=bool(result)):
                 if result:
                     break
                 self._raise_halted(partitions)
@@ -300,7 +301,6 @@ class Consumer:
                 taken += len(records)
             if taken < limit:
                 self._current_cursor = None
-        await asyncio.sleep(0)
         return result
 
     async def getmany_batches(
@@ -311,6 +311,7 @@ class Consumer:
         Stops after max_bytes of encoded batches (but hands out at least one).
         """
         deadline = Deadline(timeout_ms)
+        await asyncio.sleep(0)  # as in getmany
         self._forget_current()
         result: list[RecordBatch] = []
         taken_bytes = 0
@@ -324,20 +325,25 @@ class Consumer:
                 if not await self._wait_for_news(deadline):
                     break
                 continue
-            header, tuples, start = self._read(cursor)
+            batch = self._read(cursor, has_taken=bool(result))
+            if batch is None:
+                break
+            header, tuples, start = batch
             taken_bytes += header.size_bytes
             if header.end_offset > start:
                 result.append(to_columns(cursor.topic_partition, header, tuples, start))
                 cursor.position = header.end_offset
-        await asyncio.sleep(0)
         return result
 
-    def _next_batch(self, partitions: Sequence[TopicPartition] = ()) -> bool:
-        """Make the next batch the current one; False if none is buffered."""
+    def _next_batch(self, partitions: Sequence[TopicPartition] = (), *, has_taken: bool = False) -> bool:
+        """Make the next batch the current one; False if none is buffered, or it is left for the next call (`_read`)."""
         if self._current_cursor is not None and partitions:
             self._forget_current()
         while (cursor := self._ready_cursor(partitions)) is not None:
-            header, tuples, start = self._read(cursor)
+            batch = self._read(cursor, has_taken=has_taken)
+            if batch is None:
+                break
+            header, tuples, start = batch
             if header.end_offset > start:
                 self._current = iter(to_records(cursor.topic_partition, header, tuples, start))
                 self._current_cursor = cursor
@@ -403,15 +409,17 @@ class Consumer:
         return describe_connection(cursor, self._cluster, self._fetcher)
 
     # --------------------------------------------------------------------------------------------------------- pieces
-    def _read(self, cursor: Cursor) -> tuple[BatchHeader, list[RecordTuple], Offset]:
+    def _read(self, cursor: Cursor, *, has_taken: bool) -> tuple[BatchHeader, list[RecordTuple], Offset] | None:
         """Decode the next batch of a cursor; also the offset from which on it is news. Damage is raised, and what was
-        buffered is fetched again."""
+        buffered is fetched again; but None, and the next call meets the damage, if this call has records to return."""
         chunk = cursor.chunks[0]
         start = cursor.position if cursor.position is not None else 0
         position, header = chunk.unread[0]
         try:
             tuples = read_batch(chunk.records, position, header, self._check_crcs)
         except CorruptBatch as error:
+            if has_taken:
+                return None
             cursor.refetch()
             self._fetcher.moved()
             where = self._cluster.where(cursor.topic_partition)

@@ -1,5 +1,7 @@
 """Logs to read, and a consumer to read them with."""
 
+from collections.abc import Awaitable, Callable
+
 from minibroker.client.consumer import Consumer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch
@@ -21,6 +23,20 @@ def fill(cluster: FakeCluster, count: int, *, topic: str = "t", index: int = 0, 
 
 def numbered(start: int, end: int) -> list[bytes]:
     return [b"%06d" % number for number in range(start, end)]
+
+
+Take = Callable[[Consumer], Awaitable[list[bytes | None]]]
+
+
+async def take_many(consumer: Consumer) -> list[bytes | None]:
+    """The values of one `getmany`."""
+    found = await consumer.getmany(timeout_ms=2_000)
+    return [record.value for records in found.values() for record in records]
+
+
+async def take_batches(consumer: Consumer) -> list[bytes | None]:
+    """The values of one `getmany_batches`."""
+    return [value for batch in await consumer.getmany_batches(timeout_ms=2_000) for value in batch.values]
 
 
 def earliest(cluster: FakeCluster, runtime: Runtime, **settings: object) -> Consumer:

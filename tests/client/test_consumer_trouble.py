@@ -1,6 +1,7 @@
 """The consumer through truncation, elections, silence and damage, in simulated time."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from minibroker.protocol.messages import (
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
-from tests.client.reading import T0, earliest, fill, numbered
+from tests.client.reading import T0, Take, earliest, fill, numbered, take_batches, take_many
 
 
 # ------------------------------------------------------------------------------------------------------------- trouble
@@ -151,8 +152,8 @@ def test_an_idle_topic_is_waited_for_as_long_as_brokers_answer(cluster: FakeClus
     cluster.run(main)
 
 
-def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> None:
-    fill(cluster, 30)
+def damage_one_answer(cluster: FakeCluster) -> None:
+    """A byte in the middle of the first records fetched."""
     damage = [True]
 
     def flip(broker: int, request: IncomingRequest) -> Response | None:
@@ -167,6 +168,11 @@ def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> N
 
     cluster.intercept = flip
 
+
+def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> None:
+    fill(cluster, 30)
+    damage_one_answer(cluster)
+
     async def main(runtime: Runtime) -> None:
         seen = []
         async with earliest(cluster, runtime) as consumer:
@@ -175,6 +181,42 @@ def test_damaged_records_are_raised_and_fetched_again(cluster: FakeCluster) -> N
                     seen.append((await consumer.getone(timeout_ms=2_000)).value)
             while len(seen) < 30:
                 seen.append((await consumer.getone(timeout_ms=2_000)).value)
+        assert seen == numbered(0, 30)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("take", [take_many, take_batches])
+def test_records_in_front_of_the_damage_are_handed_out(cluster: FakeCluster, take: Take) -> None:
+    fill(cluster, 30)
+    damage_one_answer(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            seen = await take(consumer)
+            assert seen == numbered(0, 10), "the second of three batches is damaged"
+            with pytest.raises(CorruptRecords, match="t-0"):
+                await take(consumer)
+            assert await take(consumer) == numbered(10, 30)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("take", [take_many, take_batches])
+def test_who_gives_up_waiting_loses_no_record(cluster: FakeCluster, take: Take) -> None:
+    fill(cluster, 30)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            seen: list[bytes | None] = []
+            for turns in range(20):
+                taking = asyncio.ensure_future(take(consumer))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                taking.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    seen += await taking
+                await asyncio.sleep(0.1)
         assert seen == numbered(0, 30)
 
     cluster.run(main)
