@@ -38,6 +38,8 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.record_batch import HEADER_BYTES, SEQUENCE_MAX
 
+LATE_RECORD_EXTRA_BYTES = 16
+"""So much more a record may take at the end of a large batch than at the start of one: its deltas are larger."""
 SPLIT_MIN_BYTES = 1_024
 """Batches are not split into smaller ones than this."""
 
@@ -97,7 +99,11 @@ class PartitionQueue:
 
     def oldest(self) -> Batch | None:
         """The first batch in log order that has no outcome."""
-        return next(iter(self.unfinished()), None)
+        for batches in (self.attempted, self.fresh):
+            for batch in batches:
+                if not batch.done:
+                    return batch
+        return self.open_batch
 
 
 class Accumulator:
@@ -129,6 +135,11 @@ class Accumulator:
         queue.open_batch = batch
         self._active.setdefault(queue.leader, {})[queue] = None
         return batch
+
+    def has_place(self, queue: PartitionQueue, size_bytes: int) -> bool:
+        """Whether there is an open batch that may take a record which would take so much in a batch of its own."""
+        batch = queue.open_batch
+        return batch is not None and batch.size_bytes + size_bytes + LATE_RECORD_EXTRA_BYTES <= self.batch_size
 
     def seal(self, queue: PartitionQueue) -> None:
         """The open batch takes no more records."""

@@ -109,6 +109,10 @@ class Batch:
         """Bytes on the wire, or an upper bound of them while it is not packed."""
         return len(self.packed) if self.packed is not None else self.builder.size_bytes
 
+    def allow(self, byte_count: int) -> None:
+        """So much memory is set aside for it: records are taken up to that."""
+        self.reserved_bytes = self.builder.max_bytes = byte_count
+
     def pack(self) -> None:
         """Turn the records into the bytes that travel, under the identity and sequence the batch has."""
         if self.identity is None or self.base_sequence is None:

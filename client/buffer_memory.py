@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.limits import Deadline
+from minibroker.client.limits import BUFFER_ROOM_BYTES, Deadline
 
 
 class BufferMemory:
@@ -26,10 +26,10 @@ class BufferMemory:
         return True
 
     def release(self, byte_count: int) -> None:
-        """Give back; the one who waits longest is woken and tries again."""
+        """Give back; the one who waits longest is woken and tries again, once there is room for more than a little."""
         assert byte_count <= self.used_bytes
         self.used_bytes -= byte_count
-        if self._waiters:
+        if self._waiters and self.limit_bytes - self.used_bytes >= min(BUFFER_ROOM_BYTES, self.limit_bytes // 4):
             self._wake_one()
 
     async def wait(self, deadline: Deadline) -> bool:

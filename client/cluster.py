@@ -31,7 +31,7 @@ from minibroker.client.limits import (
     Deadline,
 )
 from minibroker.client.metadata_cache import Address, MetadataCache
-from minibroker.client.retry import backoff_ms
+from minibroker.client.retry import search_pause_ms
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, TopicPartition
 from minibroker.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, Request, Response
@@ -153,11 +153,11 @@ class Cluster:
 
     async def _keep_metadata(self) -> None:
         loop = asyncio.get_running_loop()
-        rounds_wanted = 0
+        wanted_since: float | None = None
         while True:
             wanted = await self._wait_until_wanted(loop)
-            rounds_wanted = rounds_wanted + 1 if wanted else 0
             started = loop.time()
+            wanted_since = (wanted_since or started) if wanted else None
             waiters, self._waiters = self._waiters, []
             self._wanted = False
             self._wake.clear()
@@ -175,8 +175,8 @@ class Cluster:
             _settle(waiters, error)
             for listener in self._listeners:
                 listener()
-            pause_ms = backoff_ms(
-                max(1, rounds_wanted),
+            pause_ms = search_pause_ms(
+                0.0 if wanted_since is None else (loop.time() - wanted_since) * 1000,
                 min(LEADER_CHANGE_BACKOFF_MS, self.settings.retry_backoff_ms),
                 min(METADATA_BACKOFF_MAX_MS, self.settings.retry_backoff_max_ms),
                 self.runtime.random.random(),
@@ -184,8 +184,8 @@ class Cluster:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, started + pause_ms / 1000 - loop.time())):
                     await self._new_topics.wait()
-            if not self._wanted:  # asked for within the pause, it goes on growing
-                rounds_wanted = 0
+            if not self._wanted:  # what is asked for within the pause goes on being looked for
+                wanted_since = None
 
     async def _wait_until_wanted(self, loop: asyncio.AbstractEventLoop) -> bool:
         """True if somebody asked, False if the metadata grew too old."""

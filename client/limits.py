@@ -20,8 +20,8 @@ METADATA_BACKOFF_MAX_MS = 400
 """While a leader is missing metadata is asked for at least this often: it bounds how long writes stand still after an
 election, and costs a broker next to nothing."""
 LEADER_CHANGE_BACKOFF_MS = 20
-"""First pause after an answer that a leader has changed, and between two rounds of metadata while it is looked for;
-doubled like any other. Elections take some tens of milliseconds, and brokers learn of them one after the other."""
+"""First pause after an answer that a leader has changed, doubled like any other, and the shortest between two rounds of
+metadata. Elections take some tens of milliseconds, and brokers learn of them one after the other."""
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 """A topic that was just created reaches all brokers within this; after it an unknown topic is an error."""
 BOOTSTRAP_TIMEOUT_MS = 10_000
@@ -36,6 +36,14 @@ IN_FLIGHT_MAX_IDEMPOTENT = 5
 """A broker remembers the last five batches of a producer (KIP-98): with more in flight a retry could be mistaken."""
 BATCH_SIZE_MAX = 8 * 1024 * 1024
 """Half of what one frame may hold."""
+BATCH_MEMORY_STEP_BYTES = 4 * 1024
+"""Of buffer_memory a batch gets so much when it is opened, and doubles it as it fills: a thousand partitions with a
+few records each do not use up what a few full batches may."""
+BUFFER_ROOM_BYTES = 128 * 1024
+"""Who waits for buffer_memory goes on when this is free: waiting costs as much as sending a hundred records."""
+BREATH_BYTES = 64 * 1024
+"""After batches of this size the loop has to run before the next one is begun, so that a caller who never waits does
+not starve the sending."""
 FAILURES_REMEMBERED = 1_000
 """Failed batches that flush() can still report in detail; beyond it they are only counted."""
 

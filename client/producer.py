@@ -29,7 +29,9 @@ from minibroker.client.errors import (
 )
 from minibroker.client.failures import Failures
 from minibroker.client.limits import (
+    BATCH_MEMORY_STEP_BYTES,
     BOOTSTRAP_TIMEOUT_MS,
+    BREATH_BYTES,
     CANCELLED_CLOSE_MS,
     FLUSH_SLACK_MS,
     Deadline,
@@ -111,6 +113,7 @@ class Producer:
         self._lines = SendLines()
         self._flushes = 0
         self._breath_due = False
+        self._bytes_in_one_breath = 0
         self._started = False
         self._closing = False
 
@@ -198,8 +201,8 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Delivery | None:
-        """As `send`, but never waits: None where `send` would have to (then await `send`). That is also so once a batch
-        has become full: the loop has to run before the next one is begun."""
+        """As `send`, but never waits: None where `send` would have to (then await `send`). That is also so once some
+        batches have become full: the loop has to run before the next one is begun."""
         if value.__class__ is not bytes and value is not None:
             value = as_bytes("value", value)
         state = self._topics.get(topic)
@@ -275,39 +278,59 @@ class Producer:
         timestamp_ms: int,
         keyless: bool,
     ) -> Delivery | None:
-        """The queue has no open batch, or it is full. None: no memory for another one, or the loop has to run first."""
+        """The queue has no open batch, or one whose memory is full. None: there is no more, or the loop has to run."""
         self._check_open()
-        if self._breath_due:
-            return None
         size = record_size(key, value, headers)
         if size > self._settings.max_request_size or size > self._settings.buffer_memory:
             raise RecordTooLarge(
                 f"a record for topic {topic.name!r} takes {size} bytes; max_request_size is "
                 f"{self._settings.max_request_size}, buffer_memory {self._settings.buffer_memory}"
             )
+        if not self._accumulator.has_place(queue, size):
+            if self._breath_due:
+                return None
+            self._seal(queue)
+            if keyless:
+                queue = topic.choose_sticky(self._random)
+                if not self._accumulator.has_place(queue, size):
+                    self._seal(queue)
         if queue.open_batch is not None:
-            self._accumulator.seal(queue)
-            self._breath_due = True
-            self._sender.batch_sealed(queue)
-        if keyless:
-            queue = topic.choose_sticky(self._random)
-            batch = queue.open_batch
-            delta = batch.append(key, value, timestamp_ms, headers) if batch is not None else None
-            if batch is not None and delta is not None:
-                return Delivery(batch, delta, timestamp_ms)
-            if batch is not None:
-                self._accumulator.seal(queue)
-                self._sender.batch_sealed(queue)
-        reserve = max(size, self._accumulator.batch_size)
+            return self._append_with_more_memory(queue.open_batch, size, key, value, timestamp_ms, headers)
+        reserve = max(size, min(BATCH_MEMORY_STEP_BYTES, self._accumulator.batch_size))
         if not self._memory.reserve(reserve):
             return None
         now_ms = self._sender.now_ms()
         batch = self._accumulator.open(queue, now_ms, now_ms + self._settings.delivery_timeout_ms)
-        batch.reserved_bytes = reserve
+        batch.allow(reserve)
         delta = batch.append(key, value, timestamp_ms, headers)
         assert delta is not None, "a first record is always taken"
-        self._sender.batch_opened(now_ms)
+        self._sender.batch_opened(batch)
         return Delivery(batch, delta, timestamp_ms)
+
+    def _append_with_more_memory(
+        self, batch: Batch, size: int, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers
+    ) -> Delivery | None:
+        """The batch may grow to batch_size, if there is memory for it."""
+        delta = batch.append(key, value, timestamp_ms, headers)
+        if delta is None:
+            allowed = min(batch.reserved_bytes + max(batch.reserved_bytes, size), self._accumulator.batch_size)
+            if not self._memory.reserve(allowed - batch.reserved_bytes):
+                return None
+            batch.allow(allowed)
+            delta = batch.append(key, value, timestamp_ms, headers)
+            assert delta is not None, "it has a place"
+        return Delivery(batch, delta, timestamp_ms)
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        batch = queue.open_batch
+        if batch is None:
+            return
+        self._bytes_in_one_breath += batch.size_bytes
+        if self._bytes_in_one_breath >= BREATH_BYTES:
+            self._bytes_in_one_breath = 0
+            self._breath_due = True
+        self._accumulator.seal(queue)
+        self._sender.batch_sealed(queue)
 
     async def _send_when_possible(
         self,

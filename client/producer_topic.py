@@ -20,9 +20,13 @@ class ProducerTopic:
     def choose_sticky(self, rng: random.Random) -> PartitionQueue:
         """The next partition for keyless records: of two drawn at random the one with less waiting, so that a slow
         broker gets less; partitions without a leader only if there is no other."""
-        queues = list(self.queues.values())
-        led = [queue for queue in queues if queue.leader is not None] or queues
-        first = led[rng.randrange(len(led))]
-        second = led[rng.randrange(len(led))]
+        first, second = self._draw(rng), self._draw(rng)
+        if first.leader is None or second.leader is None:
+            led = [queue for queue in self.queues.values() if queue.leader is not None]
+            if led:
+                first, second = led[rng.randrange(len(led))], led[rng.randrange(len(led))]
         self.sticky = min(first, second, key=lambda queue: len(queue.fresh) + len(queue.attempted))
         return self.sticky
+
+    def _draw(self, rng: random.Random) -> PartitionQueue:
+        return self.queues[rng.randrange(len(self.queues))]

@@ -63,3 +63,10 @@ def backoff_ms(attempt: int, base_ms: float, max_ms: float, unit_random: float) 
     assert attempt >= 1
     pause = min(max_ms, base_ms * 2.0 ** min(attempt - 1, 30))
     return pause * (1.0 - JITTER + 2.0 * JITTER * unit_random)
+
+
+def search_pause_ms(waited_ms: float, base_ms: float, max_ms: float, unit_random: float) -> float:
+    """Pause before one more look for what is bound to turn up soon: a quarter of the time it has been missing. So it is
+    found at most a quarter later than it could be, and a long search still costs little. Bounded and jittered."""
+    pause = min(max_ms, max(base_ms, waited_ms / 4))
+    return pause * (1.0 - JITTER + 2.0 * JITTER * unit_random)

@@ -9,6 +9,8 @@ an identity was granted; a back-off or a deadline ended. The last four of these 
 """
 
 import asyncio
+import heapq
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -94,6 +96,11 @@ class Sender:
         self._lanes: dict[BrokerId, _Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0.0
+        self._look_at_ms: list[float] = []
+        """A heap of the times at which some queue may have something to send of its own accord."""
+        self._last_looked_at_ms = 0.0
+        self._expiry_at_ms = math.inf
+        """No batch expires before."""
         self._soon = False
         self._sent_count = 0
         self._seen_version = -1
@@ -114,12 +121,13 @@ class Sender:
         info = self._cluster.metadata.partition(queue.topic_partition)
         self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
 
-    def batch_opened(self, now_ms: float) -> None:
+    def batch_opened(self, batch: Batch) -> None:
         """A batch began to collect: it is sent after linger_ms at the latest."""
+        self._expiry_at_ms = min(self._expiry_at_ms, batch.deadline_ms)
         if self._accumulator.linger_ms <= 0 or self._accumulator.rushing:
             self.wake()
         else:
-            self._arm(now_ms + self._accumulator.linger_ms)
+            self._look_at(math.ceil(batch.created_ms + self._accumulator.linger_ms))
 
     def batch_sealed(self, queue: PartitionQueue) -> None:
         """A batch is full: send it now, if its broker has room."""
@@ -299,9 +307,17 @@ class Sender:
         if ready_at_ms is None:
             return
         if ready_at_ms > now_ms:
-            self._arm(ready_at_ms)
+            self._look_at(ready_at_ms)
         else:
             self.wake()
+
+    def _look_at(self, at_ms: float) -> None:
+        """Tick at this time, too: the ticks before must not forget it. Batches that are opened within the same
+        millisecond are looked at together."""
+        if at_ms != self._last_looked_at_ms:
+            self._last_looked_at_ms = at_ms
+            heapq.heappush(self._look_at_ms, at_ms)
+            self._arm(at_ms)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -321,13 +337,12 @@ class Sender:
             else:
                 self._drain(leader)
         next_ms = [lane_ms for lane in self._lanes.values() for lane_ms in self._lane_times(lane, now_ms)]
-        for queue in self._accumulator.active_queues():
-            oldest = queue.oldest()
-            if oldest is not None:
-                next_ms.append(oldest.deadline_ms)
-            ready_at_ms = self._accumulator.ready_at_ms(queue, now_ms)
-            if ready_at_ms is not None and ready_at_ms > now_ms + TIMER_SLACK_MS:
-                next_ms.append(ready_at_ms)
+        while self._look_at_ms and self._look_at_ms[0] <= now_ms + TIMER_SLACK_MS:
+            heapq.heappop(self._look_at_ms)
+            self._last_looked_at_ms = 0.0
+        next_ms.extend(self._look_at_ms[:1])
+        if self._expiry_at_ms < math.inf:
+            next_ms.append(self._expiry_at_ms)
         if next_ms:
             self._arm(max(min(next_ms), now_ms + 1))
 
@@ -338,11 +353,17 @@ class Sender:
         return [min(now_ms + SLOW_ANSWER_MS, oldest.sent_at_ms + self._settings.request_timeout_ms)]
 
     def _expire(self, now_ms: float) -> None:
+        """All batches are looked at only when one may have expired: later ones have later deadlines."""
+        if now_ms < self._expiry_at_ms:
+            return
+        self._expiry_at_ms = math.inf
         for queue in self._accumulator.active_queues():
             while (batch := queue.oldest()) is not None and batch.deadline_ms <= now_ms:
                 if batch.packed is None:
                     batch.record_count = batch.builder.record_count
                 self._accumulator.expire(batch, self._expiry_error(batch))
+            if batch is not None:
+                self._expiry_at_ms = min(self._expiry_at_ms, batch.deadline_ms)
         self._tell()
 
     def _expiry_error(self, batch: Batch) -> DeliveryTimedOut:

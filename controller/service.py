@@ -10,6 +10,7 @@ yet that it was deposed. What it might still write, the fence refuses.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 
@@ -247,9 +248,20 @@ class ControllerService:
             return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
         return response
 
+    async def _hand_over(self, term: Term, request: ControlledShutdownRequest) -> Response:
+        """Our own broker stops, and this term ends with it: first let all hear who leads now, for nobody else will tell
+        them before the next controller has taken over."""
+        response = await term.ask(request)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TELL_SECONDS_MAX):
+                await term.told()
+        return response
+
     async def _dispatch(self, request: Request) -> Response:
         assert self._term is not None and self._administration is not None
         match request:
+            case ControlledShutdownRequest(broker_id=self._config.broker_id, offline_partitions=None):
+                return await self._hand_over(self._term, request)
             case AlterPartitionRequest() | ControlledShutdownRequest():
                 return await self._term.ask(request)
             case CreateTopicsRequest():
@@ -262,5 +274,7 @@ class ControllerService:
         return Response(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
 
 
+TELL_SECONDS_MAX = 0.5
+"""How long a controller that stops waits until the others have heard what it decided; its successor tells them again."""
 ANSWER_GRACE_MS = 500
 """The waits inside use the request's timeout; the answer that says what was waited for comes after it."""

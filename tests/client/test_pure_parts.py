@@ -8,7 +8,7 @@ from minibroker.client.errors import InvalidCall
 from minibroker.client.limits import parse_servers
 from minibroker.client.metadata_cache import Address, MetadataCache
 from minibroker.client.partitioner import murmur2, murmur2_partitioner, positive_murmur2
-from minibroker.client.retry import Verdict, backoff_ms, judge_produce
+from minibroker.client.retry import Verdict, backoff_ms, judge_produce, search_pause_ms
 from minibroker.protocol.errors import RETRIABLE, ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -51,6 +51,18 @@ def test_back_off_grows_to_a_bound(attempt: int, unit_random: float) -> None:
     pause = backoff_ms(attempt, 100, 1_000, unit_random)
     expected = min(1_000.0, 100.0 * 2 ** min(attempt - 1, 20))
     assert expected * 0.8 <= pause <= expected * 1.2
+
+
+@given(found_at_ms=st.floats(0, 2_000), unit_random=st.floats(0, 1, exclude_max=True))
+def test_what_is_looked_for_is_found_a_third_later_at_most_and_the_search_costs_little(
+    found_at_ms: float, unit_random: float
+) -> None:
+    looked_at_ms, rounds = 0.0, 1
+    while looked_at_ms < found_at_ms:
+        looked_at_ms += search_pause_ms(looked_at_ms, 20, 400, unit_random)
+        rounds += 1
+    assert looked_at_ms <= found_at_ms * 1.3 + 24
+    assert rounds <= 32
 
 
 @pytest.mark.parametrize("code", sorted(RETRIABLE))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from minibroker.protocol.errors import ErrorCode
@@ -153,3 +155,27 @@ async def test_storage_error_in_an_answer_moves_the_partition(cluster: Cluster) 
     await cluster.create(controller, "lines", [[1, 2]])
     await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2)
     assert (await cluster.state("lines")).isr == [2]
+
+
+@pytest.mark.invariant("I34")
+@simulated
+async def test_controller_that_stops_lets_the_others_hear_first_who_leads_now(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.candidate_of(1)
+    await cluster.until(lambda: controller.service.is_active)
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.network.slow_links["broker1", "broker3"] = 0.05
+    await shut_down(cluster, controller, 1)
+    assert cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2
+    assert cluster.brokers[3].leader_and_isr("lines", 0)[-1].leader == 2
+
+
+@simulated
+async def test_controller_that_stops_does_not_wait_long_for_a_broker_that_hangs(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.candidate_of(1)
+    await cluster.until(lambda: controller.service.is_active)
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    cluster.world.pause("broker3")
+    async with asyncio.timeout(1):
+        await shut_down(cluster, controller, 1)
