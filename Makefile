@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants profile lock clean
+.PHONY: help setup demo test check format docs-all simulate invariants fuzz explore mutants bench bench-kafka bench-page profile lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,16 @@ explore: setup ## search the small model of the pure cores to its end, then conv
 
 profile: setup ## where the microseconds of a produce and of a fetch go, system calls included (ARGS='--batch-bytes 16384 --json')
 	@$(PYTHON_IN_VENV) -m minibroker.bench.profile $(ARGS)
+
+bench: setup ## measure a cluster on this machine: throughput, latency, reading, failover (ARGS='--quick --cases produce-*')
+	@$(PYTHON_IN_VENV) -m minibroker bench $(ARGS)
+
+bench-kafka: setup ## the same beside a real Kafka 3.9, which it fetches by Maven; writes bench-results/ (OUT=folder, ARGS=...)
+	@$(PYTHON_IN_VENV) -m minibroker bench --peer kafka --out $(or $(OUT),bench-results) $(ARGS)
+
+bench-page: setup ## renew the tables and the chart of docs/PERFORMANCE.md (FILES='one.json other.json': parts of one run)
+	@$(PYTHON_IN_VENV) -m minibroker bench report --write docs/PERFORMANCE.md --svg docs/performance.svg \
+	    $(or $(FILES),bench-results/bench.json)
 
 lock: setup ## renew requirements/*.lock (UPGRADE=1, or PACKAGE=name, for newer versions)
 	@.ci/lock

@@ -1,7 +1,7 @@
 """What every load generator does alike: arguments, report, own cost, and keeping to a schedule.
 
 Owns: `{"report": ..}` on stdout, CPU and peak memory of the loaded part, and the pacer. Knows no client: it runs in the
-Python of Kafka's clients, so it imports the standard library only.
+Python of Kafka's clients, too.
 """
 
 import json
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from minibroker.bench.statistics import percentile
 
 NS_PER_S = 1_000_000_000
 TICK_S = 0.001
@@ -126,9 +128,9 @@ def schedule(per_second: int, seconds: float, first_ns: int) -> list[int]:
 
 
 def latencies(waits_ns: Sequence[int], warm_share: float = 0.1) -> dict[str, float]:
-    """Percentiles in ms, nearest rank; the first tenth warms both sides and is left out."""
+    """Percentiles in ms; the first tenth warms both sides and is left out."""
     ordered = sorted(waits_ns[int(len(waits_ns) * warm_share) :])
     if not ordered:
         return {}
-    found = {name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e6 for name, share in SHARES}
+    found = {name: percentile(ordered, share) / 1e6 for name, share in SHARES}
     return found | {"max_ms": ordered[-1] / 1e6, "samples": len(ordered)}

@@ -71,7 +71,7 @@ class KafkaInstallation:
         return self.directory / "clients" / "installed.lock"
 
     def _fetch_jars(self) -> None:
-        maven = shutil.which("mvn")
+        maven = find_maven()
         if maven is None:
             raise PeerFailed("mvn, which fetches Kafka, is not on PATH: apt-get install -y maven")
         fresh = self.directory / "jars.fresh"
@@ -88,6 +88,10 @@ class KafkaInstallation:
         pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input", "-q", "install"]
         _run([*pip, "--require-hashes", "-r", str(CLIENTS_LOCK)], "pip cannot install Kafka's clients")
         self._stamp().write_bytes(_lock())
+
+
+def find_maven() -> str | None:
+    return shutil.which("mvn")
 
 
 def _lock() -> bytes:

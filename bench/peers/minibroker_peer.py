@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ class MinibrokerPeer:
     """Three brokers and a ZooKeeper of ours."""
 
     name = "minibroker"
+    log_zone: tzinfo | None = None
+    """In which its brokers' logs tell the time; None for this machine's."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self.version = minibroker.__version__
@@ -97,7 +100,7 @@ class MinibrokerPeer:
     def log_directory(self, broker_id: int) -> Path:
         return self.cluster.log_directory(broker_id)
 
-    def broker_log(self, broker_id: int) -> str:
+    async def read_broker_log(self, broker_id: int) -> str:
         """What its process printed, over all its lives."""
         path = self.cluster.process_log(broker_id)
         return path.read_text(errors="replace") if path.exists() else ""

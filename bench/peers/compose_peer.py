@@ -1,0 +1,151 @@
+"""Ours in containers: the cluster of docker-compose.yml under a name and on ports of its own.
+
+Owns: the engine's commands. What a client asks of a cluster is asked as of any cluster of ours (minibroker_peer). Needs
+a Docker engine with docker-compose or `docker compose`; without one, `start` says so.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from datetime import UTC, tzinfo
+from pathlib import Path
+
+import minibroker
+from minibroker.asking import Asker, NoAnswer
+from minibroker.bench.peers.kafka_installation import ROOT
+from minibroker.bench.peers.minibroker_peer import POLL_S, MinibrokerPeer
+from minibroker.bench.peers.peer import BROKERS, PeerFailed
+from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
+from minibroker.processes import free_ports
+
+BUILD_TIMEOUT_S = 900.0
+COMMAND_TIMEOUT_S = 120.0
+UP_TIMEOUT_S = 90.0
+
+
+class ComposePeer(MinibrokerPeer):
+    """Broker N is the service brokerN. The containers' session timeout and tick are docker-compose.yml's own."""
+
+    log_zone: tzinfo | None = UTC
+    """Containers log in UTC."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.version = minibroker.__version__
+        self._ports = free_ports(BROKERS)
+        self._compose: tuple[str, ...] = ()
+        project = f"minibroker-bench-{os.getpid()}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MINIBROKER_")}
+        ports = {f"BROKER{number}_PORT": str(port) for number, port in enumerate(self._ports, start=1)}
+        images = {"BROKER_IMAGE": f"{project}-broker", "AUDIT_IMAGE": f"{project}-audit"}
+        self._environment = {**kept, **ports, **images, "COMPOSE_PROJECT_NAME": project}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    # ------------------------------------------------------------------------------------------------ all of it
+    async def start(self) -> None:
+        """Build the image and start everything. Raises PeerFailed, also where no engine answers."""
+        self._compose = await self._find_engine()
+        await self._run([*self._compose, "build", "broker1"], BUILD_TIMEOUT_S)
+        services = [f"broker{number}" for number in range(1, BROKERS + 1)]
+        await self._run([*self._compose, "up", "-d", "zookeeper", *services])
+        await self.wait_in_sync(UP_TIMEOUT_S)
+
+    async def _find_engine(self) -> tuple[str, ...]:
+        if shutil.which("docker") is None or not await self._answers("docker", "info"):
+            raise PeerFailed("no Docker engine answers `docker info`: start one, or leave the compose cases out")
+        if await self._answers("docker", "compose", "version"):
+            return ("docker", "compose")
+        if shutil.which("docker-compose") is None:
+            raise PeerFailed("neither `docker compose` nor `docker-compose` works: install one of them")
+        self._environment["DOCKER_BUILDKIT"] = "0"  # docker-compose 1.29 beside a newer client without buildx
+        return ("docker-compose",)
+
+    async def _answers(self, *words: str) -> bool:
+        try:
+            await self._run(list(words), 20.0)
+        except PeerFailed:
+            return False
+        return True
+
+    async def stop(self, *, wipe: bool = True) -> None:
+        if not self._compose:
+            return
+        await self._run([*self._compose, "down", "-v", "--remove-orphans", "-t", "10"])
+        if wipe:
+            await self._answers("docker", "image", "rm", "-f", "--no-prune", self._environment["BROKER_IMAGE"])
+        self._compose = ()
+
+    def pids(self) -> dict[str, int]:
+        """Containers' processes are not measured."""
+        return {}
+
+    def log_directory(self, broker_id: int) -> Path:
+        raise PeerFailed("log directories of containers are not read")
+
+    def configuration(self) -> dict[str, str]:
+        return {"cluster": "docker-compose.yml"}
+
+    # -------------------------------------------------------------------------------------------------- brokers
+    async def signal_broker(self, broker_id: int, number: signal.Signals) -> None:
+        await self._run(["docker", "kill", "-s", number.name, await self._container(broker_id)])
+
+    async def start_broker(self, broker_id: int) -> None:
+        container = await self._container(broker_id)
+        await self._run(["docker", "wait", container])  # SIGTERM: until it has stopped
+        await self._run(["docker", "start", container])
+
+    async def wait_in_sync(self, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                reasons = what_is_wrong(await self._look(), BROKERS)
+            except PeerFailed as error:
+                reasons = [str(error)]
+            if not reasons:
+                return
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"the containers are not healthy after {timeout_s:g} s: {'; '.join(reasons[:3])}")
+            await asyncio.sleep(POLL_S)
+
+    async def read_broker_log(self, broker_id: int) -> str:
+        return await self._run(["docker", "logs", await self._container(broker_id)])
+
+    async def _look(self, topic: str | None = None) -> ClusterView:
+        try:
+            async with Asker("minibroker-bench") as asker:
+                return await look_at_cluster(asker, self.bootstrap_servers, None if topic is None else [topic])
+        except (NoAnswer, OSError) as error:
+            raise PeerFailed(str(error)) from None
+
+    async def _container(self, broker_id: int) -> str:
+        return (await self._run([*self._compose, "ps", "-a", "-q", f"broker{broker_id}"])).split()[0]
+
+    async def _run(self, words: list[str], within_s: float = COMMAND_TIMEOUT_S) -> str:
+        """What it said, stderr included. Raises PeerFailed."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            cwd=ROOT,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C ends it through `stop`, in order
+        )
+        try:
+            said, _ = await asyncio.wait_for(process.communicate(), within_s)
+        except TimeoutError:
+            raise PeerFailed(f"`{' '.join(words)}` does not end within {within_s:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        text = said.decode(errors="replace")
+        if process.returncode:
+            raise PeerFailed(f"`{' '.join(words)}` ended with {process.returncode}: {text[-500:].strip()}")
+        return text

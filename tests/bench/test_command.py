@@ -1,0 +1,58 @@
+"""`minibroker bench`: its cases, its report of earlier runs, its usage."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.bench.document import encode
+from minibroker.bench.page import BEGIN, END
+from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE
+from tests.bench.documents import case, document
+
+PRODUCE = document(case("produce-1kb-128kib", [30.0, 32.0], [10.0, 10.0]))
+CONSUME = document(case("consume-1kb", [300.0], [400.0]))
+
+
+def test_cases_are_listed() -> None:
+    result = CliRunner().invoke(minibroker, ["bench", "list", "--json"])
+    names = [json.loads(line)["name"] for line in result.output.splitlines()]
+    assert result.exit_code == EXIT_FINE
+    assert "produce-1kb-128kib" in names
+
+
+def test_an_unknown_case_names_those_there_are() -> None:
+    result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce"])
+    assert result.exit_code == EXIT_USAGE
+    assert "produce-1kb-128kib" in result.output
+
+
+def test_a_case_of_kafka_alone_asks_for_kafka() -> None:
+    result = CliRunner().invoke(minibroker, ["bench", "--cases", "produce-100b-aiokafka"])
+    assert result.exit_code == EXIT_USAGE
+    assert "--peer kafka" in result.output
+
+
+def test_parts_of_a_run_are_reported_together_and_written_into_a_page(tmp_path: Path) -> None:
+    parts = [tmp_path / "one.json", tmp_path / "two.json"]
+    for path, part in zip(parts, (PRODUCE, CONSUME), strict=True):
+        path.write_bytes(encode(part))
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n{BEGIN}{END}")
+    files = [str(path) for path in parts]
+    result = CliRunner().invoke(
+        minibroker, ["bench", "report", *files, "--write", str(page), "--svg", str(tmp_path / "chart.svg")]
+    )
+    assert result.exit_code == EXIT_FINE, result.output
+    assert "title of consume-1kb" in result.output
+    assert "title of consume-1kb" in page.read_text()
+    assert "title of produce-1kb-128kib" in (tmp_path / "chart.svg").read_text()
+
+
+def test_a_file_that_is_no_document_is_named(tmp_path: Path) -> None:
+    odd = tmp_path / "odd.json"
+    odd.write_text("[]")
+    result = CliRunner().invoke(minibroker, ["bench", "report", str(odd)])
+    assert result.exit_code == EXIT_COULD_NOT
+    assert "odd.json" in result.output

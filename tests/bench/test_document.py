@@ -1,0 +1,43 @@
+"""The document keeps every figure, and parts of one run become one."""
+
+import msgspec
+import pytest
+
+from minibroker.bench.document import BadDocument, decode, encode, merge
+from tests.bench.documents import FAILURE, case, document
+
+
+def test_what_is_written_is_read_again() -> None:
+    written = document(case("produce", [2.0], [1.0]))
+    assert decode(encode(written)) == written
+
+
+@pytest.mark.parametrize("data", [b"{}", b"no JSON", b'{"format": 99}'])
+def test_another_file_is_refused(data: bytes) -> None:
+    with pytest.raises(BadDocument):
+        decode(data)
+
+
+def test_a_later_format_is_refused() -> None:
+    later = msgspec.structs.replace(document(), format=2)
+    with pytest.raises(BadDocument, match="format 2"):
+        decode(encode(later))
+
+
+def test_parts_of_a_run_are_joined() -> None:
+    merged = merge([document(case("produce", [2.0], [1.0])), document(case("consume", [4.0], [5.0]))])
+    assert [each.name for each in merged.cases] == ["produce", "consume"]
+
+
+def test_more_rounds_of_a_case_are_counted_on_and_stay_in_pairs() -> None:
+    failed = msgspec.structs.replace(case("produce", [2.0, 3.0], [1.0]), failures=[FAILURE])
+    merged = merge([document(failed), document(case("produce", [8.0], [4.0]))])
+    (joined,) = merged.cases
+    assert joined.values("minibroker") == {0: 2.0, 1: 3.0, 2: 8.0}
+    assert joined.values("kafka") == {0: 1.0, 2: 4.0}
+    assert joined.failures == [FAILURE]
+
+
+def test_figures_of_two_commits_are_not_mixed() -> None:
+    with pytest.raises(BadDocument, match="different commits"):
+        merge([document(), document(commit="fedcba9876")])

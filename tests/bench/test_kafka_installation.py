@@ -1,0 +1,37 @@
+"""What is missing for a bench against Kafka is one sentence with its cure."""
+
+from pathlib import Path
+
+import pytest
+
+from minibroker.bench.peers.kafka_installation import KafkaInstallation
+from minibroker.bench.peers.kafka_peer import KafkaPeer
+from minibroker.bench.peers.peer import PeerFailed
+
+
+def test_an_empty_cache_names_the_command_that_fills_it(tmp_path: Path) -> None:
+    missing = KafkaInstallation(tmp_path).what_is_missing()
+    assert missing is not None
+    assert "make bench-kafka" in missing
+
+
+def test_without_maven_the_cure_is_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installation = KafkaInstallation(tmp_path)
+    monkeypatch.setattr("minibroker.bench.peers.kafka_installation.find_maven", lambda: None)
+    with pytest.raises(PeerFailed, match="apt-get install -y maven"):
+        installation.install(lambda what: None)
+
+
+def test_a_fetch_that_fails_says_so_and_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibroker.bench.peers.kafka_installation.find_maven", lambda: "/bin/false")
+    installation = KafkaInstallation(tmp_path)
+    with pytest.raises(PeerFailed, match="check the network"):
+        installation.install(lambda what: None)
+    assert not installation.jars.exists()
+
+
+async def test_kafka_does_not_start_without_its_jars(tmp_path: Path) -> None:
+    peer = KafkaPeer(tmp_path / "data", installation=KafkaInstallation(tmp_path / "cache"))
+    with pytest.raises(PeerFailed, match="make bench-kafka"):
+        await peer.start()
+    await peer.stop()

@@ -1,0 +1,102 @@
+"""Tables, chart and page show the document: pure, and the same rows in each."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minibroker.bench.case import ProcessCost
+from minibroker.bench.cases.catalogue import CASES
+from minibroker.bench.chart import bars_of, render
+from minibroker.bench.page import BEGIN, END, NoMarks, with_tables
+from minibroker.bench.report import SHOWN_BESIDES, cost_rows, failures, figure_words, number, rows_of
+from tests.bench.documents import FAILURE, case, document
+
+FASTER = case("produce", [30.0, 32.0, 34.0], [10.0, 10.0, 10.0])
+SLOWER = case("wait", [8.0, 8.0, 8.0], [2.0, 2.0, 2.0], figure="p99_ms", unit="ms", more=False)
+
+
+def test_a_row_says_both_medians_their_spread_and_the_careful_bound_of_the_ratio() -> None:
+    (row,) = rows_of(document(FASTER))
+    expected = ("title of produce, MB/s", "32.0", "30.0 to 34.0", "10.0", "10.0 to 10.0", "3.20 x", ">= 3.00", "3")
+    assert row.cells() == expected
+
+
+def test_a_latency_is_bound_from_above() -> None:
+    (row,) = rows_of(document(SLOWER))
+    assert row.cells()[-3:-1] == ("4.00 x", "<= 4.00")
+
+
+def test_a_case_of_one_side_has_no_ratio() -> None:
+    (row,) = rows_of(document(case("alone", [1.0], [])))
+    assert row.cells()[3:] == ("-", "-", "-", "-", "1")
+
+
+def test_rows_below_the_first_one_belong_to_cases_that_exist() -> None:
+    assert set(SHOWN_BESIDES) <= {each.name for each in CASES}
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"), [("p50_ms", "p50"), ("p999_ms", "p99.9"), ("getmany_mb_s", "getmany"), ("share", "share")]
+)
+def test_a_figures_name_is_told_without_its_unit(figure: str, words: str) -> None:
+    assert figure_words(figure) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.123, "0.12"), (12.34, "12.3"), (123.4, "123"), (578123.0, "578,123")]
+)
+def test_numbers_have_the_digits_that_count(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_costs_are_shown_where_they_were_taken() -> None:
+    with_costs = case("produce", [], [], figure="mb_s")
+    each = case("produce", [12.5], [], figure="cluster_cpu_s_per_gb").rounds[0]
+    costs = [ProcessCost("broker-1", 1.0, 60.0)]
+    with_costs = msgspec.structs.replace(with_costs, rounds=[msgspec.structs.replace(each, costs=costs)])
+    assert cost_rows(document(with_costs, SLOWER)) == [("title of produce", "12.5", "-", "-", "-", "-", "-")]
+
+
+def test_rounds_that_failed_are_named() -> None:
+    failed = msgspec.structs.replace(FASTER, failures=[FAILURE])
+    assert failures(document(failed)) == ["produce, round 1 on kafka: 3 of 4 records were acknowledged"]
+
+
+def test_better_is_on_the_right_for_latencies_too() -> None:
+    faster, slower = bars_of(document(FASTER, SLOWER))
+    assert (faster.times, slower.times) == (3.2, 0.25)
+    assert slower.lower <= slower.times <= slower.upper
+
+
+@pytest.mark.parametrize("cases", [(), (FASTER, SLOWER)], ids=["empty", "two"])
+def test_the_chart_is_an_svg_with_a_bar_a_row(cases: tuple[()]) -> None:
+    picture = ElementTree.fromstring(render(document(*cases)))
+    bars = [each for each in picture.iter() if each.tag.endswith("rect")]
+    assert len(bars) == len(cases) + 1  # and the ground
+
+
+def test_a_title_cannot_break_the_chart() -> None:
+    odd = msgspec.structs.replace(FASTER, title="a < b & c")
+    assert "a &lt; b &amp; c" in render(document(odd))
+
+
+def test_the_page_gets_new_tables_between_its_marks() -> None:
+    page = f"before\n{BEGIN}old{END}after\n"
+    renewed = with_tables(page, document(FASTER))
+    assert renewed.startswith(f"before\n{BEGIN}")
+    assert renewed.endswith(f"{END}after\n")
+    assert "old" not in renewed
+    assert "| title of produce, MB/s | 32.0 |" in renewed
+    assert with_tables(renewed, document(FASTER)) == renewed
+
+
+def test_a_page_without_marks_is_refused() -> None:
+    with pytest.raises(NoMarks):
+        with_tables("no marks", document())
+
+
+def test_the_page_of_the_project_has_its_marks() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "PERFORMANCE.md"
+    with_tables(page.read_text(), document(FASTER))
