@@ -26,7 +26,7 @@ from minibroker.bench.peers.peer import Peer, PeerFailed
 
 WARM_BYTES = 1_000_000_000
 WARM_SECONDS_MIN, WARM_SECONDS_MAX = 30.0, 60.0
-"""Until both 1 GB and 30 s have passed, at most a minute: a JVM compiles what was called often enough, and meanwhile its
+"""Until both 1 GB and 30 s have passed, at most a minute: a JVM compiles what was called often enough; meanwhile its
 CPU a GB falls to a quarter."""
 WARM_RECORDS = {16_384: 25_000, 131_072: 100_000}
 """Records a step by size of batch: small ones, too, because what is called is called once a batch."""
