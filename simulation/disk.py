@@ -204,32 +204,24 @@ class SimulatedDisk:
         self.storage.trace.record("rename", self.storage.host, source, target)
 
     def remove(self, path: str) -> None:
-        self._begin("remove", path)
-        try:
-            parent, name = self.storage.parent_of(path)
-        except FileMissing:
-            return
-        node = parent.entries.get(name)
-        if isinstance(node, DirectoryNode):
-            raise DiskError(f"cannot remove {path}: is a directory")
-        if node is not None:
-            self._free(node)
-            del parent.entries[name]
-            self.storage.trace.record("remove", self.storage.host, path)
+        self._unlink(path, "remove", DirectoryNode, "is a directory")
 
     def remove_tree(self, path: str) -> None:
+        self._unlink(path, "remove_tree", FileNode, "not a directory")
+
+    def _unlink(self, path: str, call: str, refused: type[FileNode | DirectoryNode], why: str) -> None:
         self._begin("remove", path)
         try:
             parent, name = self.storage.parent_of(path)
         except FileMissing:
             return
         node = parent.entries.get(name)
-        if isinstance(node, FileNode):
-            raise DiskError(f"cannot remove {path}: not a directory")
+        if isinstance(node, refused):
+            raise DiskError(f"cannot remove {path}: {why}")
         if node is not None:
             self._free(node)
             del parent.entries[name]
-            self.storage.trace.record("remove_tree", self.storage.host, path)
+            self.storage.trace.record(call, self.storage.host, path)
 
     def _free(self, node: FileNode | DirectoryNode) -> None:
         files = [node] if isinstance(node, FileNode) else [file for _, file in walk_files(node)]

@@ -229,10 +229,15 @@ class Hand:
         """A firewall turns those brokers (None: everybody, clients too) away from this one, which lives: false evidence
         of a death. All are impaired meanwhile: a broker that is taken for dead stands for no election."""
         sources = [None] if others is None else [name_of(other) for other in others]
-        self.note("rejects", victim, *(others or ["all"]), f"{seconds:.2f}")
+        self.note("rejects", victim, "all" if others is None else " ".join(map(str, others)), f"{seconds:.2f}")
+
+        def admit() -> None:
+            for source in sources:
+                self.network.reject_no_more(source, name_of(victim))
+
         for source in sources:
             self.network.reject(source, name_of(victim))
-        self.impair(victim, lambda: [self.network.reject_no_more(each, name_of(victim)) for each in sources], seconds)
+        self.impair(victim, admit, seconds)
         for other in self.others(victim):
             self.impair(other, lambda: None, seconds)
 
