@@ -1,7 +1,7 @@
 """Lines of our brokers' logs, as a bench reads them: when, and what. Pure."""
 
 import re
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 import msgspec
 
@@ -19,12 +19,13 @@ class LogLine(msgspec.Struct, frozen=True):
     text: str
 
 
-def parse_log(broker_id: int, text: str) -> list[LogLine]:
-    """Lines without a time (tracebacks) are left out."""
+def parse_log(broker_id: int, text: str, zone: tzinfo | None = None) -> list[LogLine]:
+    """Lines without a time (tracebacks) are left out. `zone` is the broker's, None for this machine's."""
     lines = []
     for line in text.splitlines():
         found = LOG_LINE.match(line)
         if found is not None:
             at = datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f")
+            at = at.replace(tzinfo=zone)
             lines.append(LogLine(broker_id, at.timestamp(), found["text"]))
     return lines

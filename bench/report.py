@@ -25,7 +25,8 @@ SHOWN_BESIDES = {
     "mixed": ("produce_mb_s",),
     "share-of-bare": ("bare_mb_s",),
     **{
-        f"failover-{hit}": ("worst_gap_s",)
+        f"failover-{where}{hit}": ("worst_gap_s",)
+        for where in ("", "compose-")
         for hit in ("leader", "controller", "both", "leader-stopped", "leader-paused")
     },
     "start-cluster": ("registered_s",),

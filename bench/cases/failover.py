@@ -6,19 +6,20 @@ longest gap between two of its acknowledgements. Between runs the broker comes b
 """
 
 import asyncio
-import functools
 import signal
 import time
 from collections.abc import Awaitable, Callable
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from minibroker.bench.broker_log import parse_log
+from minibroker.bench.broker_log import LogLine, parse_log
 from minibroker.bench.case import KAFKA, MINIBROKER, Case, CaseFailed, Measurement, Round
 from minibroker.bench.failover_gap import longest_gap, marks
 from minibroker.bench.load_process import LoadProcess, running_load
+from minibroker.bench.peers.compose_peer import ComposePeer
+from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
 from minibroker.bench.peers.peer import BROKERS, Peer
 
 RUNS = 20
@@ -65,16 +66,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds from the signal to each step that the brokers' logs tell, and to the gap's ends."""
 
 
-class BrokerLogs(Protocol):
-    """A peer whose logs can be read for a break-down."""
-
-    def broker_log(self, broker_id: int) -> str: ...
-
-
 async def run(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
     await peer.start()
     wanted = round.volume_of(KAFKA_RUNS if peer.name == KAFKA else runs, at_least=2)
     return await failovers(peer, round, hit, wanted)
+
+
+async def run_in_compose(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
+    """The same in containers; the cluster that is given stays unused."""
+    containers = ComposePeer(round.directory / "compose")
+    try:
+        return await run(containers, round, hit, runs)
+    finally:
+        await containers.stop()
 
 
 async def failovers(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
@@ -202,26 +206,33 @@ async def steady_again(load: LoadProcess, signalled_ns: int) -> None:
 
 async def log_marks(peer: Peer, signalled_s: float, report: dict[str, Any], signalled_ns: int) -> dict[str, float]:
     """What the brokers' logs say of the steps; nothing for a peer whose logs are not read."""
-    read: Callable[[int], str] | None = getattr(peer, "broker_log", None)
-    if read is None:
+    if not isinstance(peer, MinibrokerPeer) or not report["acknowledged_ns"]:
         return {}
-    until_s = (
-        signalled_s + (report["acknowledged_ns"][-1] - signalled_ns) / 1e9 if report["acknowledged_ns"] else signalled_s
-    )
-    texts = [await asyncio.to_thread(read, broker_id) for broker_id in range(1, BROKERS + 1)]
-    lines = [line for broker_id, text in enumerate(texts, start=1) for line in parse_log(broker_id, text)]
+    until_s = signalled_s + (report["acknowledged_ns"][-1] - signalled_ns) / 1e9
+    lines: list[LogLine] = []
+    for broker_id in range(1, BROKERS + 1):
+        lines += parse_log(broker_id, await peer.read_broker_log(broker_id), peer.log_zone)
     return marks(lines, signalled_s, until_s)
 
 
-def _case(name: str, title: str, hit: Hit, runs: int = RUNS, peers: tuple[str, ...] = (MINIBROKER,)) -> Case:
-    play: Callable[[Peer, Round], Awaitable[Measurement]] = functools.partial(run, hit=hit, runs=runs)
+def _case(
+    name: str,
+    title: str,
+    hit: Hit,
+    runs: int = RUNS,
+    peers: tuple[str, ...] = (MINIBROKER,),
+    play: Callable[[Peer, Round, Hit, int], Awaitable[Measurement]] = run,
+) -> Case:
+    async def played(peer: Peer, round: Round) -> Measurement:
+        return await play(peer, round, hit, runs)
+
     return Case(
         name=f"failover-{name}",
         title=title,
         figure="median_gap_s",
         unit="s",
         higher_is_better=False,
-        run=play,
+        run=played,
         peers=peers,
         own_cluster=True,
         rounds=1,
@@ -234,10 +245,20 @@ BOTH = Hit(leader=True, controller=True, number=signal.SIGKILL)
 STOPPED = Hit(leader=True, controller=False, number=signal.SIGTERM)
 PAUSED = Hit(leader=True, controller=False, number=signal.SIGSTOP)
 
+HITS = (
+    ("leader", "SIGKILL of the leader", LEADER, RUNS),
+    ("controller", "SIGKILL of the controller", CONTROLLER, RUNS),
+    ("both", "SIGKILL of the leader that is controller, too", BOTH, RUNS),
+    ("leader-stopped", "SIGTERM of the leader", STOPPED, RUNS),
+    ("leader-paused", "SIGSTOP of the leader", PAUSED, PAUSED_RUNS),
+)
 CASES = (
-    _case("leader", "writes stop after SIGKILL of the leader", LEADER, peers=(MINIBROKER, KAFKA)),
-    _case("controller", "writes stop after SIGKILL of the controller", CONTROLLER),
-    _case("both", "writes stop after SIGKILL of the leader that is controller, too", BOTH),
-    _case("leader-stopped", "writes stop after SIGTERM of the leader", STOPPED),
-    _case("leader-paused", "writes stop after SIGSTOP of the leader", PAUSED, PAUSED_RUNS),
+    *(
+        _case(name, f"writes stop after {what}", hit, runs, (MINIBROKER, KAFKA) if hit is LEADER else (MINIBROKER,))
+        for name, what, hit, runs in HITS
+    ),
+    *(
+        _case(f"compose-{name}", f"writes stop after {what}, in compose", hit, runs, play=run_in_compose)
+        for name, what, hit, runs in HITS
+    ),
 )

@@ -80,7 +80,7 @@ async def recover(peer: MinibrokerPeer, broker_id: int) -> Recovery:
     await peer.cluster.kill(broker_id)
     began = time.time()
     await peer.start_broker(broker_id)
-    found = recovery(peer.broker_log(broker_id), began)
+    found = recovery(await peer.read_broker_log(broker_id), began)
     if found is None:
         raise CaseFailed(f"broker {broker_id} says of no log that it was scanned")
     return found
