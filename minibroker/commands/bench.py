@@ -43,7 +43,7 @@ COMMANDS = {
     multiple=True,
     help="Measure minibroker alone (the default), or `--peer kafka`: beside a real Kafka, in turn.",
 )
-@click.option("--cases", metavar="NAME,...", default="", help="Only these; `produce-*` names all that begin so.")
+@click.option("--cases", metavar="NAME,...", default="", help="These; `produce-*` names all that begin so, `*` all.")
 @click.option("--alternations", type=click.IntRange(1), metavar="N", help=f"Rounds a case.  [default: {ALTERNATIONS}]")
 @click.option("--quick", is_flag=True, help="Little load, two rounds, no warm-up: does it work? Not for figures.")
 @click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="-Xmx of a Kafka broker.")
@@ -69,7 +69,7 @@ def bench(
     """Measure a cluster on this machine, alone or beside a real Kafka.
 
     Starts clusters of three brokers on free ports, plays each case several times on each of them in turn, and stops
-    them.
+    them. Cases that take long (failover, start, recovery, audit, memory) are played when --cases names them.
     """
     if context.invoked_subcommand is not None:
         return EXIT_FINE
@@ -120,13 +120,15 @@ def bench(
 @json_option
 def list_cases(as_json: bool) -> int:
     """Name the cases."""
-    from minibroker.bench.cases.catalogue import CASES
+    from minibroker.bench.cases.catalogue import BY_DEFAULT, CASES
 
     if as_json:
         for case in CASES:
-            print_json({"name": case.name, "title": case.title, "unit": case.unit, "peers": list(case.peers)})
+            told = {"name": case.name, "title": case.title, "unit": case.unit, "peers": list(case.peers)}
+            print_json(told | {"by_default": case in BY_DEFAULT})
         return EXIT_FINE
-    print_table(("NAME", "PEERS", "CASE"), [(case.name, case.peers, f"{case.title}, {case.unit}") for case in CASES])
+    rows = [(case.name, case in BY_DEFAULT, case.peers, f"{case.title}, {case.unit}") for case in CASES]
+    print_table(("NAME", "BY DEFAULT", "PEERS", "CASE"), rows)
     return EXIT_FINE
 
 

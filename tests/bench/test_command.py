@@ -6,6 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
+from minibroker.bench.cases.catalogue import CASES, choose
 from minibroker.bench.document import encode
 from minibroker.bench.page import BEGIN, END
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_USAGE
@@ -20,6 +21,12 @@ def test_cases_are_listed() -> None:
     names = [json.loads(line)["name"] for line in result.output.splitlines()]
     assert result.exit_code == EXIT_FINE
     assert "produce-1kb-128kib" in names
+
+
+def test_cases_that_take_long_are_played_when_they_are_named() -> None:
+    assert "memory" not in [case.name for case in choose([])]
+    assert [case.name for case in choose(["memory"])] == ["memory"]
+    assert tuple(choose(["*"])) == CASES
 
 
 def test_an_unknown_case_names_those_there_are() -> None:
