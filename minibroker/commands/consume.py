@@ -56,12 +56,9 @@ def consume(
 def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], bytes] | None":
     """How a record is printed; None for the fast way: the value and a newline."""
     if as_json:
-        import json
+        from minibroker.record_format import json_line
 
-        from minibroker.record_format import consumed_as_json
-
-        encode = json.JSONEncoder(ensure_ascii=True).encode
-        return lambda record: encode(consumed_as_json(record)).encode() + b"\n"
+        return json_line
     if format_text is None:
         return None
     from minibroker.record_format import BadFormat, compile_format

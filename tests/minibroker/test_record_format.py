@@ -1,9 +1,11 @@
 """kcat's format tokens, escapes and JSON."""
 
+import json
+
 import msgspec
 import pytest
 
-from minibroker.record_format import BadFormat, compile_format, consumed_as_json, parse_delimiter
+from minibroker.record_format import BadFormat, compile_format, consumed_as_json, json_line, parse_delimiter
 
 
 class Read(msgspec.Struct):
@@ -25,6 +27,9 @@ class Read(msgspec.Struct):
         ("%K %S", b"2 5"),
         ("%T|%h|%%", b"1700000000123|a=1,b|%"),
         ("%R", b"\0\0\0\5"),
+        ("100%% of %o\\x25d", b"100% of 42%d"),
+        ("%s", b"value"),
+        ("%o\\x25%T", b"42%1700000000123"),
         ("\\t\\x41\\\\", b"\tA\\"),
         ("\u00fc", "ü".encode()),
     ],
@@ -59,3 +64,20 @@ def test_json_has_kcats_fields() -> None:
         "key": "k\udcff",
         "payload": "value",
     }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Read(),
+        Read(key=None, value=None, headers=(), leader_epoch=None),
+        Read(key=b"", value='"ü\n\u2028\0'.encode()),
+        Read(value=b"\xff\x00\xfe", headers=(("ü", b"\x80"),)),
+    ],
+)
+def test_a_json_line_holds_the_same_whatever_the_bytes_are(record: Read) -> None:
+    line = json_line(record)
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    assert json.loads(line) == consumed_as_json(record)
+    assert list(json.loads(line)) == list(consumed_as_json(record))
