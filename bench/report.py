@@ -83,8 +83,9 @@ def rows_of(document: Document) -> list[Row]:
 
 def _rows(case: CaseResult) -> list[Row]:
     rows = [_row(case, case.figure, case.title, case.unit)]
+    subject = case.title.removesuffix(f", {figure_words(case.figure)}")
     for figure in SHOWN_BESIDES.get(case.name, ()):
-        rows.append(_row(case, figure, f"{case.title}: {figure_words(figure)}", _unit(figure)))
+        rows.append(_row(case, figure, f"{subject}, {figure_words(figure)}", _unit(figure)))
     return [row for row in rows if row.ours is not None or row.theirs is not None]
 
 

@@ -23,6 +23,7 @@ from minibroker.bench.document import CaseResult, Document, FailedRound, RoundRe
 from minibroker.bench.load_process import run_load
 from minibroker.bench.machine import describe_commit, describe_machine
 from minibroker.bench.peers.peer import Peer, PeerFailed
+from minibroker.bench.process_cost import Meter
 
 WARM_BYTES = 1_000_000_000
 WARM_SECONDS_MIN, WARM_SECONDS_MAX = 30.0, 60.0
@@ -31,6 +32,8 @@ CPU a GB falls to a quarter."""
 WARM_RECORDS = {16_384: 25_000, 131_072: 100_000}
 """Records a step by size of batch: small ones, too, because what is called is called once a batch."""
 WARM_RECORD_BYTES = 1_000
+IDLE_SECONDS = 5.0
+"""Clock ticks of 10 ms over so many seconds tell 0.2 % of a core."""
 ATTEMPTS = 2
 """A round that failed is played once more; then the alternation goes without it."""
 
@@ -105,6 +108,7 @@ class Runner:
         if self._plan.warm:
             for name, peer in tuple(self._shared.items()):
                 await self._warm(name, peer)
+        await self._measure_idle()
 
     async def _warm(self, name: str, peer: Peer) -> None:
         await peer.make_topic("warm-up")
@@ -118,6 +122,15 @@ class Runner:
             await run_load(peer, "consume", topic="warm-up", records=max(WARM_RECORDS.values()))
             passed_s = time.monotonic() - started
         await peer.delete_topic("warm-up")
+
+    async def _measure_idle(self) -> None:
+        """What an idle cluster costs the other one, as part of its description."""
+        self._tell("both clusters idle")
+        meters = {name: Meter(peer.pids()) for name, peer in self._shared.items()}
+        await asyncio.sleep(IDLE_SECONDS)
+        for name, meter in meters.items():
+            busy = sum(cost.cpu_s for cost in meter.read()) / IDLE_SECONDS
+            self._configuration[name]["idle, share of a core"] = f"{busy:.1%}"
 
     async def _stop_shared(self) -> None:
         stopping, self._shared = self._shared, {}

@@ -75,7 +75,7 @@ def round_trip_records(seconds: float) -> int:
 CASES = [
     Case(
         name="latency-1000",
-        title="latency of 1 KB at 1,000/s",
+        title="latency of 1 KB at 1,000/s, p99",
         figure="p99_ms",
         unit="ms",
         higher_is_better=False,
@@ -83,7 +83,7 @@ CASES = [
     ),
     Case(
         name="latency-15000",
-        title="latency of 1 KB at 15,000/s",
+        title="latency of 1 KB at 15,000/s, p99",
         figure="p99_ms",
         unit="ms",
         higher_is_better=False,
@@ -91,7 +91,7 @@ CASES = [
     ),
     Case(
         name="end-to-end",
-        title="from due to a consumer, 1 KB at 1,000/s",
+        title="from due to a consumer, 1 KB at 1,000/s, p99",
         figure="p99_ms",
         unit="ms",
         higher_is_better=False,
