@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.audit.comparison import Content
+from minibroker.audit.content import Content
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.protocol.ids import TopicPartition
 
@@ -137,6 +137,10 @@ def _replica_runs(acked: Acked, content: Content) -> list[Run]:
 def _value_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:
     """(first offset, checksum of each value from there on) of every stretch of offsets without a hole."""
     columns = content.replica.columns
+    if content.is_dense and len(columns):
+        assert len(columns.value_crcs) == columns.ends[-1] - columns.base_offsets[0], "the scan was made without values"
+        yield columns.base_offsets[0], columns.value_crcs
+        return
     starts = list(accumulate(map(int.__sub__, columns.ends, columns.base_offsets), initial=0))
     assert len(columns.value_crcs) == starts[-1], "the scan was made without values"
     index, count = 0, len(content.cells)

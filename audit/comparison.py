@@ -10,30 +10,15 @@ matching: where two replicas hold an offset under the same leader epoch, one lea
 and at all lower offsets. Replicas are compared in pairs; one that differs from several others alike is named.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TypeAlias
 
 import msgspec
 
+from minibroker.audit.content import Cell, Content, surely_equal
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.intervals import Intervals, below, intersection, size, union
 from minibroker.audit.replica import Replica
-
-Cell: TypeAlias = tuple[int, int, int, int, int]
-"""(base offset, end offset, epoch, CRC, size): what must be equal."""
-
-
-class Content(msgspec.Struct, kw_only=True):
-    """A replica's good batches by offset, each offset once."""
-
-    replica: Replica
-    cells: list[Cell]
-    rows: list[int]
-    bases: list[int]
-    coverage: Intervals
-    high_watermark: int
-    """Known and below the log's end; 0 when unknown."""
 
 
 class Mismatch(msgspec.Struct, frozen=True):
@@ -52,43 +37,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     judged: int
     total: int
-
-
-def content_of(replica: Replica) -> Content:
-    """Order the good batches by offset; of two that claim the same offsets the first in the file counts."""
-    columns = replica.columns
-    cells = list(zip(columns.base_offsets, columns.ends, columns.epochs, columns.crcs, columns.sizes, strict=True))
-    rows = list(range(len(cells)))
-    if columns.base_offsets[1:] != columns.ends[:-1]:
-        rows = _without_overlaps(cells)
-        cells = [cells[row] for row in rows]
-    start = replica.log_start_offset
-    return Content(
-        replica=replica,
-        cells=cells,
-        rows=rows,
-        bases=[cell[0] for cell in cells],
-        coverage=[(max(low, start), high) for low, high in _merged(cells) if high > start],
-        high_watermark=min(replica.facts.high_watermark or 0, replica.log_end_offset),
-    )
-
-
-def _without_overlaps(cells: list[Cell]) -> list[int]:
-    kept: list[int] = []
-    for row in sorted(range(len(cells)), key=lambda row: (cells[row][0], row)):
-        if not kept or cells[row][0] >= cells[kept[-1]][1]:
-            kept.append(row)
-    return kept
-
-
-def _merged(cells: list[Cell]) -> Intervals:
-    merged: Intervals = []
-    for cell in cells:
-        if merged and merged[-1][1] == cell[0]:
-            merged[-1] = (merged[-1][0], cell[1])
-        else:
-            merged.append((cell[0], cell[1]))
-    return merged
 
 
 def compare(contents: list[Content]) -> Comparison:
@@ -119,7 +67,9 @@ def compare_pair(left: Content, right: Content) -> list[Mismatch]:
         return []
     low = max(left.coverage[0][0], right.coverage[0][0])
     high = min(left.coverage[-1][1], right.coverage[-1][1])
-    ours, theirs = _cells_between(left, low, high), _cells_between(right, low, high)
+    if surely_equal(left, right, low, high):
+        return []
+    ours, theirs = left.cells[left.between(low, high)], right.cells[right.between(low, high)]
     if ours == theirs:
         return []
     steps = list(_walk(ours, theirs))
@@ -139,13 +89,6 @@ def _kind(start: int, left: Cell, right: Cell, high_watermark: int, matching_unt
         same_bytes = left[:2] == right[:2] and left[3:] == right[3:]
         return Kind.CONFLICTING_EPOCH if same_bytes else Kind.DIVERGED_BELOW_HIGH_WATERMARK
     return Kind.LOG_MATCHING if start < matching_until else Kind.DIVERGED_ABOVE_HIGH_WATERMARK
-
-
-def _cells_between(content: Content, low: int, high: int) -> list[Cell]:
-    first = max(bisect_right(content.bases, low) - 1, 0)
-    if content.cells and content.cells[first][1] <= low:
-        first += 1
-    return content.cells[first : bisect_left(content.bases, high)]
 
 
 def _walk(ours: list[Cell], theirs: list[Cell]) -> Iterator[tuple[int, int, Cell | None, Cell | None]]:

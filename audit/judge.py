@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from minibroker.audit.acked_file import AckedChunk
 from minibroker.audit.acknowledged import AckedResult, acked_twice, check_acked, sorted_acked
-from minibroker.audit.comparison import Comparison, Content, compare, content_of
+from minibroker.audit.comparison import Comparison, compare
+from minibroker.audit.content import Content
 from minibroker.audit.discovery import LastKnownState
 from minibroker.audit.findings import (
     Finding,
@@ -35,7 +36,7 @@ def judge_partition(
     findings = [item for replica in replicas for item in check_replica(replica)]
     current, stale = _same_topic(replicas)
     findings += stale
-    contents = [content_of(replica) for replica in current]
+    contents = [Content(replica) for replica in current]
     comparison = compare(contents)
     findings += comparison.findings
     holders = sum(1 for content in contents if content.coverage)

@@ -14,8 +14,14 @@ from minibroker.protocol.record_batch import CorruptBatch
 
 RANGE_BYTES_MAX = 64 * 1024 * 1024
 RANGE_BYTES_MIN = 4 * 1024 * 1024
-PORTIONS = 16
-"""Enough to keep a few cores busy until the end, few enough that starting them costs nothing."""
+RANGES = 16
+"""Enough to keep a few cores busy until the end."""
+PORTION_BYTES_MAX = 1024 * 1024 * 1024
+"""Read by one task at most: what it found waits in its worker for the shuffle."""
+TASK_BYTES = 4 * 1024
+"""A range counts at least so much: a file must be opened, however little it holds."""
+PORTIONS_PER_CORE = 4
+"""Enough that no core waits long for the last one, few enough that starting them costs little (20 ms each, cold)."""
 SHARE_BYTES = 4 * 1024 * 1024 * 1024
 """Log bytes that one task judges, if there are several partitions: it holds the columns of all of them at once (40
 bytes a batch; with batches of 1 KB that is 160 MB)."""
@@ -23,7 +29,12 @@ bytes a batch; with batches of 1 KB that is 160 MB)."""
 
 def range_bytes_for(total_bytes: int) -> int:
     """A range size that gives every core several ranges, none of them tiny or huge."""
-    return max(RANGE_BYTES_MIN, min(RANGE_BYTES_MAX, total_bytes // PORTIONS))
+    return max(RANGE_BYTES_MIN, min(RANGE_BYTES_MAX, total_bytes // RANGES))
+
+
+def portion_bytes_for(total_bytes: int, cores: int) -> int:
+    """How much of the logs one task reads."""
+    return max(RANGE_BYTES_MIN, min(PORTION_BYTES_MAX, -(-total_bytes // (PORTIONS_PER_CORE * cores))))
 
 
 def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes: int) -> list[RangeTask]:
@@ -72,16 +83,15 @@ def _exact_cuts(directory: str, segment: int, size: int, range_bytes: int) -> li
 
 
 def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeTask]]:
-    """Put small ranges together: thousands of tiny partitions must not become thousands of Spark tasks."""
+    """Put ranges together up to a size: thousands of tiny partitions must not become thousands of Spark tasks."""
     filled: list[list[RangeTask]] = []
     room = 0
     for task in tasks:
-        size = max(task.end - task.start, 4096)
-        if not filled or room < size:
+        if room <= 0:
             filled.append([])
             room = portion_bytes
         filled[-1].append(task)
-        room -= size
+        room -= max(task.end - task.start, TASK_BYTES)
     return filled
 
 

@@ -131,6 +131,8 @@ class Replica(msgspec.Struct, kw_only=True):
     facts: ReplicaFacts
     segments: list[Segment]
     columns: Columns
+    last_end: int
+    """The largest offset behind a good batch; 0 without one."""
 
     @property
     def broker(self) -> int:
@@ -148,7 +150,7 @@ class Replica(msgspec.Struct, kw_only=True):
         """The offset behind the last good batch; an empty segment ends where its name says."""
         present = [segment.base_offset for segment in self.segments if not segment.vanished]
         end = present[-1] if present else self.log_start_offset
-        return max(end, max(self.columns.ends, default=0))
+        return max(end, self.last_end)
 
     def segment_of_row(self, row: int) -> Segment:
         for segment in self.segments:
@@ -182,7 +184,8 @@ def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan]) -> Replica:
             segment.end_row = len(columns)
             segment.gaps += scan.gaps
             segment.undecodable += scan.undecodable
-    return Replica(facts=facts, segments=list(segments.values()), columns=columns)
+    last_end = max(columns.ends, default=0)
+    return Replica(facts=facts, segments=list(segments.values()), columns=columns, last_end=last_end)
 
 
 def segment_file(directory: str, base_offset: int, suffix: str = ".log") -> str:

@@ -74,8 +74,12 @@ def _kind_and_message(report: ReplicaReport, message: str, behind: bool) -> tupl
 
 def _epoch_runs(replica: Replica) -> Iterator[tuple[int, int, int]]:
     """(epoch, first row, end row) of rows in file order that share an epoch."""
+    epochs = replica.columns.epochs
+    if epochs and epochs[1:] == epochs[:-1]:
+        yield epochs[0], 0, len(epochs)
+        return
     row = 0
-    for epoch, members in groupby(replica.columns.epochs):
+    for epoch, members in groupby(epochs):
         count = sum(1 for _ in members)
         yield epoch, row, row + count
         row += count

@@ -8,7 +8,7 @@ local[*]. No SparkSession: the audit needs no SQL, and its classes take longer t
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +62,22 @@ def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
 
 
 def warm_up(context: "SparkContext") -> None:
-    """Start a Python worker on every core and let it import the audit: a part of Spark's start."""
+    """Spark's start, second half: a Python worker on every core that has imported the audit, and the JVM's classes for
+    a job with a shuffle, by one that reads nothing."""
     cores = context.defaultParallelism
-    context.parallelize(range(cores), cores).mapPartitions(_import_audit).collect()
+    rows = context.parallelize(range(cores), cores).flatMap(_import_audit)
+    rows.partitionBy(cores).mapPartitions(list).collect()
 
 
-def _import_audit(numbers: Iterable[int]) -> Iterable[int]:
+def _import_audit(number: int) -> list[tuple[int, bytes]]:
+    import gc
+
     import minibroker.audit.judge
     import minibroker.audit.segment_reader  # noqa: F401
 
-    return numbers
+    # A worker collects garbage after each task, and what pyspark has imported takes as long as reading 100 MB of logs.
+    gc.freeze()
+    return [(number, b"")]
 
 
 def _start(master: str | None, standard_error: Any) -> "SparkContext":

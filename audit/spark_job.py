@@ -22,7 +22,7 @@ from minibroker.audit.discovery import Inventory, LastKnownState
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
-from minibroker.audit.planning import judge_shares, plan_ranges, portions, range_bytes_for
+from minibroker.audit.planning import judge_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
 from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range, stitch
 from minibroker.audit.timings import Stopwatch
@@ -72,8 +72,9 @@ def judge_on_spark(
     stopwatch: Stopwatch | None = None,
 ) -> list[PartitionResult]:
     """Results in order of topic and partition."""
-    work = _portions(inventory, acked, range_bytes)
-    shares = judge_shares(inventory.replicas, context.defaultParallelism)
+    cores = context.defaultParallelism
+    work = _portions(inventory, acked, range_bytes, cores)
+    shares = judge_shares(inventory.replicas, cores)
     count = max(shares.values(), default=0) + 1
     began = time.time()
     rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values))
@@ -91,17 +92,13 @@ def judge_on_spark(
     return sorted(results, key=lambda result: (result.topic, result.partition))
 
 
-def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None) -> list[bytes]:
-    portion_bytes = range_bytes_for(inventory.total_bytes)
+def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, cores: int) -> list[bytes]:
+    size = range_bytes or range_bytes_for(inventory.total_bytes)
     names = {facts.directory: (facts.topic, facts.partition) for facts in inventory.replicas}
-    tasks = [
-        task
-        for facts in inventory.replicas
-        for task in plan_ranges(facts.directory, facts.segments, range_bytes or portion_bytes)
-    ]
+    tasks = [task for facts in inventory.replicas for task in plan_ranges(facts.directory, facts.segments, size)]
     work = [
         _Portion(tuple((*names[task.directory], task) for task in portion), None)
-        for portion in portions(tasks, portion_bytes)
+        for portion in portions(tasks, portion_bytes_for(inventory.total_bytes, cores))
     ]
     work += [_Portion((), task) for task in (plan_acked(acked) if acked is not None else ())]
     return [msgspec.msgpack.encode(portion) for portion in work]
