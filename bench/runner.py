@@ -56,7 +56,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Runner:
     """One run. `document` holds what was found so far, so that an interrupted run has something to show."""
 
-    def __init__(self, plan: Plan, make_peer: PeerMaker, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, make_peer: PeerMaker, tell: Callable[[str], None], settle: Callable[[], None] = os.sync
+    ) -> None:
+        """`settle` is called before each round: what an earlier one left to be written is not this one's affair."""
+        self._settle = settle
         self._plan = plan
         self._make_peer = make_peer
         self._tell = tell
@@ -165,7 +169,7 @@ class Runner:
                 result.failures.append(FailedRound(name, number, str(error)))
 
     async def _round(self, case: Case, name: str, number: int, at: str, attempt: int) -> RoundResult:
-        await asyncio.to_thread(os.sync)  # what an earlier round left to be written is none of this one's business
+        await asyncio.to_thread(self._settle)
         scratch = self._plan.directory / "round"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)

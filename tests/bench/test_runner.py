@@ -1,0 +1,132 @@
+"""The order of rounds, what becomes of one that fails, and that clusters are stopped whatever happens."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from minibroker.bench.case import Case, CaseFailed, Measurement, Round
+from minibroker.bench.document import Document
+from minibroker.bench.peers.peer import Peer
+from minibroker.bench.runner import Plan, Runner
+
+
+class FakePeer:
+    """A cluster that only remembers what was done with it."""
+
+    version = "1"
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.log = log
+
+    async def start(self) -> None:
+        self.log.append(f"start {self.name}")
+
+    async def stop(self, *, wipe: bool = True) -> None:
+        self.log.append(f"stop {self.name}")
+
+    def pids(self) -> dict[str, int]:
+        return {}
+
+    def configuration(self) -> dict[str, str]:
+        return {}
+
+
+class Stage:
+    """A runner of one case that is played by `play`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log: list[str] = []
+        self.failing: set[tuple[str, int]] = set()
+        self.runner: Runner
+
+    async def play(self, peer: Peer, round: Round) -> Measurement:
+        self.log.append(f"{peer.name} {round.number}")
+        assert round.directory.is_dir()
+        if (peer.name, round.number) in self.failing:
+            raise CaseFailed("a record was lost")
+        return Measurement({"mb_s": 1.0})
+
+    async def run(self, alternations: int = 2, **case: bool) -> Document:
+        played = Case(
+            name="case",
+            title="a case",
+            figure="mb_s",
+            unit="MB/s",
+            higher_is_better=True,
+            run=self.play,
+            own_cluster=case.get("own_cluster", False),
+        )
+        plan = Plan(
+            cases=[played],
+            peers=("minibroker", "kafka"),
+            alternations=alternations,
+            volume=1.0,
+            warm=False,
+            directory=self.directory,
+        )
+        self.runner = Runner(plan, self.make_peer, lambda what: None, settle=lambda: None)
+        await self.runner.run(lambda document: None)
+        return self.runner.document()
+
+    def make_peer(self, name: str, directory: Path) -> Peer:
+        return cast(Peer, FakePeer(name, self.log))
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr("minibroker.bench.runner.IDLE_SECONDS", 0.001)
+    return Stage(tmp_path)
+
+
+async def test_the_side_that_begins_changes_with_every_alternation(stage: Stage) -> None:
+    await stage.run()
+    assert stage.log[2:6] == ["minibroker 0", "kafka 0", "kafka 2", "minibroker 2"]
+
+
+async def test_a_failed_round_is_played_again_under_its_own_number_and_is_reported(stage: Stage) -> None:
+    stage.failing = {("kafka", 0)}
+    document = await stage.run(alternations=1)
+    (case,) = document.cases
+    assert stage.log[2:5] == ["minibroker 0", "kafka 0", "kafka 1"]
+    assert case.values("kafka") == {0: 1.0}
+    assert [(failed.peer, failed.reason) for failed in case.failures] == [("kafka", "a record was lost")]
+
+
+async def test_an_alternation_may_go_without_a_side(stage: Stage) -> None:
+    stage.failing = {("kafka", 0), ("kafka", 1)}
+    (case,) = (await stage.run()).cases
+    assert case.values("kafka") == {1: 1.0}
+    assert case.values("minibroker") == {0: 1.0, 1: 1.0}
+
+
+async def test_shared_clusters_live_for_the_whole_run(stage: Stage) -> None:
+    await stage.run()
+    assert stage.log[:2] == ["start minibroker", "start kafka"]
+    assert sorted(stage.log[6:]) == ["stop kafka", "stop minibroker"]
+
+
+async def test_a_case_of_its_own_cluster_starts_it_itself_and_has_it_stopped(stage: Stage) -> None:
+    await stage.run(alternations=1, own_cluster=True)
+    assert stage.log == ["minibroker 0", "stop minibroker", "kafka 0", "stop kafka"]
+
+
+async def test_clusters_are_stopped_when_the_run_is_cancelled(stage: Stage) -> None:
+    hangs = asyncio.Event()
+
+    async def hang(peer: Peer, round: Round) -> Measurement:
+        hangs.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    stage.play = hang  # type: ignore[method-assign]
+    running = asyncio.create_task(stage.run())
+    async with asyncio.timeout(10):
+        await hangs.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert sorted(stage.log[2:]) == ["stop kafka", "stop minibroker"]
