@@ -75,6 +75,7 @@ class KafkaPeer:
             "min.insync.replicas": str(MIN_INSYNC_REPLICAS),
             "default.replication.factor": str(REPLICATION_FACTOR),
             "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "1",  # nobody commits: fifty idle partitions would only cost it
             "log.segment.delete.delay.ms": str(FILE_DELETE_DELAY_MS),
         } | (settings or {})
         numbers = free_ports(BROKERS + 1)
