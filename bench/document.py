@@ -73,6 +73,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     commit: str
+    """Several, with commas between them, if parts of other commits were merged; a + says that files differed from it."""
     started: str
     machine: Machine
     configuration: dict[str, dict[str, str]]
@@ -106,21 +107,24 @@ def decode(data: bytes) -> Document:
 def merge(documents: Sequence[Document]) -> Document:
     """Parts of one run: their cases together; rounds of a case that several have are counted on.
 
-    Raises BadDocument if they come from different machines or commits: their figures cannot be compared.
+    Parts may come from several commits, which are all named then. Raises BadDocument if figures do not belong together:
+    they come from different machines, or rounds of one case from different commits.
     """
     first = documents[0]
-    for other in documents[1:]:
-        if other.machine != first.machine:
-            raise BadDocument("the documents come from different machines")
-        if other.commit != first.commit:
-            raise BadDocument(f"the documents come from different commits: {first.commit} and {other.commit}")
     cases: dict[str, CaseResult] = {}
+    commits: dict[str, str] = {}
     for document in documents:
+        if document.machine != first.machine:
+            raise BadDocument("the documents come from different machines")
         for case in document.cases:
+            commit = commits.setdefault(case.name, document.commit)
+            if commit != document.commit:
+                raise BadDocument(f"rounds of {case.name} come from different commits: {commit} and {document.commit}")
             before = cases.get(case.name)
             cases[case.name] = case if before is None else _joined(before, case)
     return msgspec.structs.replace(
         first,
+        commit=", ".join(dict.fromkeys(document.commit for document in documents)),
         started=min(document.started for document in documents),
         configuration={peer: told for document in documents for peer, told in document.configuration.items()},
         options={name: value for document in documents for name, value in document.options.items()},

@@ -140,7 +140,7 @@ def list_cases(as_json: bool) -> int:
 def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: bool) -> int:
     """Tables, chart and page from the JSON of earlier runs.
 
-    Several files are parts of one run: the same machine and commit, other cases, or more rounds of the same ones.
+    Several files are parts of one run on one machine: other cases, or more rounds of the same ones and commit.
     """
     from minibroker.bench.chart import render
     from minibroker.bench.document import BadDocument, decode, merge

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from minibroker.bench.document import BadDocument, decode, encode, merge
-from tests.bench.documents import FAILURE, case, document
+from tests.bench.documents import FAILURE, MACHINE, case, document
 
 
 def test_what_is_written_is_read_again() -> None:
@@ -38,6 +38,18 @@ def test_more_rounds_of_a_case_are_counted_on_and_stay_in_pairs() -> None:
     assert joined.failures == [FAILURE]
 
 
-def test_figures_of_two_commits_are_not_mixed() -> None:
+def test_rounds_of_one_case_are_of_one_commit() -> None:
+    produce = case("produce", [2.0], [1.0])
     with pytest.raises(BadDocument, match="different commits"):
-        merge([document(), document(commit="fedcba9876")])
+        merge([document(produce), document(produce, commit="fedcba9876")])
+
+
+def test_parts_of_two_commits_name_both() -> None:
+    parts = [document(case("produce", [2.0], [1.0])), document(case("consume", [4.0], [5.0]), commit="fedcba9876")]
+    assert merge(parts).commit == "0123456789, fedcba9876"
+
+
+def test_figures_of_two_machines_are_not_mixed() -> None:
+    elsewhere = msgspec.structs.replace(document(), machine=msgspec.structs.replace(MACHINE, cores=32))
+    with pytest.raises(BadDocument, match="different machines"):
+        merge([document(), elsewhere])
