@@ -73,7 +73,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     commit: str
-    """Several, with commas between them, if parts of other commits were merged; a + says that files differed from it."""
+    """Several, with commas between them, if parts of other commits were merged; + says that files differed from it."""
     started: str
     machine: Machine
     configuration: dict[str, dict[str, str]]
