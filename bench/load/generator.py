@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ TICK_S = 0.001
 """Records of a fast schedule are due in groups, one a millisecond: no sleep is exact enough for a finer one."""
 BEAT_S = 0.05
 """A failover generator says so often when the last record was acknowledged."""
+SWITCH_S = 0.0002
+"""How long another thread may keep the interpreter while the pacer wants it: Python's 5 ms would be the latency."""
 SHARES = (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999))
 
 
@@ -95,13 +98,15 @@ class Pacer:
     """Says when records are due, from a thread of its own that sleeps precisely and does nothing else.
 
     Event loops and librdkafka's poll sleep in whole milliseconds; a thread sleeps to some ten microseconds. `due` is
-    called in that thread with the due time (monotonic nanoseconds) of one record after the other. A thread that wakes
+    called in that thread with a due time (monotonic nanoseconds) and how many records are due then. A thread that wakes
     late calls at once for everything that is due: the schedule never waits for the system under test.
     """
 
-    def __init__(self, per_second: int, seconds: float, due: Callable[[int], object]) -> None:
-        self.times = schedule(per_second, seconds, time.monotonic_ns() + NS_PER_S // 10)
+    def __init__(self, per_second: int, seconds: float, due: Callable[[int, int], object]) -> None:
+        self.records = round(per_second * seconds)
+        self._times = schedule(per_second, seconds, time.monotonic_ns() + NS_PER_S // 10)
         self._due = due
+        sys.setswitchinterval(SWITCH_S)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -111,20 +116,21 @@ class Pacer:
         self._thread.join()
 
     def _run(self) -> None:
-        for at in self.times:
+        for at, records in self._times:
             remaining_ns = at - time.monotonic_ns()
             if remaining_ns > 0:
                 time.sleep(remaining_ns / NS_PER_S)
-            self._due(at)
+            self._due(at, records)
 
 
-def schedule(per_second: int, seconds: float, first_ns: int) -> list[int]:
-    """Due times in monotonic nanoseconds; above 1,000 a second in groups, one group a millisecond."""
+def schedule(per_second: int, seconds: float, first_ns: int) -> list[tuple[int, int]]:
+    """Due times in monotonic nanoseconds, and how many records each; above 1,000 a second one time a millisecond."""
     count = round(per_second * seconds)
     if per_second * TICK_S <= 1:
-        return [first_ns + index * NS_PER_S // per_second for index in range(count)]
+        return [(first_ns + index * NS_PER_S // per_second, 1) for index in range(count)]
     tick_ns = round(TICK_S * NS_PER_S)
-    return [first_ns + (index * NS_PER_S // per_second) // tick_ns * tick_ns for index in range(count)]
+    ticks = Counter((index * NS_PER_S // per_second) // tick_ns for index in range(count))
+    return [(first_ns + tick * tick_ns, records) for tick, records in sorted(ticks.items())]
 
 
 def latencies(waits_ns: Sequence[int], warm_share: float = 0.1) -> dict[str, float]:

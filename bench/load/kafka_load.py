@@ -171,17 +171,19 @@ def latency(
     waits: list[int] = []
     errors: list[str] = []
 
-    def send(due: int) -> None:
+    def send(due: int, records: int) -> None:
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 waits.append(time.monotonic_ns() - due)
             else:
                 errors.append(str(error))
 
-        producer.produce(topic, STAMP.pack(due) + padding, on_delivery=on_delivery)
+        value = STAMP.pack(due) + padding
+        for _ in range(records):
+            producer.produce(topic, value, on_delivery=on_delivery)
 
     pacer = Pacer(per_second, seconds, send)
-    expected = len(pacer.times)
+    expected = pacer.records
 
     def wait_for_outcomes() -> None:
         deadline = time.monotonic() + seconds + SILENCE_S

@@ -91,13 +91,15 @@ async def latency(
         for _ in range(WARM_RECORDS // 10):
             await producer.send_and_wait(topic, STAMP.pack(0) + padding)
 
-        def send(due: int) -> None:
-            delivery = None if late else producer.try_send(topic, STAMP.pack(due) + padding)
-            if delivery is None:
-                late.append(due)
-                late_ones.set()
-            else:
-                sent.put_nowait((due, delivery))
+        def send(due: int, records: int) -> None:
+            value = STAMP.pack(due) + padding
+            for _ in range(records):
+                delivery = None if late else producer.try_send(topic, value)
+                if delivery is None:
+                    late.append(due)
+                    late_ones.set()
+                else:
+                    sent.put_nowait((due, delivery))
 
         async def send_late_ones() -> None:
             """What try_send would have had to wait for, in order."""
@@ -108,13 +110,13 @@ async def latency(
                     late.popleft()
                 late_ones.clear()
 
-        pacer = Pacer(per_second, seconds, lambda due: loop.call_soon_threadsafe(send, due))
+        pacer = Pacer(per_second, seconds, lambda due, records: loop.call_soon_threadsafe(send, due, records))
         sending_late = asyncio.create_task(send_late_ones())
-        tell("started", records=len(pacer.times))
+        tell("started", records=pacer.records)
         watch = Stopwatch()
         pacer.start()
         waits = []
-        for _ in pacer.times:  # one partition acknowledges in order, so awaiting in order misses no moment
+        for _ in range(pacer.records):  # one partition acknowledges in order, so awaiting in order misses no moment
             due, delivery = await sent.get()
             await delivery
             waits.append(time.monotonic_ns() - due)

@@ -4,15 +4,17 @@ from minibroker.bench.load.generator import latencies, schedule
 
 
 def test_a_slow_schedule_is_even() -> None:
-    assert schedule(4, 1.0, 0) == [0, 250_000_000, 500_000_000, 750_000_000]
+    assert schedule(4, 1.0, 0) == [(0, 1), (250_000_000, 1), (500_000_000, 1), (750_000_000, 1)]
 
 
 def test_a_fast_schedule_is_due_in_groups_of_a_millisecond() -> None:
-    times = schedule(15_000, 1.0, 0)
-    assert len(times) == 15_000
-    assert times[:15] == [0] * 15
-    assert times[15] == 1_000_000
-    assert times == sorted(times)
+    assert schedule(15_000, 1.0, 0) == [(millisecond * 1_000_000, 15) for millisecond in range(1_000)]
+
+
+def test_a_schedule_that_divides_unevenly_loses_nothing() -> None:
+    times = schedule(1_500, 2.0, 7)
+    assert sum(records for _, records in times) == 3_000
+    assert times[:3] == [(7, 2), (1_000_007, 1), (2_000_007, 2)]
 
 
 def test_the_first_tenth_warms_and_is_left_out() -> None:
