@@ -1,14 +1,16 @@
 """Reading segments: ranges say what the whole file says, resync, files that change, hostile content."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibroker.audit import segment_reader
-from minibroker.audit.planning import plan_exact_ranges, plan_ranges, portions
+from minibroker.audit.planning import SHARE_BYTES, judge_shares, plan_exact_ranges, plan_ranges, portions
 from minibroker.audit.replica import NO_VALUE, Columns, Gap, RangeScan, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range, stitch
 from minibroker.protocol import checkpoints
@@ -207,3 +209,32 @@ def test_small_ranges_share_a_portion_and_none_is_lost(tmp_path: Path) -> None:
     packed = portions(tasks, 1 << 20)
     assert [task for portion in packed for task in portion] == tasks
     assert len(packed) < 10
+
+
+def replicas_of(sizes: list[int]) -> list[ReplicaFacts]:
+    """Two replicas of a partition of each size."""
+    return [
+        msgspec.structs.replace(facts_of(Path(f"b{broker}-{number}"), size), broker=broker, partition=number)
+        for number, size in enumerate(sizes)
+        for broker in (1, 2)
+    ]
+
+
+def test_every_partition_has_one_judge_and_every_core_its_share() -> None:
+    shares = judge_shares(replicas_of([100, 100, 100, 300]), cores=2)
+    assert shares.keys() == {TopicPartition("lines", number) for number in range(4)}
+    assert shares[TopicPartition("lines", 3)] not in {shares[TopicPartition("lines", number)] for number in range(3)}
+
+
+def test_empty_partitions_are_spread_as_well() -> None:
+    assert set(Counter(judge_shares(replicas_of([0] * 10), cores=2).values()).values()) == {5}
+
+
+def test_large_logs_are_judged_in_more_shares_than_cores() -> None:
+    shares = judge_shares(replicas_of([SHARE_BYTES // 2] * 6), cores=2)
+    assert set(Counter(shares.values()).values()) == {1}
+    assert set(shares.values()) == set(range(6))
+
+
+def test_without_a_replica_there_is_nothing_to_share() -> None:
+    assert judge_shares([], cores=2) == {}
