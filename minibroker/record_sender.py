@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from minibroker.client.batches import Delivery
+from minibroker.client.batches import Delivery, RecordMetadata
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.checksum import crc32c
@@ -69,10 +69,26 @@ class RecordSender:
         tag: int = 0,
     ) -> None:
         """Hand one record over. Raises what Producer.send raises; then the record was not taken."""
+        if not self.offer(value, key, partition, headers, tag):
+            self.collect()
+            self._keep(await self._producer.send(self._topic, value, key, partition, headers), value, tag)
+
+    def offer(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+        tag: int = 0,
+    ) -> bool:
+        """As `send`, but never waits: False where it would have to (then await `send`)."""
         delivery = self._producer.try_send(self._topic, value, key, partition, headers)
         if delivery is None:
-            self.collect()
-            delivery = await self._producer.send(self._topic, value, key, partition, headers)
+            return False
+        self._keep(delivery, value, tag)
+        return True
+
+    def _keep(self, delivery: Delivery, value: bytes | None, tag: int) -> None:
         size = len(value) if value is not None else 0
         checksum = crc32c(value) if self._report is not None and value is not None else None
         name = delivery.topic_partition
@@ -91,33 +107,41 @@ class RecordSender:
         """Look which records have their outcome by now."""
         self._until_collect = COLLECT_EVERY
         for name, waiting in self._waiting.items():
-            lines: list[bytes] = []
+            settled: list[tuple[int, RecordMetadata, int | None, int]] = []
+            count = size_bytes = 0
             while waiting and waiting[0][0].done:
-                self._settle(name, *waiting.popleft(), lines)
-            if self._report is not None and lines:
-                self._report.write(b"".join(lines))
+                delivery, size, checksum, tag = waiting.popleft()
+                try:
+                    metadata = delivery.result()
+                except MinibrokerError as error:
+                    self._failed(error)
+                    continue
+                count += 1
+                size_bytes += size
+                if metadata.offset is not None:  # acks=0: nobody knows
+                    settled.append((metadata.offset, metadata, checksum, tag))
+            self.tally.acknowledged += count
+            self.tally.acknowledged_bytes += size_bytes
+            self._tell(name, settled)
 
-    def _settle(
-        self, name: TopicPartition, delivery: Delivery, size: int, checksum: int | None, tag: int, lines: list[bytes]
-    ) -> None:
-        tally = self.tally
-        try:
-            metadata = delivery.result()
-        except MinibrokerError as error:
-            tally.failed += 1
-            if tally.first_failure is None:
-                tally.first_failure = error
-            return
-        tally.acknowledged += 1
-        tally.acknowledged_bytes += size
-        offset = metadata.offset
-        if offset is None:
-            return  # acks=0: nobody knows
-        if self._report is not None:
-            text = b"-" if checksum is None else b"%08x" % checksum
-            lines.append(b"%s\t%d\t%d\t%s\n" % (name.topic.encode(), name.partition, offset, text))
+    def _failed(self, error: MinibrokerError) -> None:
+        self.tally.failed += 1
+        if self.tally.first_failure is None:
+            self.tally.first_failure = error
+
+    def _tell(self, name: TopicPartition, settled: list[tuple[int, RecordMetadata, int | None, int]]) -> None:
+        """Report what was acknowledged in one partition."""
+        if self._report is not None and settled:
+            topic, index = name.topic.encode(), name.partition
+            lines = [
+                b"%s\t%d\t%d\t%s\n" % (topic, index, offset, b"-" if crc is None else b"%08x" % crc)
+                for offset, _, crc, _ in settled
+            ]
+            self._report.write(b"".join(lines))
         if self._on_acknowledged is not None:
-            self._on_acknowledged(name, offset, -1 if metadata.leader_epoch is None else metadata.leader_epoch, tag)
+            for offset, metadata, _, tag in settled:
+                epoch = -1 if metadata.leader_epoch is None else metadata.leader_epoch
+                self._on_acknowledged(name, offset, epoch, tag)
 
     async def finish(self, timeout_ms: float | None = None) -> Tally:
         """Wait for every outcome. Failures are in the tally, not raised."""
