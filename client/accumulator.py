@@ -180,6 +180,11 @@ class Accumulator:
         """Queues that hold anything."""
         return [queue for queues in self._active.values() for queue in queues]
 
+    def oldest(self) -> Batch | None:
+        """Which batch has waited for its outcome for longest."""
+        batches = [batch for queue in self.active_queues() if (batch := queue.oldest()) is not None]
+        return min(batches, key=lambda batch: batch.created_ms, default=None)
+
     def ready_at_ms(self, queue: PartitionQueue, now_ms: float) -> float | None:
         """When the queue could next send something of its own accord; None if only an answer can help it on."""
         if queue.attempted and queue.in_flight < len(queue.attempted):

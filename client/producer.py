@@ -322,13 +322,11 @@ class Producer:
         return Delivery(batch, delta, timestamp_ms)
 
     def _seal(self, queue: PartitionQueue) -> None:
-        batch = queue.open_batch
-        if batch is None:
+        if queue.open_batch is None:
             return
-        self._bytes_in_one_breath += batch.size_bytes
+        self._bytes_in_one_breath += queue.open_batch.size_bytes
         if self._bytes_in_one_breath >= BREATH_BYTES:
-            self._bytes_in_one_breath = 0
-            self._breath_due = True
+            self._bytes_in_one_breath, self._breath_due = 0, True
         self._accumulator.seal(queue)
         self._sender.batch_sealed(queue)
 
@@ -493,11 +491,8 @@ class Producer:
 
     def _last_obstacle(self) -> MinibrokerError | None:
         """Why the oldest waiting batch is not through."""
-        batches = [batch for queue in self._accumulator.active_queues() if (batch := queue.oldest()) is not None]
-        if not batches:
-            return None
-        oldest = min(batches, key=lambda batch: batch.created_ms)
-        return oldest.last_error or self._cluster.leader_problem(oldest.topic_partition)
+        oldest = self._accumulator.oldest()
+        return None if oldest is None else oldest.last_error or self._cluster.leader_problem(oldest.topic_partition)
 
     def _check_open(self) -> None:
         if not self._started or self._closing:
