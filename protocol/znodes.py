@@ -10,7 +10,6 @@ with its path. On disk -1 means none, as in Kafka; `PartitionState.leader` keeps
     /brokers/ids/<id>                   ephemeral   BrokerRegistration; its czxid is the broker epoch
     /brokers/topics/<t>                 TopicAssignment
     /brokers/topics/<t>/partitions/<p>/state        PartitionState
-    /brokers/fenced/<id>                integer text: the broker epoch that is fenced (hardening 11)
     /brokers/seqid                      counter for generated ids
     /config/topics/<t>, /config/brokers/<id>        ConfigNode
     /config/changes/config_change_<n>   ConfigChange
@@ -37,7 +36,6 @@ CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
-BROKERS_FENCED = "/brokers/fenced"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
@@ -49,7 +47,6 @@ PERSISTENT_PATHS = (
     "/brokers",
     BROKER_IDS,
     BROKER_TOPICS,
-    BROKERS_FENCED,
     "/brokers/seqid",
     "/cluster",
     "/config",
@@ -67,10 +64,6 @@ NO_LEADER = -1
 
 def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
-
-
-def fenced_path(broker_id: int) -> str:
-    return f"{BROKERS_FENCED}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:
@@ -109,7 +102,7 @@ def parse_id(name: str) -> int:
 
 
 def format_number(number: int) -> bytes:
-    """Content of /controller_epoch and /brokers/fenced/<id>."""
+    """Content of /controller_epoch."""
     return str(number).encode()
 
 
