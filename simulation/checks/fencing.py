@@ -271,7 +271,7 @@ class FencingJudge:
         is_told = removal.told_at is not None and removal.told_at < self._loop.time()
         return not is_told and removal.session_id in self._zookeeper.sessions
 
-    def _serves(self, broker_id: int, what: str, partition: TopicPartition) -> None:
+    def _serves(self, broker_id: int, what: str, partition: TopicPartition | None) -> None:
         if self._truth.session_ended(broker_id):
             self._truth.find(RULE, f"fenced broker {broker_id} {what}", partition)
 
@@ -284,7 +284,7 @@ class FencingJudge:
         def judged(state: Any, *arguments: Any) -> Any:
             verdict = judge_fetch(state, *arguments)
             if isinstance(verdict, FetchGranted):
-                self._serves(state.config.broker_id, "lets a consumer read", TopicPartition("?", 0))
+                self._serves(state.config.broker_id, "lets a consumer read", None)
             return verdict
 
         def answered(image: MetadataImage, *arguments: Any, **named: Any) -> Any:

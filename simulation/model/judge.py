@@ -1,7 +1,8 @@
 """The invariants over the small model, judged from outside: what logs, marks and ZooKeeper's state say together.
 
-Owns: I1 to I8, I11, I16 to I19 as functions of values; each returns what is broken, beginning with the number, or None.
-Refuses to trust what a replica knows of the others: for I5 and I7 it compares with what was really sent.
+Owns: I1 to I8, I11, I16 to I19 and hardening rule 11 as functions of values; each returns what is broken, beginning
+with the number, or None. Refuses to trust what a replica knows of the others: for I5 and I7 it compares with what was
+really sent.
 
 A replica is *whole* for the present ISR if it runs under the incarnation that the ISR lists. Whoever lost bytes since
 is listed under an older one: the rule that he must leave before he counts is judged by I3 and I19 of those who stay.
@@ -83,6 +84,21 @@ def judge_write(change: PartitionChange, replicas: tuple[Replica, ...]) -> str |
         if found is not None:
             return found
     return None
+
+
+def judge_replacement(change: PartitionChange, registered: tuple[tuple[int, int], ...]) -> str | None:
+    """Hardening rule 11: a leader that loses office and ISR is unregistered, or registered as another process."""
+    before, after = change.before, change.after
+    assert before is not None
+    if before.leader in (None, after.leader) or before.leader in after.in_sync_replicas:
+        return None
+    epoch, starts = registered[before.leader - 1]
+    if not epoch or before.incarnation_of(before.leader) != incarnation(starts):
+        return None
+    return (
+        f"hardening 11: {after.leader} replaces leader {before.leader} in epoch {after.leader_epoch}, "
+        f"and {before.leader} is registered under epoch {epoch}: nobody has told it"
+    )
 
 
 def _judge_joiner(after: Leadership, leader: Replica, joiner: Replica) -> str | None:

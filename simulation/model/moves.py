@@ -60,6 +60,8 @@ def _of_replica(world: World, state: State, replica: Replica) -> Iterator[Move]:
             yield ("tell", broker_id, "late")
     if not replica.broker_epoch:
         yield ("register", broker_id)
+    elif not state.registered[broker_id - 1][0]:
+        yield ("hear", broker_id)
     elif not _hangs_by_a_thread(world, state):
         if "kills" in has:
             yield ("kill", broker_id)
@@ -94,6 +96,11 @@ def _of_control(world: World, state: State) -> Iterator[Move]:
         yield ("rebalance",)
     if world.left(state, "takeovers"):
         yield ("takeover",)
+    for broker_id, epoch, _ in _registrations(world, state):
+        if world.left(state, "fences") and world.office_of(state).epoch_of(broker_id) == epoch:
+            yield ("accuse", broker_id)
+        if world.left(state, "successions"):
+            yield ("succeed", broker_id)
     for index in range(len(state.proposals)):
         yield ("alter", index)
         if state.old_office:
@@ -228,9 +235,24 @@ def _rebalance(world: World, state: State) -> State:
     return world.govern(world.spend(state, "moves"), "rebalance", office.rebalance())[0]
 
 
+def _accuse(world: World, state: State, broker_id: int) -> State:
+    """The controller has what it takes for evidence of a death."""
+    epoch = world.office_of(state).epoch_of(broker_id)
+    events = office.accused(broker_id, epoch)
+    return world.govern(world.spend(state, "fences"), ("accused", broker_id, epoch), events)[0]
+
+
+def _succeed(world: World, state: State, broker_id: int) -> State:
+    """The controller runs on this broker, and others take it for dead."""
+    return _next_controller(world, world.unregister(world.spend(state, "successions"), broker_id))
+
+
 def _takeover(world: World, state: State) -> State:
-    """The next controller reads ZooKeeper; what the old one had queued is under way, or never arrives."""
-    state = world.spend(state, "takeovers")
+    return _next_controller(world, world.spend(state, "takeovers"))
+
+
+def _next_controller(world: World, state: State) -> State:
+    """It reads ZooKeeper; what the old one had queued is under way, or never arrives."""
     before = world.office_of(state)
     for broker_id in world.brokers:
         if state.pending[broker_id - 1]:
@@ -289,8 +311,12 @@ def _revive(verb: str) -> Callable[[World, State, int], State]:
 
 
 def _expire(world: World, state: State, broker_id: int) -> State:
-    state = world.touch(world.spend(state, "expiries"), broker_id, ("expire",))[0]
-    return _registered(world, state, broker_id)
+    return _hear(world, world.spend(state, "expiries"), broker_id)
+
+
+def _hear(world: World, state: State, broker_id: int) -> State:
+    """It learns that its registration is over."""
+    return _registered(world, world.touch(state, broker_id, ("expire",))[0], broker_id)
 
 
 def _registered(world: World, state: State, broker_id: int) -> State:
@@ -322,5 +348,8 @@ _VERBS: dict[str, Callable[..., State]] = {
     "lose": _lose,
     "start": _revive("start"),
     "expire": _expire,
+    "hear": _hear,
+    "accuse": _accuse,
+    "succeed": _succeed,
     "register": _revive("register"),
 }

@@ -64,6 +64,8 @@ class Decision(Struct, frozen=True):
     verdict: Verdict | None = None
     """None for a request that got no answer about its partition: the sender counts it as lost."""
     is_deposed: bool = False
+    unregistered: tuple[int, ...] = ()
+    """Brokers whose registration it removed from ZooKeeper."""
 
 
 class _Deposed(Exception):
@@ -85,6 +87,7 @@ class _Term:
         self.change: PartitionChange | None = None
         self.sent: list[tuple[int, Message | None]] = []
         self.verdict: Verdict | None = None
+        self.unregistered: list[int] = []
 
     def happen(self, event: ce.Event) -> None:
         for effect in step(self.state, event):
@@ -97,6 +100,8 @@ class _Term:
                     self.sent.append((effect.broker_id, None))
                 case ce.Then():
                     self.happen(effect.event)
+                case ce.Unregister():
+                    self.unregister(effect)
                 case ce.Answer(response=AlterPartitionResponse(topics=[topic])):
                     (result,) = topic.partitions
                     self.verdict = (result.error_code, result.leader_epoch, tuple(result.isr), result.partition_epoch)
@@ -110,6 +115,12 @@ class _Term:
         self.change = replace(change, after=after)
         self.happen(ce.LeadershipsWritten(written=(self.change,)))
 
+    def unregister(self, effect: ce.Unregister) -> None:
+        if not self.may_write:
+            raise _Deposed
+        if self.state.brokers[effect.broker_id].broker_epoch == effect.broker_epoch:
+            self.unregistered.append(effect.broker_id)
+
     def send(self, effect: ce.Send) -> None:
         live = tuple((broker.id, broker.broker_epoch) for broker in effect.live_brokers)
         orders = [each.content for each in effect.instructions if isinstance(each, LeaderAndIsr)]
@@ -121,31 +132,41 @@ class _Term:
         self.sent.append((effect.broker_id, (self.office.controller_epoch, live, order)))
 
 
-def decide(office: Office, event: ce.Event, may_write: bool) -> Decision:
-    """Let one thing happen to a controller."""
+def decide(office: Office, events: tuple[ce.Event, ...], may_write: bool) -> Decision:
+    """Let one thing happen to a controller; it may hear of it in several events."""
     term = _Term(office, may_write)
     try:
-        term.happen(event)
+        for event in events:
+            term.happen(event)
     except _Deposed:
         return Decision(office, is_deposed=True)
     brokers = tuple((b.broker_id, b.broker_epoch, int(b.incarnation_id)) for b in term.state.live_brokers())
     after = Office(office.controller_epoch, brokers, term.state.leaderships[PARTITION], office.assignment)
-    return Decision(after, term.change, tuple(term.sent), term.verdict)
+    return Decision(after, term.change, tuple(term.sent), term.verdict, unregistered=tuple(term.unregistered))
 
 
-def took_over() -> ce.Event:
-    return ce.TookOver()
+def took_over() -> tuple[ce.Event, ...]:
+    return (ce.TookOver(),)
 
 
-def rebalance() -> ce.Event:
-    return ce.RebalanceDue()
+def rebalance() -> tuple[ce.Event, ...]:
+    return (ce.RebalanceDue(),)
 
 
-def look(registered: tuple[Registration, ...]) -> ce.Event:
-    return ce.BrokersSeen(brokers=_brokers(registered))
+def look(registered: tuple[Registration, ...]) -> tuple[ce.Event, ...]:
+    return (ce.BrokersSeen(brokers=_brokers(registered)),)
 
 
-def asked(asker: int, broker_epoch: int, proposal: Proposal) -> ce.Event:
+def accused(broker_id: int, broker_epoch: int) -> tuple[ce.Event, ...]:
+    """All that speaks of a death, true or false: the line is lost, the address refuses, a witness confirms."""
+    lost = ce.LineLost(broker_id=broker_id, broker_epoch=broker_epoch, at_seconds=0.0)
+    confirmed = ce.DeathConfirmed(
+        broker_id=broker_id, broker_epoch=broker_epoch, witness_id=0, address="its address", took_ms=1
+    )
+    return (lost, confirmed)
+
+
+def asked(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.Event, ...]:
     """An AlterPartition request, as the broker's sender makes it."""
     _, leader_epoch, partition_epoch, members = proposal
     data = AlterPartitionData(
@@ -159,7 +180,7 @@ def asked(asker: int, broker_epoch: int, proposal: Proposal) -> ce.Event:
     )
     topics = [AlterPartitionTopic(topic_name=PARTITION.topic, partitions=[data])]
     request = AlterPartitionRequest(broker_id=asker, broker_epoch=broker_epoch, topics=topics)
-    return ce.AlterPartitionAsked(request_id=1, request=request)
+    return (ce.AlterPartitionAsked(request_id=1, request=request),)
 
 
 def incarnation(number: int) -> str:

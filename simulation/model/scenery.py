@@ -13,6 +13,8 @@ KINDS = (
     "losses",
     "expiries",
     "takeovers",
+    "fences",
+    "successions",
     "lags",
     "late",
     "lost",
@@ -23,6 +25,8 @@ KINDS = (
 records: appended by leaders. moves: elections of the preferred leader. kills: a process ends, its bytes stay.
 losses: a power loss that takes unsynced bytes. expiries: a session ends, the process lives on and registers anew.
 takeovers: another controller takes office while the old one's messages are still under way.
+fences: evidence, true or false, of the death of a broker: the controller unregisters it, and it hears of it later.
+successions: the same of the controller's own broker: another takes office and unregisters it in one write.
 lags: the lag limit passes for a leader. late: a request or an answer is held up, and may arrive whenever it likes.
 lost: it never arrives. twice: it arrives, and again later.
 """
@@ -114,6 +118,18 @@ SCENERIES = (
         title="another controller takes office; the old one's messages are under way, and it goes on judging",
         leader=2,
         budget={"records": 1, "takeovers": 1, "moves": 1, "kills": 1},
+    ),
+    Scenery(
+        name="fencing",
+        title="a broker that lives is taken for dead; it leads, copies and asks on until it hears of it",
+        leader=2,
+        budget={"records": 2, "fences": 1},
+    ),
+    Scenery(
+        name="succession",
+        title="a controller that lives is taken for dead; its broker leads, copies and asks on until it hears of it",
+        leader=2,
+        budget={"records": 1, "successions": 1},
     ),
 )
 

@@ -96,6 +96,9 @@ def _truth(truth: Leadership) -> str:
 
 def _under_way(world: World, state: State) -> list[str]:
     lines = []
+    for broker_id in world.brokers:
+        if world.replica(state, broker_id).broker_epoch and not state.registered[broker_id - 1][0]:
+            lines.append(f"hear {broker_id}: its registration is gone")
     for index, (asker, _, proposal) in enumerate(state.proposals):
         lines.append(f"alter {index}: {asker} asks for {','.join(str(each) for each, _ in proposal[3])}")
     for index, (broker_id, _, message) in enumerate(state.strays):

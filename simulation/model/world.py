@@ -171,13 +171,15 @@ class World:
         complaint = judge.judge_step(before, stimulus, outcome)
         return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, complaint
 
-    def govern(self, state: State, name: Any, event: Event, by_old: bool = False) -> tuple[State, Decision]:
-        """Something happens to a controller. `name` stands for the event in what is remembered."""
+    def govern(
+        self, state: State, name: Any, events: tuple[Event, ...], by_old: bool = False
+    ) -> tuple[State, Decision]:
+        """Something happens to a controller. `name` stands for the events in what is remembered."""
         number = state.old_office if by_old else state.office
         known = self._decisions.get((number, name, by_old))
         if known is None:
             try:
-                decision = office.decide(self.offices.values[number], event, may_write=not by_old)
+                decision = office.decide(self.offices.values[number], events, may_write=not by_old)
             except AssertionError as error:
                 raise Broken(f"assertion of the controller: {error}") from error
             known = self._decisions[number, name, by_old] = (self.offices.add(decision.office), decision)
@@ -190,14 +192,23 @@ class World:
         state = state._replace(office=after)
         if decision.change is not None:
             found = judge.judge_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
+            found = found or judge.judge_replacement(decision.change, state.registered)
             if found is not None:
                 raise Broken(found)
             if decision.change.starts_epoch:
                 state = state._replace(leaders=(*state.leaders, decision.change.after.leader))
+        for broker_id in decision.unregistered:
+            state = self.unregister(state, broker_id)
         pending = state.pending
         for broker_id, message in decision.sent:
             pending = put(pending, broker_id, self._merged(pending[broker_id - 1], message))
         return state._replace(pending=pending), decision
+
+    def unregister(self, state: State, broker_id: int) -> State:
+        """Its node is removed by another's hand; it does not know yet."""
+        registered = list(state.registered)
+        registered[broker_id - 1] = (0, registered[broker_id - 1][1])
+        return state._replace(registered=tuple(registered))
 
     def stray(self, state: State, broker_id: int, message: int) -> State:
         """A control request leaves its queue and is held up on its way."""

@@ -2,6 +2,7 @@
 
 from tests.mutants import (
     deposed,
+    evidence,
     fencing,
     harmless,
     high_watermark,
@@ -13,7 +14,7 @@ from tests.mutants import (
 )
 from tests.mutants.mutant import CannotApply, Mutant
 
-THEMES = (truncation, fencing, high_watermark, in_sync_replicas, deposed, storage, producer, strict)
+THEMES = (truncation, fencing, high_watermark, in_sync_replicas, deposed, storage, producer, strict, evidence)
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     sorted((mutant for theme in THEMES for mutant in theme.MUTANTS), key=lambda each: (len(each.name) < 3, each.name))

@@ -1,4 +1,4 @@
-"""Five patches that change no promise. A checker that convicts one of them is wrong.
+"""Six patches that change no promise. A checker that convicts one of them is wrong.
 
 Each really changes what a run does or says, so that they are no empty exercise: a log line, pauses, an order, a size.
 """
@@ -57,6 +57,17 @@ PATCHES = (
                 "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms // 2\n",
             ),
             Edit("broker.chores", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
+        ),
+    ),
+    Mutant(
+        name="N6",
+        title="a line that broke is dialled again later, and one witness is asked at a time",
+        origin="hardening.md 11",
+        rule="how soon evidence is gathered is a matter of speed",
+        breaks=(),
+        edits=(
+            Edit("controller.lifeline", "REDIAL_SECONDS_MIN = 0.01\n", "REDIAL_SECONDS_MIN = 0.04\n"),
+            Edit("controller.deaths", "WITNESSES_MAX = 3\n", "WITNESSES_MAX = 1\n"),
         ),
     ),
 )

@@ -303,12 +303,6 @@ MUTANTS: tuple[Mutant, ...] = (*DERIVED, *STRICTER)
 
 LATER: tuple[CannotApply, ...] = (
     CannotApply(
-        name="H8",
-        title="an election before the old leader is fenced",
-        origin="hardening 11",
-        reason="elections wait for the end of the ZooKeeper session; there is no faster detector to get wrong yet",
-    ),
-    CannotApply(
         name="H10",
         title="the offset of a pipelined fetch counts as the follower's end",
         origin="hardening 3",

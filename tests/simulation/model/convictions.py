@@ -21,6 +21,7 @@ SCENERY_OF = {
     "B25": "minimum",
     "H1": "elections",
     "H7": "power",
+    "H8": "fencing",
     "H14": "minimum",
 }
 

@@ -1,0 +1,80 @@
+"""Orders of events around the evidence of a death: false, incomplete, or of which the accused hears late."""
+
+import asyncio
+import contextlib
+
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import apart, host, members
+
+LONG_SINCE = 4.0
+"""Seconds after which nobody acts any more on what was so before a reign began (see `checks.fencing`)."""
+LONG_SESSION = {"zookeeper.session.timeout.ms": "10000"}
+
+
+async def _turn_away(directed: Directed, victim: int, *others: int) -> None:
+    """A firewall: these brokers are refused by a broker that lives."""
+    for other in others:
+        directed.world.network.reject(host(other), host(victim))
+
+
+@on_stage(Stage(settings=LONG_SESSION))
+async def leader_is_turned_away(directed: Directed) -> None:
+    """Hardening 11: false evidence, complete; clients and ZooKeeper still reach the leader."""
+    leader, controller, third = await apart(directed)
+    await asyncio.sleep(LONG_SINCE)
+    await directed.produce("everywhere")
+    await _turn_away(directed, leader, controller, third)
+    for number in range(100):
+        directed.produce_soon(f"{number}", acks=1)
+        await asyncio.sleep(0.01)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) != leader, "another leader")
+    await asyncio.sleep(1.0)
+
+
+@on_stage(Stage(settings={**LONG_SESSION, "replica.lag.time.max.ms": "20000"}))
+async def leader_is_unreachable(directed: Directed) -> None:
+    """The controller's connections to the leader break, and then nothing answers there: no evidence."""
+    leader, controller, third = await apart(directed)
+    await asyncio.sleep(LONG_SINCE)
+    await directed.produce("everywhere")
+    network = directed.world.network
+    for other in (controller, third):
+        network.half_open(host(other), host(leader))
+        network.partition(host(leader), host(other))
+    await asyncio.sleep(8.0)
+
+
+@on_stage(Stage(settings=LONG_SESSION))
+async def one_link_is_turned_away(directed: Directed) -> None:
+    """The controller is refused by the leader, and nobody else is: incomplete evidence."""
+    leader, controller, _ = await apart(directed)
+    await asyncio.sleep(LONG_SINCE)
+    await directed.produce("everywhere")
+    await _turn_away(directed, leader, controller)
+    await asyncio.sleep(3.0)
+
+
+@on_stage(Stage(settings=LONG_SESSION))
+async def controller_is_turned_away(directed: Directed) -> None:
+    """Both candidates are refused by a controller that lives."""
+    leader, controller, third = await apart(directed)
+    await asyncio.sleep(LONG_SINCE)
+    await directed.produce("everywhere")
+    await _turn_away(directed, controller, leader, third)
+    with contextlib.suppress(AssertionError):  # who has lost its office to no successor is no controller, either
+        await directed.until(lambda: directed.controller != controller, "another controller", 5)
+    await asyncio.sleep(1.0)
+
+
+@on_stage(Stage(settings=LONG_SESSION))
+async def fenced_leader_has_a_slow_zookeeper(directed: Directed) -> None:
+    """It is told that its registration is gone, and must wait for a new one; clients go on asking meanwhile."""
+    leader, controller, third = await apart(directed)
+    await asyncio.sleep(LONG_SINCE)
+    await directed.produce("everywhere")
+    directed.world.zookeeper.slow_hosts[host(leader)] = 0.3
+    await _turn_away(directed, leader, controller, third)
+    for number in range(200):
+        directed.produce_soon(f"{number}", acks=1)
+        await asyncio.sleep(0.01)
+    await directed.until(lambda: leader not in members(directed) or len(members(directed)) == 3, "an ISR")
