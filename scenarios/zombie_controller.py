@@ -6,6 +6,9 @@ from minibroker.scenarios.telling.simulated import SimulatedStage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
 from minibroker.simulation.gates import requests
 
+SETTINGS = {"zookeeper.session.timeout.ms": "10000", "broker.death.detection": "session"}
+"""The story is about the write of an election, not about the one that unregisters the dead before it."""
+
 
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
@@ -65,7 +68,7 @@ STORY = Story(
     title="A controller stands still in the middle of an election, and wakes",
     acts=(
         Act(
-            cast=Cast(brokers="ABCD", controller="D", settings={"zookeeper.session.timeout.ms": "10000"}),
+            cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS),
             play=play,
         ),
     ),
