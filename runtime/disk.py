@@ -64,12 +64,12 @@ class RealFile:
             raise DiskError(self._broken)
         position = self._size
         try:
-            with disk_errors("append to", self._path):
-                for start in range(0, len(parts), PARTS_PER_WRITE):
-                    position = self._write_all(parts[start : start + PARTS_PER_WRITE], position)
-        except DiskError:
+            for start in range(0, len(parts), PARTS_PER_WRITE):
+                position = self._write_all(parts[start : start + PARTS_PER_WRITE], position)
+        except OSError as error:
             self._cut_failed_append()
-            raise
+            with disk_errors("append to", self._path):  # not around the write: a context costs as much as all of this
+                raise error
         self._size = position
 
     def _write_all(self, parts: Sequence[Buffer], position: int) -> int:

@@ -191,6 +191,43 @@ def test_a_small_batch_under_way_takes_no_more_memory_than_it_weighs(cluster: Fa
     cluster.run(main)
 
 
+def test_an_open_batch_takes_memory_as_it_fills(cluster: FakeCluster) -> None:
+    """Else a few hundred partitions with a record each would use up what a few full batches may."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=131_072, linger_ms=1_000, runtime=runtime) as producer:
+            await producer.send("t", b"a", partition=0)
+            assert producer.buffered_bytes <= 4_096
+            for _ in range(100):
+                await producer.send("t", b"x" * 500, partition=0)
+            assert 50_000 < producer.buffered_bytes <= 131_072
+        assert producer.buffered_bytes == 0
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"a"] + [b"x" * 500] * 100
+    assert len(cluster.partition("t").batches) == 1
+
+
+def test_batches_that_are_opened_one_after_the_other_leave_one_after_the_other(cluster: FakeCluster) -> None:
+    cluster.add_topic("many", 5)
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def one(partition: int, pause: float) -> float:
+            await asyncio.sleep(pause)
+            start = loop.time()
+            await producer.send_and_wait("many", b"x", partition=partition)
+            return loop.time() - start
+
+        async with Producer(cluster.bootstrap, linger_ms=20, runtime=runtime) as producer:
+            await producer.send_and_wait("many", b"first", partition=0)
+            waits = await asyncio.gather(*[one(index, index * 0.0035) for index in range(5)])
+        assert all(0.02 <= wait < 0.03 for wait in waits)
+
+    cluster.run(main)
+
+
 def test_a_broker_is_told_to_give_up_before_we_do(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, request_timeout_ms=5_000, runtime=runtime) as producer:
