@@ -22,7 +22,7 @@ from minibroker.protocol.checkpoints import (
     TIME_INDEX_SUFFIX,
     segment_file_name,
 )
-from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
+from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_body, read_header
 from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing
 
 logger = logging.getLogger(__name__)
@@ -108,18 +108,22 @@ class Segment:
         start, first = found
         wanted = max(min(max_bytes, DISK_READ_BYTES_MAX), first.size_bytes)
         data = self.file().read_at(start, min(wanted, self.size - start))
-        position, expected, epoch = 0, first.base_offset, first.partition_leader_epoch
+        position, length, expected, epoch = 0, len(data), first.base_offset, first.partition_leader_epoch
         try:
-            while position < len(data):
-                if position and len(data) - position < _claimed_bytes(data, position):
+            while position < length:
+                if position and length - position < HEADER_BYTES:
                     break
-                header = check_batch(data, position)
+                header = read_header(data, position)
+                size = header.size_bytes
+                if position and length - position < size:
+                    break
+                check_body(data, position, header)
                 if header.base_offset != expected:
                     raise CorruptBatch(f"offset {header.base_offset} where {expected} belongs", position)
-                if header.end_offset > end_offset:
+                if expected + header.record_count > end_offset:
                     break
-                position += header.size_bytes
-                expected, epoch = header.end_offset, header.partition_leader_epoch
+                position += size
+                expected, epoch = expected + header.record_count, header.partition_leader_epoch
         except CorruptBatch as error:
             if position == 0:
                 raise CorruptLog(self.log_path, start + error.position, error.reason) from None
@@ -288,10 +292,3 @@ def _append_behind(disk: Disk, path: str, start: int, data: bytes) -> None:
         file.append([data])
     finally:
         file.close()
-
-
-def _claimed_bytes(data: bytes, position: int) -> int:
-    """Size of the batch at `position` as far as its first bytes are there; more than is there otherwise."""
-    if len(data) - position < 12:
-        return 12
-    return 12 + int.from_bytes(data[position + 8 : position + 12], "big")
