@@ -49,6 +49,8 @@ SHUTDOWN_STEP_MS = 10_000
 class ControllerCandidate(ControllerRole, Protocol):
     """The controller side of this process, as its broker sees it."""
 
+    on_dead_broker: Callable[[], None]
+
     @property
     def is_active(self) -> bool: ...
     async def run(self) -> None: ...
@@ -151,6 +153,7 @@ class Broker:
             self.counters,
         )
         self.controller = self._make_controller(self.coordination)
+        self.controller.on_dead_broker = self._count_dead_broker
         self._handlers = RequestHandlers(
             manager=self.manager,
             produce=self._produce,
@@ -162,6 +165,7 @@ class Broker:
             witness=DeathWitness(
                 network=runtime.network,
                 image=self.image,
+                refusals=self.manager.refusals,
                 listener_name=config.inter_broker_listener,
                 is_fenced=self.registration.is_fenced,
             ),
@@ -271,6 +275,9 @@ class Broker:
         self.manager.fence()
         if self.registration.broker_epoch is None:
             self.controller.session_lost()
+
+    def _count_dead_broker(self) -> None:
+        self.counters.dead_brokers += 1
 
     def _offline_partitions(self) -> list[TopicPartition]:
         return [tp for tp, p in sorted(self.manager.partitions.items()) if p.state.role is Role.OFFLINE]

@@ -62,6 +62,13 @@ class BrokerCounters(msgspec.Struct):
         ),
     ] = 0
     fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
+    dead_brokers: Annotated[
+        int,
+        Metric(
+            "controller_dead_brokers",
+            "Brokers that this one, as controller or its successor, unregistered before their sessions ended.",
+        ),
+    ] = 0
     leader_elections: Annotated[
         int, Metric("replica_manager_leader_elections", "Elections that made this broker the leader of a partition.")
     ] = 0

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 
 import msgspec
 
@@ -83,6 +84,8 @@ class ControllerService:
         self._random = random
         self._validate_topic_config = validate_topic_config
         self._validate_broker_config = validate_broker_config
+        self.on_dead_broker: Callable[[], None] = lambda: None
+        """Called when a broker was unregistered before its session ended."""
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
@@ -198,7 +201,10 @@ class ControllerService:
             await asyncio.wait([change, death], return_when=asyncio.FIRST_COMPLETED)
             if changed.is_set():
                 return None
-            return await succeed(self._coordination, self._clock, candidate, death.result())
+            office = await succeed(self._coordination, self._clock, candidate, death.result())
+            if office is not None:
+                self.on_dead_broker()
+            return office
         finally:
             for task in (change, death):
                 task.cancel()
@@ -223,6 +229,7 @@ class ControllerService:
             detects_lost_connections=config.detects_lost_connections,
         )
         term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
+        term.on_dead_broker = self.on_dead_broker
         self._office, self._term = office, term
         self._administration = Administration(
             term, self._random, self._validate_topic_config, self._validate_broker_config
@@ -275,6 +282,6 @@ class ControllerService:
 
 
 TELL_SECONDS_MAX = 0.5
-"""How long a controller that stops waits until the others have heard what it decided; its successor tells them again."""
+"""How long a controller that stops waits until others have heard what it decided; its successor tells them again."""
 ANSWER_GRACE_MS = 500
 """The waits inside use the request's timeout; the answer that says what was waited for comes after it."""

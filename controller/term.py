@@ -113,6 +113,7 @@ class Term:
         self._group: asyncio.TaskGroup | None = None
         self._lines: list[tuple[int, str]] = []
         self.is_over = False
+        self.on_dead_broker: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------------------------------------------- the one task
     async def run(self) -> None:
@@ -188,6 +189,7 @@ class Term:
                 self._inquire(effect)
             case Unregister():
                 await self.store.unregister(effect.broker_id, effect.broker_epoch)
+                self.on_dead_broker()
                 await self._look_at_brokers()
             case Report():
                 self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))

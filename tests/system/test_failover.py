@@ -1,0 +1,56 @@
+"""Real processes die, and writes go on long before any ZooKeeper session ends."""
+
+import time
+
+import pytest
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.producer import Producer
+from minibroker.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.system
+
+SOON_S = 1.5
+"""Half of the session of a local cluster; quiet machines need a tenth of it."""
+
+
+async def create_topic(cluster: LocalCluster, *, led_by_controller: bool) -> int:
+    """The leader of its only partition."""
+    controller = await cluster.resolve("controller")
+    others = [each for each in cluster.broker_ids if each != controller]
+    replicas = [controller, *others] if led_by_controller else [*others, controller]
+    async with AdminClient(cluster.bootstrap_servers) as admin:
+        await admin.create_topics([NewTopic(name="t", assignment={0: replicas})])
+    return replicas[0]
+
+
+@pytest.mark.parametrize("led_by_controller", [False, True])
+async def test_writes_go_on_at_once_after_a_leader_was_killed(
+    own_cluster: LocalCluster, led_by_controller: bool
+) -> None:
+    leader = await create_topic(own_cluster, led_by_controller=led_by_controller)
+    async with Producer(own_cluster.bootstrap_servers) as producer:
+        for _ in range(20):
+            await producer.send_and_wait("t", b"before")
+        begun = time.monotonic()
+        await own_cluster.kill(leader)
+        metadata = await producer.send_and_wait("t", b"after")
+        assert time.monotonic() - begun < SOON_S
+    assert metadata.leader_epoch == 1
+    lines = "".join(own_cluster.process_log(each).read_text() for each in own_cluster.broker_ids)
+    assert "is dead: its connection was lost" in lines
+
+
+async def test_leader_that_stops_cleanly_is_replaced_at_once_and_called_dead_by_nobody(
+    own_cluster: LocalCluster,
+) -> None:
+    leader = await create_topic(own_cluster, led_by_controller=True)
+    async with Producer(own_cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait("t", b"before")
+        await own_cluster.stop(leader)
+        begun = time.monotonic()
+        await producer.send_and_wait("t", b"after")
+        assert time.monotonic() - begun < SOON_S
+    lines = "".join(own_cluster.process_log(each).read_text() for each in own_cluster.broker_ids)
+    assert "is dead" not in lines
