@@ -3,6 +3,8 @@
 Owns: which rows there are and how numbers are written. The terminal, the page and the chart show the same rows.
 """
 
+import statistics
+
 import msgspec
 
 from minibroker.bench.document import CaseResult, Document
@@ -10,6 +12,8 @@ from minibroker.bench.goals import GOALS, OURS, Verdict, judge
 from minibroker.bench.statistics import Summary, ratios, summarise
 
 KAFKA = "kafka"
+BUSY_LOAD_A_CORE = 5.0
+"""Three brokers and a client keep fewer threads running, Kafka's included; more is the work of others."""
 MEMORY = (
     "broker_peak_rss_mb",
     "broker_growth_mb",
@@ -144,6 +148,13 @@ def failures(document: Document) -> list[str]:
     remarks = [
         f"{case.name} on {each.peer}: {note}" for case in document.cases for each in case.rounds for note in each.notes
     ]
+    loads = [each.load_average for case in document.cases for each in case.rounds]
+    if loads and max(loads) > BUSY_LOAD_A_CORE * document.machine.cores:
+        found.insert(
+            0,
+            f"the machine had other work: its load average was {statistics.median(loads):.0f} in the median round and"
+            f" {max(loads):.0f} in the worst, on {document.machine.cores} cores; such figures say little",
+        )
     return [*found, *dict.fromkeys(remarks)]
 
 

@@ -181,7 +181,7 @@ class Runner:
             kept={} if case.own_cluster else self._kept[name],
             tell=lambda what: self._tell(f"{at}: {what}"),
         )
-        started, clock = _now(), time.monotonic()
+        started, clock, load_average = _now(), time.monotonic(), os.getloadavg()[0]
         try:
             found = await case.run(peer, told)
         finally:
@@ -194,6 +194,7 @@ class Runner:
             number=number,
             started=started,
             seconds=round(time.monotonic() - clock, 1),
+            load_average=round(load_average, 1),
             figures={figure: round(value, 4) for figure, value in found.figures.items()},
             costs=found.costs,
             notes=found.notes,

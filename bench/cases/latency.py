@@ -8,7 +8,7 @@ from minibroker.bench.cases.loaded import KILOBYTE, figures_of, metered, topic_f
 from minibroker.bench.load_process import cost_of, running_load
 from minibroker.bench.peers.peer import Peer
 
-SECONDS = 8.0
+SECONDS = 6.0
 SLOW_PER_S = 1_000
 FAST_PER_S = 15_000
 """About half of what the slower side takes in batches of 128 KiB on two cores of a small machine."""

@@ -86,7 +86,7 @@ async def filled_topic(
     """A topic that is filled in the first round and kept: reading changes nothing of it."""
     topic = round.kept.get(name)
     if topic is None:
-        topic = f"filled-{name}"
+        topic = f"filled-{name}-{round.number}"
         round.tell(f"filling {topic}")
         await peer.make_topic(topic, partitions)
         sizes = {"records": records, "record_bytes": record_bytes, "batch_bytes": FILL_BATCH_BYTES}

@@ -18,13 +18,14 @@ class KeyedProduce:
         self.partitions = partitions
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
-        name = f"keyed-{self.partitions}"
-        if name not in round.kept:
-            await peer.make_topic(name, self.partitions)
-            round.kept[name] = name
+        key = f"keyed-{self.partitions}"
+        if key not in round.kept:
+            topic = f"{key}-{round.number}"  # a first attempt may have failed half-way
+            await peer.make_topic(topic, self.partitions)
+            round.kept[key] = topic
         records = round.volume_of(RECORDS, 1_000)
         return await produce_into(
-            peer, name, records, KILOBYTE, 128 * KIB, keys=KEYS, buffer_bytes=BUFFER_BYTES, warm_records=KEYS
+            peer, round.kept[key], records, KILOBYTE, 128 * KIB, keys=KEYS, buffer_bytes=BUFFER_BYTES, warm_records=KEYS
         )
 
 

@@ -64,6 +64,14 @@ def test_rounds_that_failed_are_named() -> None:
     assert failures(document(failed)) == ["produce, round 1 on kafka: 3 of 4 records were acknowledged"]
 
 
+def test_a_machine_that_had_other_work_is_told_first() -> None:
+    busy = msgspec.structs.replace(
+        FASTER, rounds=[msgspec.structs.replace(each, load_average=17.0) for each in FASTER.rounds]
+    )
+    assert failures(document(busy))[0].startswith("the machine had other work: its load average was 17")
+    assert failures(document(FASTER)) == []
+
+
 def test_better_is_on_the_right_for_latencies_too() -> None:
     faster, slower = bars_of(document(FASTER, SLOWER))
     assert (faster.times, slower.times) == (3.2, 0.25)
