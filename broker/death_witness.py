@@ -4,12 +4,14 @@ Owns: what counts as a confirmation, here: that its kernel refuses (docs/decisio
 connect anywhere but to the registered address of the broker it is asked about, as the controller told it: a request
 must not make a broker knock at ports of the sender's choice.
 
+An attempt that gets no answer is no opinion; then what a fetcher of this broker met a moment ago counts (`refusals`).
 A witness must be alive itself: one that ZooKeeper may have forgotten confirms nothing.
 """
 
 from collections.abc import Callable
 
 from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.refusals import Refusals
 from minibroker.protocol.messages import ConfirmDeathRequest, ConfirmDeathResponse
 from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
 from minibroker.runtime.rpc import connect
@@ -22,10 +24,17 @@ class DeathWitness:
     """Answers ConfirmDeath."""
 
     def __init__(
-        self, *, network: Network, image: MetadataImage, listener_name: str, is_fenced: Callable[[], bool]
+        self,
+        *,
+        network: Network,
+        image: MetadataImage,
+        refusals: Refusals,
+        listener_name: str,
+        is_fenced: Callable[[], bool],
     ) -> None:
         self._network = network
         self._image = image
+        self._refusals = refusals
         self._listener_name = listener_name
         self._is_fenced = is_fenced
 
@@ -37,15 +46,18 @@ class DeathWitness:
         if address is None or not is_known or broker_id == image.broker_id or self._is_fenced():
             return ConfirmDeathResponse(refused=False)
         is_refused = await self._is_refused(*address)
+        if is_refused is None:
+            is_refused = self._refusals.has_met(broker_id, body.broker_epoch)
         return ConfirmDeathResponse(refused=is_refused and not self._is_fenced())
 
-    async def _is_refused(self, host: str, port: int) -> bool:
+    async def _is_refused(self, host: str, port: int) -> bool | None:
+        """None: there was no answer of any kind."""
         client_id = f"witness-{self._image.broker_id}"
         try:
             connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
         except ConnectionRefused:
             return True
         except NetworkError:
-            return False
+            return None
         connection.abort()
         return False

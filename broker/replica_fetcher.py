@@ -44,7 +44,7 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
-from minibroker.runtime.ports import Network, NetworkError
+from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError, connect
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class ReplicaFetcher:
         network: Network,
         leader_id: int,
         address: Callable[[int], tuple[str, int] | None],
+        leader_registration: Callable[[int], int | None],
+        on_refused: Callable[[int, int | None], None],
         broker_epoch: Callable[[], int | None],
         config: FetcherConfig,
     ) -> None:
@@ -87,6 +89,8 @@ class ReplicaFetcher:
         self.bytes_copied = 0
         self._network = network
         self._address = address
+        self._leader_registration = leader_registration
+        self._on_refused = on_refused
         self._broker_epoch = broker_epoch
         self._config = config
         self._connection: RpcConnection | None = None
@@ -169,9 +173,14 @@ class ReplicaFetcher:
         if address is None:
             raise NetworkError(f"broker {self.leader_id} is not registered")
         client_id = f"broker-{self._config.broker_id}-fetcher"
-        connection = await connect(
-            self._network, address[0], address[1], client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
-        )
+        registration = self._leader_registration(self.leader_id)
+        try:
+            connection = await connect(
+                self._network, address[0], address[1], client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+            )
+        except ConnectionRefused:
+            self._on_refused(self.leader_id, registration)
+            raise
         self._connection = connection
         self._lost = asyncio.Event()
         connection.on_closed = self._lost.set

@@ -22,6 +22,7 @@ from minibroker.broker.metadata_image import MetadataImage
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.partition import Partition
+from minibroker.broker.refusals import Refusals
 from minibroker.broker.registration import Registration
 from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
 from minibroker.broker.replication import events as ev
@@ -77,6 +78,7 @@ class ReplicaManager:
         self.image = image
         self.counters = counters
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.refusals = Refusals()
         self.fenced = True
         self.on_log_directory_changed: Callable[[], None] = lambda: None
         self._network = network
@@ -357,6 +359,8 @@ class ReplicaManager:
                 network=self._network,
                 leader_id=leader_id,
                 address=self.address,
+                leader_registration=self.image.broker_epoch,
+                on_refused=self.refusals.note,
                 broker_epoch=lambda: self.registration.broker_epoch,
                 config=FetcherConfig(
                     broker_id=config.broker_id,

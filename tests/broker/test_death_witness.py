@@ -7,6 +7,7 @@ import pytest
 
 from minibroker.broker.death_witness import DeathWitness
 from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.refusals import REMEMBERED_SECONDS, Refusals
 from minibroker.protocol.messages import BrokerEndpoint, ConfirmDeathRequest, LiveBroker, UpdateMetadataRequest
 from minibroker.runtime.server import RpcServer
 from minibroker.simulation.world import SimulatedWorld
@@ -24,6 +25,7 @@ class Scene:
         self.world = SimulatedWorld()
         self.world.runtime("suspect")
         self.is_fenced = False
+        self.refusals = Refusals()
         image = MetadataImage(WITNESS, "cluster")
         known = [
             LiveBroker(
@@ -40,6 +42,7 @@ class Scene:
         self.witness = DeathWitness(
             network=self.world.runtime("witness").network,
             image=image,
+            refusals=self.refusals,
             listener_name=LISTENER,
             is_fenced=lambda: self.is_fenced,
         )
@@ -93,3 +96,37 @@ def test_witness_that_may_be_dead_itself_confirms_nothing() -> None:
     scene = Scene()
     scene.is_fenced = True
     assert scene.asked() is False
+
+
+def refused_before_it_was_gone(scene: Scene, broker_epoch: int) -> None:
+    """A fetcher here was refused, then the address went away."""
+    scene.refusals.note(SUSPECT, broker_epoch)
+    scene.world.power_loss("suspect")
+
+
+def test_a_refusal_met_a_moment_ago_counts_where_the_address_is_gone_by_now() -> None:
+    scene = Scene()
+    assert scene.asked(listens=True, meanwhile=lambda: refused_before_it_was_gone(scene, SUSPECT_EPOCH)) is True
+
+
+def test_a_broker_that_takes_the_connection_now_is_not_dead_whatever_was_met_before() -> None:
+    scene = Scene()
+    assert scene.asked(listens=True, meanwhile=lambda: scene.refusals.note(SUSPECT, SUSPECT_EPOCH)) is False
+
+
+def test_a_refusal_of_an_earlier_registration_says_nothing() -> None:
+    scene = Scene()
+    assert scene.asked(listens=True, meanwhile=lambda: refused_before_it_was_gone(scene, SUSPECT_EPOCH - 1)) is False
+
+
+def test_a_refusal_is_remembered_for_a_moment_only() -> None:
+    scene = Scene()
+
+    async def passes() -> tuple[bool, bool]:
+        scene.refusals.note(SUSPECT, SUSPECT_EPOCH)
+        await asyncio.sleep(REMEMBERED_SECONDS)
+        still = scene.refusals.has_met(SUSPECT, SUSPECT_EPOCH)
+        await asyncio.sleep(0.1)
+        return still, scene.refusals.has_met(SUSPECT, SUSPECT_EPOCH)
+
+    assert scene.world.run(passes()) == (True, False)

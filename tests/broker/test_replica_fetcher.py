@@ -26,7 +26,13 @@ def _fetcher() -> ReplicaFetcher:
         socket_timeout_ms=1_000,
     )
     return ReplicaFetcher(
-        network=cast(Any, None), leader_id=1, address=lambda _: None, broker_epoch=lambda: 7, config=config
+        network=cast(Any, None),
+        leader_id=1,
+        address=lambda _: None,
+        leader_registration=lambda _: 20,
+        on_refused=lambda leader_id, registration: None,
+        broker_epoch=lambda: 7,
+        config=config,
     )
 
 

@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit("controller.lifeline", "        except ConnectionRefused:\n", "        except NetworkError:\n"),
             Edit(
                 "broker.death_witness",
-                "        except NetworkError:\n            return False\n",
+                "        except NetworkError:\n            return None\n",
                 "        except NetworkError:\n            return True\n",
             ),
         ),
