@@ -31,6 +31,13 @@ class Round(msgspec.Struct, frozen=True):
     once and read many times."""
     tell: Callable[[str], None]
     """Progress, for a person at the terminal."""
+    attempt: int = 0
+    """A round that failed is played again."""
+
+    @property
+    def label(self) -> str:
+        """For names of topics: no two attempts on one cluster share it."""
+        return f"{self.number}-{self.attempt}"
 
     def volume_of(self, count: int, at_least: int = 1) -> int:
         """`count` of the full load, as much of it as this round plays."""

@@ -33,7 +33,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """The whole round, topics and generators included."""
     load_average: float = 0.0
-    """Of the machine over the last minute, when the round began: far more than a cluster makes is the work of others."""
+    """Of the machine over the last minute, when the round began: much more than a cluster makes is others' work."""
     figures: dict[str, float]
     costs: list[ProcessCost] = []
     notes: list[str] = []

@@ -175,7 +175,8 @@ class Runner:
         scratch.mkdir(parents=True)
         peer = self._make_peer(name, scratch / name) if case.own_cluster else self._shared[name]
         told = Round(
-            number=number * ATTEMPTS + attempt,
+            number=number,
+            attempt=attempt,
             volume=self._plan.volume,
             directory=scratch,
             kept={} if case.own_cluster else self._kept[name],

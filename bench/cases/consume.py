@@ -39,7 +39,8 @@ class Consume:
         figures: dict[str, float] = {}
         costs: list[ProcessCost] = []
         notes: list[str] = []
-        for way in ("getmany_batches", "getmany") if peer.name == MINIBROKER else ("consume",):
+        ways = ("getmany_batches", "getmany") if peer.name == MINIBROKER else ("consume",)
+        for way in ways if round.number % 2 == 0 else reversed(ways):
             if self.cold:
                 drop_page_cache(peer, topic)
             before = _read_from_disk(peer)

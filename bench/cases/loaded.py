@@ -22,7 +22,7 @@ FILL_BATCH_BYTES = 128 * KIB
 @asynccontextmanager
 async def topic_for(peer: Peer, name: str, round: Round, partitions: int = 1) -> AsyncIterator[str]:
     """A topic of this round; deleted afterwards, before most of it was written to the disk."""
-    topic = f"{name}-{round.number}"
+    topic = f"{name}-{round.label}"
     await peer.make_topic(topic, partitions)
     try:
         yield topic
@@ -86,7 +86,7 @@ async def filled_topic(
     """A topic that is filled in the first round and kept: reading changes nothing of it."""
     topic = round.kept.get(name)
     if topic is None:
-        topic = f"filled-{name}-{round.number}"
+        topic = f"filled-{name}-{round.label}"
         round.tell(f"filling {topic}")
         await peer.make_topic(topic, partitions)
         sizes = {"records": records, "record_bytes": record_bytes, "batch_bytes": FILL_BATCH_BYTES}

@@ -20,7 +20,7 @@ class KeyedProduce:
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         key = f"keyed-{self.partitions}"
         if key not in round.kept:
-            topic = f"{key}-{round.number}"  # a first attempt may have failed half-way
+            topic = f"{key}-{round.label}"  # a first attempt may have failed half-way
             await peer.make_topic(topic, self.partitions)
             round.kept[key] = topic
         records = round.volume_of(RECORDS, 1_000)
