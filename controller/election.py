@@ -52,8 +52,8 @@ def elect(state: ClusterState, partition: TopicPartition, reason: str) -> Partit
     if not assignment or state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return None
     before = state.leaderships.get(partition)
-    if before is None:
-        return _initial(state, partition, assignment)
+    if before is None:  # new, unless an earlier controller had erased so much of it
+        return None if partition.topic in state.deletions else _initial(state, partition, assignment)
     members = [each for each in assignment if each in before.in_sync_replicas]
     present = [each for each in members if state.is_online(partition, each)]
     whole = [each for each in present if state.has_whole_log(before, each)]

@@ -9,6 +9,7 @@ import pytest
 from minibroker.controller.administration import TOLD_SECONDS_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     AlterableConfig,
     AlterConfigsResource,
@@ -279,6 +280,29 @@ async def test_half_erased_topic_is_erased_to_the_end(cluster: Cluster) -> None:
 
     await cluster.until(is_gone)
     assert not await exists(cluster, znodes.delete_topic_path("lines"))
+
+
+@simulated
+async def test_half_erased_topic_is_not_begun_anew_while_its_deletion_waits(cluster: Cluster) -> None:
+    """Its epochs would begin at 0 again, under the same topic id (seed 3299)."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    await controller.stop()
+    state_path = znodes.partition_state_path(TopicPartition("lines", 0))
+    await cluster.observer.create(znodes.delete_topic_path("lines"), b"")
+    await cluster.observer.delete(state_path)
+    await cluster.observer.delete(state_path.removesuffix("/state"))
+    await cluster.kill_broker(2)
+    cluster.brokers[1].requests.clear()
+    await cluster.candidate("other", 101)
+    await cluster.world.zookeeper.settle()
+    assert not await exists(cluster, state_path)
+    assert not cluster.brokers[1].leader_and_isr("lines", 0)
+    await cluster.add_broker(2)
+    await cluster.until(lambda: cluster.brokers[2].stops("lines", 0))
+    await cluster.world.zookeeper.settle()
+    assert not await exists(cluster, znodes.topic_path("lines"))
 
 
 @simulated
