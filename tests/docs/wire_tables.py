@@ -95,7 +95,7 @@ def _type(hint: Any) -> tuple[str, type[Any] | None]:
         return NUMBERS[meta.le], None
     if hint is str:
         return f"str up to {meta.max_length:,}", None
-    return {bool: "bool", bytes: "bin", bytearray: "bin"}[hint], None
+    return {bool: "bool", bytes: "bin", bytearray: "bin", memoryview: "bin"}[hint], None
 
 
 def _default(field: Any) -> str:
@@ -107,7 +107,7 @@ def _default(field: Any) -> str:
 
 
 def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | str | bytes)
+    return value is None or isinstance(value, bool | str | bytes | memoryview)
 
 
 def _written(value: Any) -> str:
