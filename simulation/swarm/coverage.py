@@ -38,7 +38,6 @@ LINES = {
     "registration replaced an earlier start's": ("replacing what an earlier start",),
     "leaderships handed over": ("handing leaderships over",),
     "topic deleted": (": removed:",),
-    "controller doubts itself": ("this may be our own network",),
     "death not confirmed": ("no other broker confirms", "no other broker can confirm"),
 }
 """Kinds of event told by the broker's own lines: any line whose template holds one of these."""
@@ -75,6 +74,9 @@ FENCING = (
     "controller succeeded falsely: it lives",
 )
 """Counted by their judge (`checks.fencing`)."""
+DOUBT = "controller doubts itself"
+DOUBTING = "this may be our own network"
+"""Said by the core, whose sentences are logged whole: they have no template."""
 
 MUST_SEE = (
     *STATES,
@@ -106,6 +108,8 @@ class Coverage(logging.Handler):
     # ---------------------------------------------------------------------------------------------------- log lines
     def emit(self, record: logging.LogRecord) -> None:
         self.lines[f"{record.levelname} {record.name}: {record.msg}"] += 1
+        if record.msg == "%s" and DOUBTING in record.getMessage():
+            self.seen[DOUBT] += 1
         if record.msg.startswith("%s: truncated from %d to %d") and isinstance(record.args, tuple):
             before, after = record.args[1:3]
             self.truncations += before != after
