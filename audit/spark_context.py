@@ -5,9 +5,12 @@ and stopping what it began. A master given by spark-submit, a notebook or SPARK_
 local[*]. No SparkSession: the audit needs no SQL, and its classes take longer to load than a small log to read.
 """
 
+import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -46,7 +49,7 @@ def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
     if active is not None:
         yield active
         return
-    with tempfile.TemporaryFile("w+b") as standard_error:
+    with tempfile.TemporaryFile("w+b") as standard_error, quiet_interrupts():
         try:
             context = _start(master, standard_error)
         except Exception as error:
@@ -59,6 +62,21 @@ def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
             raise AuditError(f"Spark's job failed: {_first_line(error)}{_last_lines(standard_error)}") from error
         finally:
             _stop(context)
+
+
+@contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Ctrl-C is no error: py4j, which waits for the JVM, would log it with a stack trace before it passes it on."""
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def warm_up(context: "SparkContext") -> None:
@@ -103,7 +121,11 @@ def _start(master: str | None, standard_error: Any) -> "SparkContext":
     conf = SparkConf().setAll(list(settings.items()))
     if not conf.contains("spark.master"):
         conf.setMaster(wanted)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(conf=conf)
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler asks the JVM to cancel over the connection that is being read, and fails with a trace.
+        signal.signal(signal.SIGINT, on_interrupt)
     context.setLogLevel("OFF")
     return context
 
@@ -112,7 +134,8 @@ def _stop(context: "SparkContext") -> None:
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    context.stop()
+    with suppress(Exception):  # after Ctrl-C the connection may be of no use; the JVM is ended below
+        context.stop()
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
         return
@@ -123,7 +146,7 @@ def _stop(context: "SparkContext") -> None:
         process.stdin.close()
     with suppress(Exception):
         process.wait(10)
-    SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
 
 def _first_line(error: Exception) -> str:
