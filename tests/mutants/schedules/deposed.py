@@ -246,8 +246,9 @@ async def answer_of_zookeeper_is_lost(directed: Directed) -> None:
     leader, controller, third = await apart(directed)
     network = directed.world.network
     network.partition(host(leader), host(third))
-    directed.world.zookeeper.lose_next_reply(host(controller))
     waiting = directed.produce_soon("one follower lags")
+    await asyncio.sleep(0.5)  # the producer has its id by then; a block of ids is a write, too
+    directed.world.zookeeper.lose_next_reply(host(controller))
     await directed.until(lambda: third not in members(directed), "an ISR without it")
     await asyncio.sleep(3.0)
     await must_be_acknowledged(directed, "after an answer of ZooKeeper was lost")
