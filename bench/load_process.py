@@ -15,7 +15,7 @@ from typing import Any
 from minibroker.bench.case import CaseFailed, ProcessCost
 from minibroker.bench.peers.peer import Peer
 
-REPORT_TIMEOUT_S = 180.0
+REPORT_TIMEOUT_S = 300.0
 """Rounds take seconds; a generator that is silent for so long hangs."""
 STOP_TIMEOUT_S = 10.0
 LINE_BYTES_MAX = 16 << 20

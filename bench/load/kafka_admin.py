@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 
-ANSWER_S = 120.0
-"""A thousand partitions take a busy machine more than half a minute."""
+ANSWER_S = 240.0
+"""A thousand partitions take a busy machine more than a minute."""
 METADATA_S = 5.0
 POLL_S = 0.1
 REPLICATION_FACTOR = 3
@@ -26,11 +26,14 @@ class Admin:
     """What may be asked: each method is one question, its keyword arguments are the question's."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        patience_ms = round(ANSWER_S * 1000)
+        told = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "socket.timeout.ms": patience_ms}
+        self._client = AdminClient(told)
 
     def make_topic(self, topic: str, partitions: int, settings: dict[str, str]) -> dict[str, Any]:
         wanted = NewTopic(topic, partitions, REPLICATION_FACTOR, config=settings)
-        self._client.create_topics([wanted])[topic].result(ANSWER_S)
+        made = self._client.create_topics([wanted], operation_timeout=ANSWER_S, request_timeout=ANSWER_S)
+        made[topic].result(ANSWER_S)
         deadline = time.monotonic() + ANSWER_S
         while not self._is_ready(topic, partitions):
             if time.monotonic() > deadline:
@@ -49,7 +52,8 @@ class Admin:
         return len(ready) == partitions
 
     def delete_topic(self, topic: str) -> dict[str, Any]:
-        self._client.delete_topics([topic])[topic].result(ANSWER_S)
+        gone = self._client.delete_topics([topic], operation_timeout=ANSWER_S, request_timeout=ANSWER_S)
+        gone[topic].result(ANSWER_S)
         deadline = time.monotonic() + ANSWER_S
         while topic in self._look().topics:
             if time.monotonic() > deadline:

@@ -41,7 +41,7 @@ JVM_OPTIONS = (
 ZOOKEEPER_HEAP = "256m"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
-ANSWER_TIMEOUT_S = 150.0
+ANSWER_TIMEOUT_S = 300.0
 """More than the admin process itself waits for anything."""
 ZOOKEEPER_POLL_S = 0.05
 """As for ours: it counts when starts are measured."""
