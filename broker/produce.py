@@ -1,7 +1,7 @@
 """Produce requests: from the frame to one answer.
 
-Owns: the check of each batch before it may reach the core, one pending answer per request with a slot per partition,
-and the request's own deadline. Refuses to know when a record is safe: the core says so.
+Owns: the check of each batch before it may reach the core, one pending answer per request with a slot per batch, in
+the order of the request, and the request's own deadline. Refuses to know when a record is safe: the core says so.
 """
 
 import heapq
@@ -39,10 +39,11 @@ COMPRESSION_MASK = 0b111
 class ProduceItem:
     """One batch of one request: the token that the core hands back."""
 
-    __slots__ = ("_pending", "header", "index", "leader_epoch", "name", "records", "settled")
+    __slots__ = ("_pending", "answer", "header", "index", "leader_epoch", "name", "records", "settled")
 
     def __init__(self, pending: "PendingProduce", name: str, data: ProducePartition) -> None:
         self._pending = pending
+        self.answer: ProducePartitionResponse | None = None
         self.name = name
         self.index = data.index
         self.records = data.records
@@ -86,13 +87,14 @@ class ProduceItem:
     def _answer(self, response: ProducePartitionResponse) -> None:
         assert not self.settled, "a batch is answered once"
         self.settled = True
-        self._pending.settled(self, response)
+        self.answer = response
+        self._pending.settled(response)
 
 
 class PendingProduce:
     """One request that waits for all of its batches."""
 
-    __slots__ = ("_answers", "_remaining", "_request", "acks", "done", "handler", "items")
+    __slots__ = ("_remaining", "_request", "acks", "done", "handler", "items")
 
     def __init__(self, handler: "ProduceHandler", request: IncomingRequest, body: ProduceRequest) -> None:
         self.handler = handler
@@ -101,10 +103,9 @@ class PendingProduce:
         self.done = False
         self.items = [ProduceItem(self, topic.name, data) for topic in body.topic_data for data in topic.partition_data]
         self._remaining = len(self.items)
-        self._answers: dict[str, list[ProducePartitionResponse]] = {topic.name: [] for topic in body.topic_data}
 
-    def settled(self, item: ProduceItem, response: ProducePartitionResponse) -> None:
-        self._answers[item.name].append(response)
+    def settled(self, response: ProducePartitionResponse) -> None:
+        """One batch more has its answer."""
         self.handler.counters.failed_produce += response.error_code != ErrorCode.NONE
         self._remaining -= 1
         if self._remaining == 0:
@@ -113,15 +114,19 @@ class PendingProduce:
     def finish(self) -> None:
         """Everything is known: answer, or for acks=0 keep quiet unless something went wrong."""
         self.done = True
+        answers: dict[str, list[ProducePartitionResponse]] = {}
+        for item in self.items:  # in order of the request: several batches may be of one partition
+            assert item.answer is not None
+            answers.setdefault(item.name, []).append(item.answer)
         self.items = []  # its deadline may keep this object for a while: not the records with it
         if self.acks == ACKS_NONE:
-            self._finish_quietly()
+            self._finish_quietly(answers)
             return
-        topics = [ProduceTopicResponse(name=name, partition_responses=a) for name, a in self._answers.items()]
+        topics = [ProduceTopicResponse(name=name, partition_responses=a) for name, a in answers.items()]
         self._request.respond(ProduceResponse(responses=topics))
 
-    def _finish_quietly(self) -> None:
-        failed = [(name, a) for name, answers in self._answers.items() for a in answers if a.error_code]
+    def _finish_quietly(self, answers: dict[str, list[ProducePartitionResponse]]) -> None:
+        failed = [(name, a) for name, of_topic in answers.items() for a in of_topic if a.error_code]
         if failed:
             name, answer = failed[0]
             self._request.close_connection(f"acks=0 and {name}-{answer.index}: {ErrorCode(answer.error_code).name}")
@@ -193,7 +198,7 @@ class ProduceHandler:
             item.refuse(ErrorCode.CORRUPT_MESSAGE, f"{where}: {error}")
             return False
         if header.size_bytes != size:
-            item.refuse(ErrorCode.INVALID_RECORD, f"{where}: a request holds one batch for each partition")
+            item.refuse(ErrorCode.INVALID_RECORD, f"{where}: each entry of a request holds one batch")
             return False
         if header.attributes & COMPRESSION_MASK:
             item.refuse(ErrorCode.INVALID_RECORD, f"{where}: compressed batches are not supported")

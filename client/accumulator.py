@@ -11,7 +11,7 @@ A queue holds three things, in the order in which they will stand in the log:
 
 The rules:
 1. A batch gets its sequence when it is first sent, and keeps it while it is retried. So at most `in_flight_max`
-   sequences are in doubt, and a broker that remembers the last five batches can tell a retry from a new batch.
+   sequences are in doubt, and a broker that remembers the last forty batches can tell a retry from a new batch.
 2. While any attempted batch waits for a retry, the partition sends one batch at a time, oldest first, and only when
    nothing of it is in flight. So retries neither overtake nor are overtaken.
 3. A sequence belongs to its batch for ever. If an attempted batch fails or expires, its sequence is not given to
@@ -27,6 +27,8 @@ The rules:
    sees first (where old records were deleted), so a second batch could slip in before a first one that was refused.
 6. Without idempotence one batch a partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
    no answers and no retries: any number may be in flight.
+7. Where batches wait, a request takes several of a partition, in their order (docs/decisions/0012). They are answered
+   one by one, so for the rules above they are as good as requests of their own that follow each other.
 """
 
 from collections import deque
@@ -36,6 +38,7 @@ from minibroker.client.errors import BrokerError, MinibrokerError
 from minibroker.client.retry import LEAVES_DOUBT, Verdict, judge_produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
 from minibroker.protocol.record_batch import HEADER_BYTES, SEQUENCE_MAX
 
 LATE_RECORD_EXTRA_BYTES = 16
@@ -116,7 +119,7 @@ class Accumulator:
         if acks == 0:
             self.in_flight_max = 1_000_000
         else:
-            self.in_flight_max = in_flight_max if idempotent else 1
+            self.in_flight_max = in_flight_max * PRODUCE_BATCHES_MAX if idempotent else 1
         self.identity: ProducerIdentity | None = None
         """The newest identity; queues take it when they need one."""
         self.identity_wanted = False
@@ -199,26 +202,34 @@ class Accumulator:
 
     # ------------------------------------------------------------------------------------------------------- sending
     def drain(self, leader: BrokerId, now_ms: float, max_bytes: int) -> list[Batch]:
-        """Batches for one request to this leader: at most one of each partition, together at most max_bytes (but at
-        least one). They are in flight from now on."""
+        """Batches for one request to this leader: at most PRODUCE_BATCHES_MAX of each partition, in order, together at
+        most max_bytes (but at least one). They are in flight from now on."""
         active = self._active.get(leader)
         if not active:
             return []
         chosen: list[Batch] = []
         total_bytes = 0
+        taken: list[PartitionQueue] = []
         for queue in active:
-            batch = self._next_batch(queue, now_ms)
-            if batch is None:
-                continue
-            if chosen and total_bytes + batch.size_bytes > max_bytes:
+            full = False
+            for turn in range(PRODUCE_BATCHES_MAX):
+                batch = self._next_batch(queue, now_ms)
+                if batch is None:
+                    break
+                if chosen and total_bytes + batch.size_bytes > max_bytes:
+                    full = True
+                    break
+                self._launch(queue, batch)
+                total_bytes += batch.size_bytes
+                chosen.append(batch)
+                if turn == 0:
+                    taken.append(queue)
+            if full:
                 break
-            self._launch(queue, batch)
-            total_bytes += batch.size_bytes
-            chosen.append(batch)
         if len(active) > 1:
-            for batch in chosen:  # to the end of the line: every partition gets its turn
-                del active[batch.queue]
-                active[batch.queue] = None
+            for queue in taken:  # to the end of the line: every partition gets its turn
+                del active[queue]
+                active[queue] = None
         return chosen
 
     def _next_batch(self, queue: PartitionQueue, now_ms: float) -> Batch | None:

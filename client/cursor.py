@@ -143,14 +143,17 @@ class Cursor:
         return len(self.chunks) < CHUNKS_MAX
 
     # ----------------------------------------------------------------------------------------------------- decisions
-    def learn_leader(self, leader: BrokerId | None, epoch: LeaderEpoch | None) -> None:
-        """What metadata says; a position that nobody has validated yet is taken as seen under this epoch."""
-        if (leader, epoch) != (self.leader, self.leader_epoch):
+    def learn_leader(self, leader: BrokerId | None, epoch: LeaderEpoch | None) -> bool:
+        """What metadata says, and whether that is news; a position that nobody has validated yet is taken as seen under
+        this epoch."""
+        is_news = (leader, epoch) != (self.leader, self.leader_epoch)
+        if is_news:
             self.retry_at_ms = 0.0
         self.leader = leader
         self.leader_epoch = epoch
         if self.validated_epoch is None or self.fetch_epoch is None:
             self.validated_epoch = epoch
+        return is_news
 
     def seek(self, offset: Offset, epoch: LeaderEpoch | None = None) -> None:
         """Stand at this offset. `epoch`: the leader epoch of the record before it, if known."""

@@ -96,6 +96,8 @@ class Fetcher:
         self._asked: dict[BrokerId, _Asked] = {}
         self._resolver: asyncio.Task[None] | None = None
         self._resolve = asyncio.Event()
+        self._moved = asyncio.Event()
+        """A partition that is not read yet has another leader, or another epoch of the same."""
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         self._closed = False
@@ -370,7 +372,8 @@ class Fetcher:
     def _learn_leaders(self) -> None:
         for partition, cursor in self._cursors.items():
             info = self._cluster.metadata.partition(partition)
-            cursor.learn_leader(info.leader, info.leader_epoch)
+            if cursor.learn_leader(info.leader, info.leader_epoch) and not cursor.wants_data:
+                self._moved.set()
 
     def _on_metadata(self) -> None:
         self._learn_leaders()
@@ -387,11 +390,12 @@ class Fetcher:
 
     # ----------------------------------------------------------------------------------------------------- positions
     async def _keep_resolving(self) -> None:
-        """Resets and validations, as they become necessary."""
+        """Resets and validations, as they become necessary. After a failure they wait, but not past a new leader."""
         failures = 0
         while True:
             await self._resolve.wait()
             self._resolve.clear()
+            self._moved.clear()
             resets = [cursor for cursor in self._cursors.values() if cursor.needs_reset]
             settled = await self._reset(resets) if resets else True
             doubts = [  # taken after the wait, in which a partition may have lost its leader
@@ -405,7 +409,12 @@ class Fetcher:
                 continue
             failures += 1
             self._cluster.request_refresh()
-            await asyncio.sleep((self._retry_at_ms(failures) - self.now_ms()) / 1000)
+            try:
+                async with asyncio.timeout((self._retry_at_ms(failures) - self.now_ms()) / 1000):
+                    await self._moved.wait()
+                failures = 0
+            except TimeoutError:
+                pass
             self._resolve.set()
 
     async def _reset(self, cursors: list[Cursor]) -> bool:

@@ -232,9 +232,13 @@ class Sender:
     def _on_reply(self, lane: _Lane, number: int, reply: Response | RpcError) -> None:
         sent = lane.in_flight.pop(number)
         if isinstance(reply, ProduceResponse) and not reply.error_code:
-            answers = {(t.name, p.index): p for t in reply.responses for p in t.partition_responses}
+            answers: dict[tuple[str, int], list[ProducePartitionResponse]] = {}
+            for topic in reply.responses:
+                for one in reversed(topic.partition_responses):  # the batches of a partition are answered in order
+                    answers.setdefault((topic.name, one.index), []).append(one)
             for batch in sent.batches:
-                answer = answers.get(batch.queue.topic_partition)
+                left = answers.get(batch.queue.topic_partition)
+                answer = left.pop() if left else None
                 if answer is None:
                     self._on_lost(lane, batch, f"broker {lane.broker_id} did not answer for {batch.topic_partition}")
                 elif answer.error_code == 0:

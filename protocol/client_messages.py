@@ -36,7 +36,7 @@ class CurrentLeader(Message, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------------------------------------------- Produce
 class ProducePartition(Message, frozen=True, kw_only=True):
     index: I32
-    records: bytearray  # about: exactly one record batch; mutable, because the leader stamps offset and epoch in place
+    records: bytearray  # about: one record batch, stamped in place; entries of a partition are answered in order
 
 
 class ProduceTopic(Message, frozen=True, kw_only=True):

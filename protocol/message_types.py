@@ -18,6 +18,9 @@ TOPICS_MAX = 10_000
 """Topics in one message. A broker of this size holds thousands of partitions, not millions."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic in one message."""
+PRODUCE_BATCHES_MAX = 8
+"""Batches of one partition that a producer puts into one Produce: five such requests in flight are what a broker
+remembers of it, to know a repeated batch again (docs/decisions/0012)."""
 REPLICAS_MAX = 100
 BROKERS_MAX = 1_000
 TEXT_MAX = 32_768

@@ -1,12 +1,12 @@
 """What a log knows of its idempotent producers (replication rules, section 10; hardening rule 12; KIP-98). Pure.
 
-Owns: the last five batches of each producer id, the decision whether a client's batch is new, a repetition or wrong,
+Owns: the last batches of each producer id, the decision whether a client's batch is new, a repetition or wrong,
 and the snapshot of that knowledge. Refuses to know where snapshots are kept and who asks.
 
 Theory: a retry must never write twice, so a batch that was written is recognised by producer id, producer epoch and its
-exact sequences, and answered with the offsets it has. Five batches are remembered because a producer has at most five
-requests in flight. The state rides in the log: whoever reads the batches in order has the same state, so followers and
-recovery only `update`, and only the leader of a client's write `check`s.
+exact sequences, and answered with the offsets it has. As many are remembered as a producer may have in flight, five
+requests with several batches each. The state rides in the log: whoever reads the batches in order has the same state,
+so followers and recovery only `update`, and only the leader of a client's write `check`s.
 """
 
 import struct
@@ -17,12 +17,16 @@ import msgspec
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
 
-BATCHES_REMEMBERED = 5
-"""A producer has at most five requests in flight, so no retry can be older."""
+REQUESTS_IN_FLIGHT_MAX = 5
+"""A producer may have so many in doubt (KIP-98)."""
+BATCHES_REMEMBERED = REQUESTS_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
+"""No retry can be older."""
 PRODUCERS_MAX = 5_000
-"""Per partition, about 3 MB; the longest silent ones are forgotten first: invented ids cannot fill the memory."""
+"""Per partition, about 3 MB with a few batches each, 40 MB if all of them fill their memory; the longest silent ones
+are forgotten first: invented ids cannot fill the memory."""
 EXPIRATION_MS = 86_400_000
 SNAPSHOT_VERSION = 0
 _CRC = struct.Struct(">I")
@@ -181,11 +185,11 @@ class ProducerStates:
 def _check_sequence(header: BatchHeader, batches: tuple[ProducedBatch, ...]) -> Verdict:
     """The same producer epoch: exactly one of the remembered batches, the next one, or wrong."""
     first, last = header.base_sequence, header.last_sequence
+    if first == next_sequence(batches[-1].last_sequence):
+        return ACCEPT  # a remembered one cannot begin there: that would take the whole ring of sequences
     for batch in reversed(batches):
         if batch.first_sequence == first and batch.last_sequence == last:
             return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
-    if first == next_sequence(batches[-1].last_sequence):
-        return ACCEPT
     if is_before(last, batches[0].first_sequence):
         return Refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
     return Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)

@@ -41,6 +41,9 @@ EVIDENCE_SECONDS = 10.0
 off longer."""
 HEARD_SECONDS = 3.0
 """After a registration began or ended, or a reign, a controller may still act on what it was told before."""
+UNSEEN_SECONDS = 3.0
+"""So young a registration may go for the sins of the one before it (decision 0011): who removes it has looked, and may
+stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
 QUEUED_SECONDS = 1.0
 """As long before the state of a partition was written may its writer have looked at the registrations."""
 
@@ -173,7 +176,7 @@ class FencingJudge:
             f"registered {since_registration:.3f} s ago",
         )
         oldest = now - EVIDENCE_SECONDS
-        if since_registration > QUEUED_SECONDS:
+        if since_registration > UNSEEN_SECONDS:
             oldest = max(oldest, now - since_registration)
         if own.lost_at is None or own.lost_at < oldest or own.refused_at is None or own.refused_at < oldest:
             self._find(f"{what} and was not refused by it", *facts)

@@ -13,7 +13,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 from minibroker.simulation.storage import Storage
 
-BATCHES_REMEMBERED = 5
+BATCHES_REMEMBERED = 40
 """Of each producer: as many requests may be in flight."""
 
 

@@ -63,10 +63,25 @@ def test_a_flipped_bit_is_refused_before_the_log() -> None:
     in_cluster(check)
 
 
-def test_a_request_holds_one_batch_for_each_partition() -> None:
+def test_an_entry_of_a_request_holds_one_batch() -> None:
     async def check(asked: Asked) -> None:
         answer = await asked.produce(records=batch(b"a") + batch(b"b"))
         assert answer.error_code == ErrorCode.INVALID_RECORD
+
+    in_cluster(check)
+
+
+def test_batches_of_a_partition_in_one_request_are_answered_in_their_order() -> None:
+    """Decision 0012: the refused one knows its answer first, and is named second all the same."""
+
+    async def check(asked: Asked) -> None:
+        broken = batch(b"broken")
+        broken[-1] ^= 1
+        parts = [m.ProducePartition(index=0, records=each) for each in (batch(b"a", b"b"), broken, batch(b"c"))]
+        body = m.ProduceRequest(topic_data=[m.ProduceTopic(name=TOPIC, partition_data=parts)])
+        reply = await asked.ask(asked.leader, body, m.ProduceResponse)
+        answers = [(each.error_code, each.base_offset) for each in reply.responses[0].partition_responses]
+        assert answers == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 2)]
 
     in_cluster(check)
 

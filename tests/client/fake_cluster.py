@@ -72,7 +72,7 @@ class FakePartition:
         self.end_offset = 0
         self.epoch_ends: dict[int, int] = {}
         self.producers: dict[int, tuple[int, deque[tuple[int, int, int]]]] = {}
-        """producer id -> (epoch, last five (first sequence, last sequence, base offset))."""
+        """producer id -> (epoch, last forty (first sequence, last sequence, base offset))."""
         self.forgets_producers = False
 
     def append(self, records: bytes) -> tuple[ErrorCode, int]:
@@ -88,7 +88,7 @@ class FakePartition:
         self.end_offset += header.record_count
         self.epoch_ends[self.leader_epoch] = self.end_offset
         if header.producer_id >= 0:
-            _, recent = self.producers.setdefault(header.producer_id, (header.producer_epoch, deque(maxlen=5)))
+            _, recent = self.producers.setdefault(header.producer_id, (header.producer_epoch, deque(maxlen=40)))
             recent.append((header.base_sequence, header.last_sequence, offset))
             self.producers[header.producer_id] = (header.producer_epoch, recent)
         return ErrorCode.NONE, offset

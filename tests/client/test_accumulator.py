@@ -8,16 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.client.accumulator import Accumulator, PartitionQueue
-from minibroker.client.batches import Batch, ProducerIdentity
-from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error
+from minibroker.client.batches import Batch
+from minibroker.client.errors import BrokerUnreachable, broker_error
 from minibroker.client.retry import Verdict
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import decode_records, read_header
-from tests.client.fake_cluster import FakePartition
+from tests.client.sandbox import LEADER, PARTITION, Sandbox, acquainted
 
-LEADER = 1
-PARTITION = TopicPartition("t", 0)
 REFUSALS = [
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -27,122 +24,11 @@ REFUSALS = [
 FINAL_REFUSALS = [ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.MESSAGE_TOO_LARGE]
 
 
-class Sandbox:
-    """One partition's queue, its broker, and what lies between them."""
-
-    def __init__(self, *, idempotent: bool = True, acks: int = -1) -> None:
-        self.accumulator = Accumulator(batch_size=4_096, linger_ms=0, idempotent=idempotent, in_flight_max=5, acks=acks)
-        self.queue = PartitionQueue(PARTITION)
-        self.accumulator.set_leader(self.queue, LEADER, 0)
-        self.partition = FakePartition(LEADER, [LEADER])
-        self.under_way: list[tuple[Batch, bytes]] = []
-        """Batches in flight with the bytes that travel, in order of sending."""
-        self.batches: list[Batch] = []
-        self.values: dict[Batch, list[bytes]] = {}
-        self.now_ms = 0.0
-        self.record_number = 0
-        self.sent: dict[tuple[int, int, int], list[bytes | None]] = {}
-        """(producer id, epoch, sequence) -> values of the batch that was sent under it."""
-        if idempotent:
-            self.grant()
-
-    def grant(self) -> None:
-        had = self.accumulator.identity
-        generation = 0 if had is None else had.generation + 1
-        self.accumulator.identity = ProducerIdentity(7, generation, generation)
-        self.accumulator.identity_wanted = False
-
-    def fill(self, record_count: int = 2) -> Batch:
-        batch = self.accumulator.open(self.queue, self.now_ms, self.now_ms + 1_000)
-        self.values[batch] = [
-            b"%06d" % number for number in range(self.record_number, self.record_number + record_count)
-        ]
-        self.record_number += record_count
-        for value in self.values[batch]:
-            assert batch.append(None, value, 0) is not None
-        self.accumulator.seal(self.queue)
-        self.batches.append(batch)
-        return batch
-
-    def send(self) -> Batch | None:
-        """One request, if the rules allow one."""
-        drained = self.accumulator.drain(LEADER, self.now_ms, 1_000_000)
-        assert len(drained) <= 1, "one batch a partition in a request"
-        if not drained:
-            return None
-        batch = drained[0]
-        assert batch.packed is not None
-        assert not any(other is batch for other, _ in self.under_way)
-        header = read_header(batch.packed)
-        values = [record.value for record in decode_records(batch.packed)]
-        if header.producer_id >= 0:
-            key = (header.producer_id, header.producer_epoch, header.base_sequence)
-            assert self.sent.setdefault(key, values) == values, f"sequence {key} was given to two different batches"
-        self.under_way.append((batch, bytes(batch.packed)))
-        return batch
-
-    # ---------------------------------------------------------------------------------------------------- the broker
-    def answer(self, position: int = 0) -> None:
-        """The broker handles the request and answers."""
-        batch, records = self.under_way.pop(position)
-        code, offset = self.partition.append(records)
-        if code is ErrorCode.NONE:
-            self.accumulator.written(batch, offset, 0)
-        else:
-            self.accumulator.refused(batch, broker_error(code), self.now_ms)
-
-    def refuse(self, code: ErrorCode, position: int = 0) -> Verdict:
-        batch, _ = self.under_way.pop(position)
-        return self.accumulator.refused(batch, broker_error(code), self.now_ms)
-
-    def lose(self, handled_count: int = 0) -> None:
-        """The connection breaks: the first so many requests were handled, and nothing is answered."""
-        for _, records in self.under_way[:handled_count]:
-            self.partition.append(records)
-        while self.under_way:
-            batch, _ = self.under_way.pop(0)
-            self.accumulator.lost(batch, BrokerUnreachable("lost"), self.now_ms)
-
-    def expire(self, batch: Batch) -> None:
-        doubt = batch.maybe_written or batch.in_flight
-        self.accumulator.expire(batch, DeliveryTimedOut("too late", maybe_written=doubt))
-
-    def settle(self) -> None:
-        """No more faults: everything must come to an end."""
-        for _ in range(200):
-            self.now_ms += 1
-            if self.accumulator.identity_wanted:
-                self.grant()
-            while self.send() is not None:
-                pass
-            while self.under_way:
-                self.answer()
-            if self.queue.idle:
-                return
-        raise AssertionError("the queue never came to rest")
-
-    def check(self) -> None:
-        values = self.partition.values()
-        numbers = [int(value) for value in values if value is not None]
-        assert numbers == sorted(numbers), f"out of order: {numbers}"
-        assert len(set(numbers)) == len(numbers), f"written twice: {numbers}"
-        at = {record.value: record.offset for raw in self.partition.batches for record in decode_records(raw)}
-        for whole, written in self.values.items():
-            for position, value in enumerate(written):
-                batch, delta = whole.holder_of(position)
-                assert batch.done
-                if batch.error is None:
-                    assert value in at
-                    assert batch.base_offset is None or at[value] == batch.base_offset + delta
-                elif isinstance(batch.error, DeliveryTimedOut) and not batch.error.maybe_written:
-                    assert value not in at, "said to be not written, but it is"
-
-
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("fill"), st.integers(1, 4)),
         st.tuples(st.just("send"), st.just(0)),
-        st.tuples(st.just("send"), st.just(0)),
+        st.tuples(st.just("send many"), st.just(0)),
         st.tuples(st.just("answer"), st.integers(0, 4)),
         st.tuples(st.just("answer"), st.just(0)),
         st.tuples(st.just("refuse"), st.integers(0, len(REFUSALS) - 1)),
@@ -162,6 +48,8 @@ def play(sandbox: Sandbox, steps: list[tuple[str, int]]) -> None:
             sandbox.fill(number)
         elif step == "send":
             sandbox.send()
+        elif step == "send many":
+            sandbox.send_many()
         elif step == "answer" and sandbox.under_way:
             # answers may come in any order; a broker handles the requests of a connection in order
             while number and len(sandbox.under_way) > 1:
@@ -190,7 +78,7 @@ def start_near_the_end(sandbox: Sandbox) -> None:
     """As if two thousand million records had been written before."""
     sandbox.queue.identity = sandbox.accumulator.identity
     sandbox.queue.acquainted = True
-    sandbox.partition.producers[7] = (0, deque([(2**31 - 4, 2**31 - 4, 9)], maxlen=5))
+    sandbox.partition.producers[7] = (0, deque([(2**31 - 4, 2**31 - 4, 9)], maxlen=40))
     sandbox.queue.next_sequence = sandbox.queue.proven_sequence = 2**31 - 3
     sandbox.partition.start_offset = sandbox.partition.end_offset = 10
 
@@ -217,16 +105,6 @@ def test_without_idempotence_records_keep_their_order(steps: list[tuple[str, int
     assert all(batch.done for batch in sandbox.batches)
 
 
-def acquainted() -> Sandbox:
-    """The broker has acknowledged a first record: offset 0, sequence 0."""
-    sandbox = Sandbox()
-    sandbox.fill(1)
-    sandbox.send()
-    sandbox.answer()
-    sandbox.batches.clear()
-    return sandbox
-
-
 def two_in_flight() -> Sandbox:
     sandbox = acquainted()
     sandbox.fill()
@@ -243,10 +121,34 @@ def sequences(sandbox: Sandbox) -> list[tuple[int, int]]:
 
 def test_several_batches_are_in_flight_at_once() -> None:
     sandbox = acquainted()
-    for _ in range(7):
+    for _ in range(42):
         sandbox.fill()
-    sent = [sandbox.send() for _ in range(7)]
-    assert [batch is not None for batch in sent] == [True] * 5 + [False] * 2
+    sent = [sandbox.send() for _ in range(42)]
+    assert [batch is not None for batch in sent] == [True] * 40 + [False] * 2
+
+
+def test_waiting_batches_of_a_partition_share_a_request() -> None:
+    """Decision 0012: up to eight, in order, as far as the request has room."""
+    sandbox = acquainted()
+    batches = [sandbox.fill() for _ in range(11)]
+    assert sandbox.send_many() == batches[:8]
+    assert sandbox.send_many(max_bytes=2 * batches[10].size_bytes) == batches[8:10]
+    assert sandbox.send_many() == batches[10:]
+
+
+def test_a_retry_travels_alone() -> None:
+    sandbox = acquainted()
+    batches = [sandbox.fill() for _ in range(3)]
+    sandbox.send_many()
+    sandbox.lose()
+    assert sandbox.send_many() == batches[:1]
+
+
+def test_without_idempotence_no_second_batch_follows_in_the_same_request() -> None:
+    sandbox = Sandbox(idempotent=False)
+    first = sandbox.fill()
+    sandbox.fill()
+    assert sandbox.send_many() == [first]
 
 
 def test_the_first_batch_under_an_identity_travels_alone() -> None:

@@ -42,7 +42,9 @@ class Life:
         return found
 
     def follower(self) -> Partition:
-        replicas = [self.cluster.replica(number, "a") for number in self.cluster.broker_ids]
+        """One that is not controller: a lie about a controller would be about more than the partition."""
+        others = [number for number in self.cluster.broker_ids if number != self.cluster.controller()]
+        replicas = [self.cluster.replica(number, "a") for number in others]
         return next(each for each in replicas if each is not None and each.state.role is Role.FOLLOWER)
 
     def run(self, lie: Callable[["Life"], Awaitable[None] | None]) -> list[str]:
