@@ -32,6 +32,7 @@ The rules:
 """
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 
 from minibroker.client.batches import Batch, ProducerIdentity, split
 from minibroker.client.errors import BrokerError, MinibrokerError
@@ -209,28 +210,26 @@ class Accumulator:
             return []
         chosen: list[Batch] = []
         total_bytes = 0
-        taken: list[PartitionQueue] = []
-        for queue in active:
-            full = False
-            for turn in range(PRODUCE_BATCHES_MAX):
+        for batch in self._ready(active, now_ms):
+            if chosen and total_bytes + batch.size_bytes > max_bytes:
+                break
+            self._launch(batch.queue, batch)
+            total_bytes += batch.size_bytes
+            chosen.append(batch)
+        if len(active) > 1:
+            for queue in dict.fromkeys(batch.queue for batch in chosen):
+                del active[queue]  # to the end of the line: every partition gets its turn
+                active[queue] = None
+        return chosen
+
+    def _ready(self, queues: Iterable[PartitionQueue], now_ms: float) -> Iterator[Batch]:
+        """What one request may take, in order. Each batch has to be launched before the next one is asked for."""
+        for queue in queues:
+            for _ in range(PRODUCE_BATCHES_MAX):
                 batch = self._next_batch(queue, now_ms)
                 if batch is None:
                     break
-                if chosen and total_bytes + batch.size_bytes > max_bytes:
-                    full = True
-                    break
-                self._launch(queue, batch)
-                total_bytes += batch.size_bytes
-                chosen.append(batch)
-                if turn == 0:
-                    taken.append(queue)
-            if full:
-                break
-        if len(active) > 1:
-            for queue in taken:  # to the end of the line: every partition gets its turn
-                del active[queue]
-                active[queue] = None
-        return chosen
+                yield batch
 
     def _next_batch(self, queue: PartitionQueue, now_ms: float) -> Batch | None:
         """The batch this queue would send now. Takes nothing out of the queue, but may seal its open batch."""

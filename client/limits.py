@@ -32,8 +32,6 @@ FLUSH_SLACK_MS = 1_000
 """flush() without a time waits this much longer than records have: each of them ends with its own error first."""
 CANCELLED_CLOSE_MS = 1_000
 """Leaving `async with` because of Ctrl-C or a cancelled task: what is in the buffers gets this long."""
-IN_FLIGHT_MAX_IDEMPOTENT = 5
-"""A broker remembers what five requests hold (KIP-98): with more in flight a retry could be mistaken."""
 BATCH_SIZE_MAX = 8 * 1024 * 1024
 """Half of what one frame may hold."""
 BATCH_MEMORY_STEP_BYTES = 4 * 1024

@@ -6,7 +6,8 @@ import msgspec
 
 from minibroker.client.cluster import ClusterSettings
 from minibroker.client.errors import InvalidCall
-from minibroker.client.limits import BATCH_SIZE_MAX, IN_FLIGHT_MAX_IDEMPOTENT, check_at_least, parse_servers
+from minibroker.client.limits import BATCH_SIZE_MAX, check_at_least, parse_servers
+from minibroker.protocol.message_types import PRODUCES_IN_FLIGHT_MAX
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +64,9 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.idempotent and self.acks_number != -1:
             raise InvalidCall("enable_idempotence needs acks='all': only then a retry can be told from a loss")
         in_flight = self.max_in_flight_requests_per_connection
-        if self.idempotent and in_flight > IN_FLIGHT_MAX_IDEMPOTENT:
+        if self.idempotent and in_flight > PRODUCES_IN_FLIGHT_MAX:
             raise InvalidCall(
-                f"enable_idempotence allows at most {IN_FLIGHT_MAX_IDEMPOTENT} requests in flight, not {in_flight}: "
+                f"enable_idempotence allows at most {PRODUCES_IN_FLIGHT_MAX} requests in flight, not {in_flight}: "
                 "a broker remembers that many batches of a producer"
             )
         if self.batch_size > BATCH_SIZE_MAX or self.max_request_size > BATCH_SIZE_MAX:

@@ -18,6 +18,8 @@ TOPICS_MAX = 10_000
 """Topics in one message. A broker of this size holds thousands of partitions, not millions."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic in one message."""
+PRODUCES_IN_FLIGHT_MAX = 5
+"""Produce requests of one idempotent producer that may be in doubt at a time (KIP-98)."""
 PRODUCE_BATCHES_MAX = 8
 """Batches of one partition that a producer puts into one Produce: five such requests in flight are what a broker
 remembers of it, to know a repeated batch again (docs/decisions/0012)."""

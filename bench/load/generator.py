@@ -133,6 +133,15 @@ def schedule(per_second: int, seconds: float, first_ns: int) -> list[tuple[int, 
     return [(first_ns + tick * tick_ns, records) for tick, records in sorted(ticks.items())]
 
 
+def reading_report(
+    cost: dict[str, float], read: tuple[int, int], before_watch: tuple[int, int], waits_ns: Sequence[int]
+) -> dict[str, Any]:
+    """What a consumer reports. `read` and `before_watch`: records and bytes, in all and until the watch started."""
+    timed, timed_bytes = read[0] - before_watch[0], read[1] - before_watch[1]
+    rates = {"records_s": timed / cost["seconds"], "mb_s": timed_bytes / cost["seconds"] / 1e6}
+    return cost | rates | {"records": read[0], "bytes": read[1], "timed_bytes": timed_bytes} | latencies(waits_ns)
+
+
 def latencies(waits_ns: Sequence[int], warm_share: float = 0.1) -> dict[str, float]:
     """Percentiles in ms; the first tenth warms both sides and is left out."""
     ordered = sorted(waits_ns[int(len(waits_ns) * warm_share) :])

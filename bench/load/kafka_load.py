@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
+from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, reading_report, report, tell
 from minibroker.bench.load.kafka_failover import failover
 
 STAMP = struct.Struct("<q")
@@ -245,9 +245,7 @@ def consume(
     assert watch is not None
     cost = watch.read()
     consumer.close()
-    timed, timed_bytes = seen - first_seen, volume - first_volume
-    rates = {"records_s": timed / cost["seconds"], "mb_s": timed_bytes / cost["seconds"] / 1e6}
-    return cost | rates | {"records": seen, "bytes": volume, "timed_bytes": timed_bytes} | latencies(waits)
+    return reading_report(cost, (seen, volume), (first_seen, first_volume), waits)
 
 
 LOADS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
-from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, report, tell
+from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, reading_report, report, tell
 from minibroker.bench.load.minibroker_failover import failover
 
 STAMP = struct.Struct("<q")
@@ -167,9 +167,7 @@ async def consume(
                 tell("first")
         assert watch is not None
         cost = watch.read()
-    timed, timed_bytes = seen - first_seen, volume - first_volume
-    rates = {"records_s": timed / cost["seconds"], "mb_s": timed_bytes / cost["seconds"] / 1e6}
-    return cost | rates | {"records": seen, "bytes": volume, "timed_bytes": timed_bytes} | latencies(waits)
+    return reading_report(cost, (seen, volume), (first_seen, first_volume), waits)
 
 
 LOADS: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {

@@ -17,12 +17,10 @@ import msgspec
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode, ProtocolError
-from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX
+from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX, PRODUCES_IN_FLIGHT_MAX
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
 
-REQUESTS_IN_FLIGHT_MAX = 5
-"""A producer may have so many in doubt (KIP-98)."""
-BATCHES_REMEMBERED = REQUESTS_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
+BATCHES_REMEMBERED = PRODUCES_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
 """No retry can be older."""
 PRODUCERS_MAX = 5_000
 """Per partition, about 3 MB with a few batches each, 40 MB if all of them fill their memory; the longest silent ones
