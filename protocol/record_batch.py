@@ -206,7 +206,7 @@ def _payload_array_length(buffer: Buffer, start: int, end: int) -> int | None:
     if 0x90 <= first <= 0x9F:
         return first & 0x0F
     if first == 0xDC and end - start >= 3:
-        return int.from_bytes(buffer[start + 1 : start + 3], "big")
+        return buffer[start + 1] << 8 | buffer[start + 2]
     if first == 0xDD and end - start >= 5:
         return int.from_bytes(buffer[start + 1 : start + 5], "big")
     return None

@@ -107,6 +107,16 @@ class RealFile:
                 have += len(chunk)
             return b"".join(chunks)
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        have = 0
+        with disk_errors("read", self._path):
+            while have < len(buffer):
+                taken = os.preadv(self._descriptor, [buffer[have:]], position + have)
+                if not taken:
+                    break
+                have += taken
+        return have
+
     def write_at(self, position: int, data: Buffer) -> None:
         assert position >= 0
         assert position + len(data) <= self._size

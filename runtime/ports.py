@@ -97,6 +97,11 @@ class File(Protocol):
         """Up to `length` bytes from `position`; shorter only at the end of the file."""
         ...
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """The same into a buffer that its owner uses again: fresh memory for each piece of a long file costs more than
+        the reading. Returns how many bytes are there; fewer than fit only at the end of the file."""
+        ...
+
     def write_at(self, position: int, data: Buffer) -> None:
         """Overwrite in place (index repair, tests); never extends past the end."""
         ...

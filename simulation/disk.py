@@ -56,6 +56,11 @@ class SimulatedFile:
         assert length >= 0
         return bytes(memoryview(self._node.content)[position : position + length])
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self.read_at(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def write_at(self, position: int, data: Buffer) -> None:
         self._begin("write_at", self._storage.cost.append)
         assert position >= 0

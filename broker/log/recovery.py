@@ -30,6 +30,9 @@ from minibroker.runtime.ports import Disk, DiskFull, FileMissing
 
 logger = logging.getLogger(__name__)
 
+PRODUCED_AT_ONCE = 4_096
+"""So many headers of a scan are kept before the producers' states take them: of most, states remember nothing."""
+
 
 class RecoveryReport(msgspec.Struct, kw_only=True):
     """What loading one partition found; for one line in the log."""
@@ -225,21 +228,31 @@ class _Loader:
         base = end = segment.base_offset
         largest, position = NO_TIMESTAMP, 0
         reason = None
+        produced: list[BatchHeader] = []
         file = self.disk.open(segment.path + LOG_SUFFIX)
         try:
             for position, header in scan_batches(file, 0, segment.size):
-                reason = _misfit(header, end, self.last_epoch)
-                if reason is not None:
-                    break
-                largest = max(largest, header.max_timestamp)
+                epoch = header.partition_leader_epoch
+                if header.base_offset != end or epoch != self.last_epoch:  # else nothing is new, and it fits
+                    reason = _misfit(header, end, self.last_epoch)
+                    if reason is not None:
+                        break
+                    self._note_epoch(epoch, end)
+                if header.max_timestamp > largest:
+                    largest = header.max_timestamp
+                end += header.record_count
                 if index.is_due(position):
-                    index.add(header.last_offset - base, position, largest)
-                self._take(header)
-                end, self.last_epoch = header.end_offset, header.partition_leader_epoch
+                    index.add(end - 1 - base, position, largest)
+                if header.producer_id >= 0:
+                    produced.append(header)
+                    if len(produced) == PRODUCED_AT_ONCE:
+                        self.producers.update_all(produced)
+                        produced.clear()
             else:
                 position = segment.size
         except CorruptBatch as error:
             position, reason = error.position, error.reason
+        self.producers.update_all(produced)
         try:
             self.report.segments_scanned += 1
             self.report.bytes_scanned += position
@@ -254,11 +267,11 @@ class _Loader:
         self._save_index(segment, index)
         return end, reason is None
 
-    def _take(self, header: BatchHeader) -> None:
-        if header.producer_id >= 0:
-            self.producers.update(header)
-        if header.partition_leader_epoch > self.epochs.latest:
-            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+    def _note_epoch(self, epoch: int, start_offset: int) -> None:
+        """Of a batch whose epoch is not that of the one before it."""
+        self.last_epoch = epoch
+        if epoch > self.epochs.latest:
+            self.epochs.assign(epoch, start_offset)
 
     def _save_index(self, segment: SegmentFile, index: SegmentIndex) -> None:
         entries, times = index.encode(0)

@@ -42,15 +42,15 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch in [position, end), after every check of `check_batch`. Raises CorruptBatch,
     whose position is that in the file, at the first one that is not whole and sound."""
+    buffer = memoryview(bytearray(min(SCAN_BYTES, end - position)))
     while position < end:
         chunk_start = position
-        chunk = file.read_at(position, min(SCAN_BYTES, end - position))
-        if len(chunk) >= HEADER_BYTES:
-            first_bytes = _header_at(chunk, 0, position).size_bytes
-            if len(chunk) < first_bytes <= end - position:
-                chunk = file.read_at(position, first_bytes)
-        view = memoryview(chunk)
-        chunk_end = chunk_start + len(chunk)
+        view = _read(file, position, buffer[: end - position])
+        if len(view) >= HEADER_BYTES:
+            first_bytes = _header_at(view, 0, position).size_bytes
+            if len(view) < first_bytes <= end - position:
+                view = _read(file, position, memoryview(bytearray(first_bytes)))
+        chunk_end = chunk_start + len(view)
         while True:
             try:
                 header = check_batch(view, position - chunk_start)
@@ -62,6 +62,10 @@ def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
             position += header.size_bytes
             if position == chunk_end:
                 break
+
+
+def _read(file: File, position: int, buffer: memoryview) -> memoryview:
+    return buffer[: file.read_into(position, buffer)]
 
 
 def _header_at(buffer: bytes | memoryview, within: int, position: int) -> BatchHeader:

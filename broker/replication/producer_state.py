@@ -10,7 +10,7 @@ so followers and recovery only `update`, and only the leader of a client's write
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -136,6 +136,22 @@ class ProducerStates:
         states[header.producer_id] = ProducerState(header.producer_epoch, batches)
         if len(states) > PRODUCERS_MAX:
             del states[next(iter(states))]
+
+    def update_all(self, headers: Sequence[BatchHeader]) -> None:
+        """The same as `update` with each of them in order, cheaper where producers have many batches: only those are
+        looked at that are remembered in the end."""
+        newest: dict[int, list[BatchHeader]] = {}
+        for header in reversed(headers):
+            known = newest.get(header.producer_id)
+            if known is None:
+                newest[header.producer_id] = [header]
+            elif len(known) < BATCHES_REMEMBERED:
+                known.append(header)
+        if len(self._states) + len(newest) > PRODUCERS_MAX:  # who is forgotten meanwhile begins anew: each one counts
+            newest = {number: [header] for number, header in enumerate(reversed(headers))}
+        for batches in reversed(newest.values()):
+            for header in reversed(batches):
+                self.update(header)
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
         """Forget producers whose last batch is older than that; returns how many."""

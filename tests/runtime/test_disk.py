@@ -53,6 +53,19 @@ async def test_a_read_is_short_only_at_the_end(doors: Doors) -> None:
 
 
 @conformance
+async def test_a_read_into_a_buffer_fills_what_there_is_and_no_more(doors: Doors) -> None:
+    file = doors.disk.open(f"{doors.directory}/log", create=True)
+    file.append([b"abcdef"])
+    memory = bytearray(b"....")
+    assert file.read_into(1, memoryview(memory)) == 4
+    assert memory == b"bcde"
+    assert file.read_into(4, memoryview(memory)) == 2
+    assert memory == b"efde"
+    assert file.read_into(60, memoryview(memory)) == 0
+    assert file.read_into(0, memoryview(memory)[:0]) == 0
+
+
+@conformance
 async def test_overwriting_in_place_keeps_the_size(doors: Doors) -> None:
     file = doors.disk.open(f"{doors.directory}/index", create=True)
     file.append([b"abcdef"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from minibroker.broker.log import recovery, walk
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
@@ -324,3 +325,23 @@ def test_a_restart_on_a_full_disk_works(machine: Machine) -> None:
     (log,) = directory.logs.values()
     assert log.log_end_offset == 40
     assert log.read(0, 1_000_000, 40).next_offset == 40
+
+
+@pytest.mark.invariant("I12", "I13", "I15")
+@pytest.mark.parametrize("scan_bytes", [61, 100, 200, 1_000])
+def test_batches_are_read_whole_however_they_lie_in_the_pieces_of_a_scan(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, scan_bytes: int
+) -> None:
+    _, written = start_with(machine)
+    monkeypatch.setattr(walk, "SCAN_BYTES", scan_bytes)
+    log = restart(machine)
+    assert log.report.bytes_scanned == sum(len(batch) for _, batch in written)
+    assert log.report.bytes_cut == 0
+    assert read_all(log) == b"".join(batch for _, batch in written)
+    check_log(log)
+
+
+def test_producers_of_a_long_scan_are_taken_in_pieces(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, _ = start_with(machine)
+    monkeypatch.setattr(recovery, "PRODUCED_AT_ONCE", 3)
+    assert restart(machine).producers == before.producers

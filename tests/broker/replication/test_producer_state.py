@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.broker.replication import producer_state
 from minibroker.broker.replication.producer_state import (
     PRODUCERS_MAX,
     Accept,
@@ -206,3 +207,26 @@ def test_retries_in_any_mixture_write_each_record_once(sends: list[tuple[int, bo
                 assert verdict == Duplicate(sequence, sequence + records - 1, 1_000)
         sequence += records
     assert written == list(range(sequence))
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(-1, 5), st.integers(0, 2)), max_size=60), max_size=4),
+    st.sampled_from([3, 5_000]),
+)
+def test_many_headers_at_once_are_remembered_like_one_by_one(
+    pieces: list[list[tuple[int, int]]], producers_max: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producer_state, "PRODUCERS_MAX", producers_max)
+        patch.setattr(producer_state, "BATCHES_REMEMBERED", 4)
+        one_by_one, at_once = ProducerStates(), ProducerStates()
+        offset = 0
+        for piece in pieces:
+            headers = []
+            for producer, epoch in piece:
+                headers.append(batch(offset, producer=producer, epoch=epoch, offset=offset))
+                offset += 1
+            for header in headers:
+                one_by_one.update(header)
+            at_once.update_all(headers)
+            assert at_once == one_by_one
