@@ -22,6 +22,7 @@ from minibroker.client.errors import (
     broker_error,
     where_of,
 )
+from minibroker.client.first_answer import first_answer
 from minibroker.client.limits import (
     BOOTSTRAP_TIMEOUT_MS,
     CONNECT_TIMEOUT_MS,
@@ -75,7 +76,8 @@ class Cluster:
         self._new_topics = asyncio.Event()
         """Ends the pause between two rounds: what was never asked for cannot have been fetched just now."""
         self._wanted = False
-        self._avoid: Address | None = None
+        self._avoided: dict[Address, None] = {}
+        """Who failed or was late when asked for metadata last, the latest at the end."""
         self._answered_by: Address | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -197,49 +199,38 @@ class Cluster:
         return True
 
     async def _fetch_metadata(self) -> None:
-        """One round: ask one server after the other until one answers."""
+        """One round: the first answer counts. Who failed or was late comes last in later rounds, until it answers."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(self._topics)])
-        reasons: dict[Address, str] = {}
-        for address in self._candidates():
-            try:
-                reply = await self._ask_for_metadata(address, request)
-            except (MinibrokerError, RpcError) as error:
-                reasons[address] = str(error)
-                self._avoid = address
-                continue
-            if not isinstance(reply, MetadataResponse) or reply.error_code or not reply.brokers:
-                reasons[address] = f"{address} answered without naming any broker ({error_code(reply.error_code).name})"
-                self._avoid = address
-                continue
-            self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
-            self._answered_by = address
-            if self._avoid == address:
-                self._avoid = None
-            return
-        raise ClusterUnreachable(
-            f"no broker answers; tried {'; '.join(reasons.values())}. Start the brokers or check bootstrap_servers"
-        )
+        reply, found = await first_answer(self._candidates(), lambda server: self._ask_for_metadata(server, request))
+        for server in (*found.failures, *found.late):
+            self._avoided.pop(server, None)
+            self._avoided[server] = None
+        if reply is None or found.server is None:
+            reasons = "; ".join(str(reason) for reason in found.failures.values())
+            raise ClusterUnreachable(
+                f"no broker answers; tried {reasons}. Start the brokers or check bootstrap_servers"
+            )
+        self.metadata.update(reply, asyncio.get_running_loop().time() * 1000)
+        self._answered_by = found.server
+        self._avoided.pop(found.server, None)
 
-    async def _ask_for_metadata(self, address: Address, request: MetadataRequest) -> Response:
+    async def _ask_for_metadata(self, address: Address, request: MetadataRequest) -> MetadataResponse:
         connection = await self.connections.acquire(address, Deadline(CONNECT_TIMEOUT_MS))
-        try:
-            return await connection.request(request, METADATA_TIMEOUT_MS)
-        except RequestTimedOut:
-            if not connection.is_waited_on:  # else its other askers notice that nothing comes, each in his own time
-                connection.abort()
-            raise
+        reply = await _ask_or_abort(connection, request, METADATA_TIMEOUT_MS)
+        if not isinstance(reply, MetadataResponse) or reply.error_code or not reply.brokers:
+            code = error_code(reply.error_code).name
+            raise BrokerUnreachable(f"{address} answered without naming any broker ({code})")
+        return reply
 
     def _candidates(self) -> list[Address]:
-        """Brokers with an open connection first, then other brokers, then the bootstrap servers; the one that failed
-        last comes last."""
+        """Brokers with an open connection first, then other brokers, then the bootstrap servers; those that failed
+        last come last, the latest at the very end."""
         known = list(self.metadata.brokers.values())
         self.runtime.random.shuffle(known)
         known.sort(key=lambda address: not self.connections.is_open(address))
-        ordered = list(dict.fromkeys([*known, *self.settings.bootstrap]))
-        if self._avoid in ordered:
-            ordered.remove(self._avoid)
-            ordered.append(self._avoid)
-        return ordered
+        ordered = dict.fromkeys([*known, *self.settings.bootstrap])
+        self._avoided = {address: None for address in self._avoided if address in ordered}
+        return [*(address for address in ordered if address not in self._avoided), *self._avoided]
 
     # ------------------------------------------------------------------------------------------------------- asking
     def open_connection(self, broker_id: BrokerId) -> RpcConnection | None:
@@ -354,6 +345,33 @@ def expect(reply: Response, answer: type[R], where: Where) -> R:
         raise broker_error(reply.error_code, where, reply.error_message)
     assert isinstance(reply, answer), f"{type(reply).__name__} came instead of {answer.__name__}"
     return reply
+
+
+def _ask_or_abort(connection: RpcConnection, request: Request, timeout_ms: int) -> "asyncio.Future[Response]":
+    """The reply, to be awaited. A connection on which nothing comes in all that time is given up, also when the asker
+    has an answer from elsewhere by then: TCP may take a quarter of an hour to find out that nobody is there."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Response] = loop.create_future()
+
+    def on_reply(reply: Response | RpcError) -> None:
+        silence.cancel()
+        if answer.done():
+            return
+        if isinstance(reply, RpcError):
+            answer.set_exception(reply)
+        else:
+            answer.set_result(reply)
+
+    def on_silence() -> None:
+        connection.forget(number)
+        if not connection.is_waited_on:  # else its other askers notice that nothing comes, each in his own time
+            connection.abort()
+        if not answer.done():
+            answer.set_exception(RequestTimedOut(f"{connection.peer} did not answer within {timeout_ms} ms"))
+
+    number = connection.send(request, on_reply)
+    silence = loop.call_later(timeout_ms / 1000, on_silence)
+    return answer
 
 
 def _settle(waiters: list["asyncio.Future[None]"], error: MinibrokerError | None) -> None:

@@ -26,6 +26,10 @@ class _Server:
     def __init__(self) -> None:
         self.connection: RpcConnection | None = None
         self.attempt: asyncio.Task[RpcConnection] | None = None
+        self.waiting = 0
+        """So many wait for the attempt."""
+        self.is_wanted = False
+        """Somebody wants the attempt to go on, though nobody waits for it."""
         self.failures = 0
         self.retry_at = 0.0
         self.last_error: MinibrokerError | None = None
@@ -47,14 +51,10 @@ class Connections:
 
     def open_connection(self, address: Address) -> RpcConnection | None:
         """The connection, if one is open now; else None, and an attempt is on its way (`on_change` tells its end)."""
-        server = self._servers.get(address)
-        if server is not None and server.connection is not None:
-            if not server.connection.closed:
-                return server.connection
-            server.connection = None
-        if not self._closed:
-            self._attempt(address)
-        return None
+        connection = self._open_one(address)
+        if connection is None and not self._closed:
+            self._attempt(address).is_wanted = True
+        return connection
 
     def is_open(self, address: Address) -> bool:
         """Is there a connection now? Starts nothing."""
@@ -62,14 +62,27 @@ class Connections:
         return server is not None and server.connection is not None and not server.connection.closed
 
     async def acquire(self, address: Address, deadline: Deadline) -> RpcConnection:
-        """A connection within the deadline. Raises BrokerUnreachable, NotMinibroker or ClientClosed."""
-        connection = self.open_connection(address)
+        """A connection within the deadline. Raises BrokerUnreachable, NotMinibroker or ClientClosed.
+
+        Whoever is cancelled takes the attempt along, if nobody else has an interest in it.
+        """
+        connection = self._open_one(address)
         if connection is not None:
             return connection
         if self._closed:
             raise ClientClosed("the client is closed")
-        attempt = self._attempt(address)
-        done, _ = await asyncio.wait([attempt], timeout=deadline.remaining_ms() / 1000)
+        server = self._attempt(address)
+        attempt = server.attempt
+        assert attempt is not None
+        server.waiting += 1
+        try:
+            done, _ = await asyncio.wait([attempt], timeout=deadline.remaining_ms() / 1000)
+        except asyncio.CancelledError:
+            if server.waiting == 1 and not server.is_wanted:
+                attempt.cancel()
+            raise
+        finally:
+            server.waiting -= 1
         if not done:
             raise self.last_error(address) or BrokerUnreachable(
                 f"{address} did not accept a connection within {round(deadline.timeout_ms)} ms"
@@ -107,15 +120,25 @@ class Connections:
                 server.connection.abort()
 
     # ------------------------------------------------------------------------------------------------------ attempts
-    def _attempt(self, address: Address) -> "asyncio.Task[RpcConnection]":
+    def _open_one(self, address: Address) -> RpcConnection | None:
+        server = self._servers.get(address)
+        if server is None or server.connection is None:
+            return None
+        if server.connection.closed:
+            server.connection = None
+        return server.connection
+
+    def _attempt(self, address: Address) -> _Server:
+        """The server with an attempt under way."""
         server = self._servers.setdefault(address, _Server())
         if server.attempt is None:
             server.attempt = asyncio.get_running_loop().create_task(self._open(address, server))
             server.attempt.add_done_callback(lambda task: self._attempt_ended(address, server, task))
-        return server.attempt
+        return server
 
     def _attempt_ended(self, address: Address, server: _Server, task: "asyncio.Task[RpcConnection]") -> None:
         server.attempt = None
+        server.is_wanted = False
         if task.cancelled():
             return
         error = task.exception()  # looked at here, so that an attempt nobody waits for ends quietly

@@ -27,8 +27,6 @@ RARE_WEIGHT = 0.25
 RELAXED_PAUSE_MAX = 0.4
 """Seconds between two records of a producer once enough were acknowledged: the rest of the run is for the faults."""
 HURRIED_PAUSE_MAX = 0.03
-BOOTSTRAP_TIMEOUT_MS = 60_000
-"""Machines may go dark while a client looks for its first broker, each of them for longer than a connect waits."""
 
 
 class ProducerKind(NamedTuple):
@@ -114,18 +112,11 @@ class Workload:
                 group.create_task(self._change_configs())
 
     def _admin(self) -> AdminClient:
-        return AdminClient(
-            bootstrap_servers=self._cluster.bootstrap_servers,
-            bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-            runtime=self._doors,
-        )
+        return AdminClient(bootstrap_servers=self._cluster.bootstrap_servers, runtime=self._doors)
 
     def consumer(self) -> Consumer:
         return Consumer(
-            bootstrap_servers=self._cluster.bootstrap_servers,
-            auto_offset_reset="earliest",
-            bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-            runtime=self._doors,
+            bootstrap_servers=self._cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=self._doors
         )
 
     # ---------------------------------------------------------------------------------------------------- producers
@@ -138,7 +129,6 @@ class Workload:
             linger_ms=self._random.choice((0, 1, 20)),
             delivery_timeout_ms=delivery_ms,
             request_timeout_ms=min(delivery_ms, 1_000),
-            bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
             runtime=self._doors,
         )
 
@@ -265,10 +255,7 @@ class Workload:
         async with (
             self._admin() as admin,
             Producer(
-                bootstrap_servers=self._cluster.bootstrap_servers,
-                delivery_timeout_ms=4_000,
-                bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-                runtime=self._doors,
+                bootstrap_servers=self._cluster.bootstrap_servers, delivery_timeout_ms=4_000, runtime=self._doors
             ) as producer,
         ):
             exists = False

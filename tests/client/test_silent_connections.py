@@ -5,7 +5,7 @@ import asyncio
 from minibroker.client.admin import AdminClient
 from minibroker.client.cluster import Cluster, ClusterSettings
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.limits import Deadline
+from minibroker.client.limits import METADATA_TIMEOUT_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.protocol.messages import ApiKey, DescribeConfigsRequest, DescribeConfigsResponse
 from minibroker.simulation.cluster import PORT
@@ -36,6 +36,8 @@ async def _start_with_one_silent_broker(asked: Asked) -> None:
     cluster = _cluster(asked)
     await cluster.start()
     try:
+        assert stuck.held == 1, "another broker was first"
+        await asyncio.sleep(METADATA_TIMEOUT_MS / 1000)
         assert stuck.held == 0, "later metadata would be asked for where nothing comes back"
     finally:
         await cluster.close()

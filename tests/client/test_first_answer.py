@@ -1,0 +1,123 @@
+"""Servers that say nothing at all, not even no: the next ones are asked beside them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.errors import ClusterUnreachable
+from minibroker.client.limits import CONNECT_TIMEOUT_MS, METADATA_TIMEOUT_MS, Deadline
+from minibroker.client.metadata_cache import Address
+from minibroker.protocol.messages import MetadataRequest
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import PORT, FakeCluster
+
+Test = Callable[[Cluster, FakeCluster], Coroutine[Any, Any, None]]
+
+
+def with_client(cluster: FakeCluster, test: Test) -> None:
+    """The three brokers are the bootstrap servers, in order."""
+
+    async def main(runtime: Runtime) -> None:
+        servers = [Address(f"broker{broker}", PORT) for broker in cluster.brokers]
+        client = Cluster(runtime, ClusterSettings(bootstrap=servers, client_id="test"))
+        before = asyncio.all_tasks()
+        try:
+            await test(client, cluster)
+        finally:
+            await client.close()
+        assert asyncio.all_tasks() == before, "a task was left behind"
+
+    cluster.run(main)
+
+
+def go_dark(cluster: FakeCluster, *brokers: int) -> None:
+    """Their machines answer nothing, and refuse nobody."""
+    for broker in brokers:
+        cluster.world.network.isolate(f"broker{broker}")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _start_beside_two_dark_machines(client: Cluster, cluster: FakeCluster) -> None:
+    go_dark(cluster, 1, 2)
+    begun = now()
+    await client.start()
+    assert sorted(client.metadata.brokers) == [1, 2, 3]
+    assert now() - begun < 0.6, "dark machines were waited for one after the other"
+
+
+def test_dark_machines_cost_a_moment_each_where_one_lives(cluster: FakeCluster) -> None:
+    with_client(cluster, _start_beside_two_dark_machines)
+
+
+async def _end_of_attempts(client: Cluster, cluster: FakeCluster) -> None:
+    go_dark(cluster, 1, 2)
+    await client.start()
+    for broker in (1, 2):
+        cluster.world.network.heal("client", f"broker{broker}")
+        cluster.world.network.heal(f"broker{broker}", "client")
+    await asyncio.sleep(CONNECT_TIMEOUT_MS / 1000)
+    opened = [server for server in client.settings.bootstrap if client.connections.is_open(server)]
+    assert opened == [Address("broker3", PORT)], "who came too late was let in all the same"
+
+
+def test_an_attempt_that_nobody_waits_for_is_given_up(cluster: FakeCluster) -> None:
+    with_client(cluster, _end_of_attempts)
+
+
+async def _keep_what_is_wanted(client: Cluster, cluster: FakeCluster) -> None:
+    """A producer's way to a leader must not end because its metadata came from elsewhere."""
+    go_dark(cluster, 1)
+    first = client.settings.bootstrap[0]
+    assert client.connections.open_connection(first) is None
+    await client.start()
+    cluster.world.network.heal("client", "broker1")
+    cluster.world.network.heal("broker1", "client")
+    await asyncio.sleep(CONNECT_TIMEOUT_MS / 1000)
+    assert client.connections.is_open(first)
+
+
+def test_an_attempt_that_somebody_else_wants_goes_on(cluster: FakeCluster) -> None:
+    with_client(cluster, _keep_what_is_wanted)
+
+
+async def _refresh_beside_a_paused_broker(client: Cluster, cluster: FakeCluster) -> None:
+    await client.start()
+    [asked] = [broker for broker in cluster.brokers if client.is_connected(broker)]
+    cluster.world.pause(f"broker{asked}")
+    begun = now()
+    await client.refresh(Deadline(10_000))
+    assert now() - begun < 0.6 < METADATA_TIMEOUT_MS / 1000
+    begun = now()
+    await client.refresh(Deadline(10_000))
+    assert now() - begun < 0.1, "the paused broker was asked first again"
+
+
+def test_a_paused_broker_holds_up_metadata_for_a_moment_and_only_once(cluster: FakeCluster) -> None:
+    with_client(cluster, _refresh_beside_a_paused_broker)
+
+
+async def _ask_one(client: Cluster, cluster: FakeCluster) -> None:
+    await client.start()
+    assert cluster.asked(MetadataRequest) == 1
+
+
+def test_nobody_is_asked_beside_one_that_answers(cluster: FakeCluster) -> None:
+    with_client(cluster, _ask_one)
+
+
+async def _all_dark(client: Cluster, cluster: FakeCluster) -> None:
+    go_dark(cluster, 1, 2, 3)
+    begun = now()
+    with pytest.raises(ClusterUnreachable, match=r"broker1.*broker2.*broker3"):
+        await client.start()
+    assert now() - begun <= client.settings.bootstrap_timeout_ms / 1000 + 0.01
+
+
+def test_where_all_are_dark_each_is_named_and_the_deadline_holds(cluster: FakeCluster) -> None:
+    with_client(cluster, _all_dark)
