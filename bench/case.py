@@ -17,6 +17,10 @@ MINIBROKER, KAFKA = "minibroker", "kafka"
 more figure of the same round."""
 
 
+async def nothing() -> None:
+    """To settle a machine on which nothing is measured."""
+
+
 class Round(msgspec.Struct, frozen=True):
     """What a case is told of the round it plays."""
 
@@ -33,6 +37,8 @@ class Round(msgspec.Struct, frozen=True):
     """Progress, for a person at the terminal."""
     attempt: int = 0
     """A round that failed is played again."""
+    settle: Callable[[], Awaitable[None]] = nothing
+    """Bring the machine into the state in which every round begins; for a case with several loads a round."""
 
     @property
     def label(self) -> str:

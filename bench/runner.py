@@ -3,6 +3,7 @@
 Owns: the order of rounds, the warm-up, the clusters' lives, and that everything is stopped whatever happens. Refuses to
 know single cases.
 
+Every round begins on a machine in the same state: nothing waits to be written, and the page cache is full (page_cache).
 Both clusters run at the same time, and one of them has load: an idle one costs some percent of a core, the same to both
 sides, while a stopped one would begin each round with a cold JVM. The side that begins changes with every alternation,
 so that a machine that becomes slower or faster favours nobody.
@@ -49,6 +50,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     alternations: int
     volume: float
     warm: bool
+    options: dict[str, str] = {}
+    """Of the run, as the document tells them, besides those above."""
     directory: Path
     """Clusters and scratch files; each run removes what it made."""
 
@@ -57,9 +60,14 @@ class Runner:
     """One run. `document` holds what was found so far, so that an interrupted run has something to show."""
 
     def __init__(
-        self, plan: Plan, make_peer: PeerMaker, tell: Callable[[str], None], settle: Callable[[], None] = os.sync
+        self,
+        plan: Plan,
+        make_peer: PeerMaker,
+        tell: Callable[[str], None],
+        settle: Callable[[Callable[[str], None]], None] = lambda tell: os.sync(),
     ) -> None:
-        """`settle` is called before each round: what an earlier one left to be written is not this one's affair."""
+        """`settle` is called before each round, in a thread: what an earlier one left behind is not this one's affair.
+        It is given what tells progress."""
         self._settle = settle
         self._plan = plan
         self._make_peer = make_peer
@@ -78,7 +86,8 @@ class Runner:
             started=self._started,
             machine=describe_machine(plan.directory),
             configuration=self._configuration,
-            options={"alternations": str(plan.alternations), "volume": f"{plan.volume:g}", "warm": str(plan.warm)},
+            options={"alternations": str(plan.alternations), "volume": f"{plan.volume:g}", "warm": str(plan.warm)}
+            | plan.options,
             cases=[case for case in self._results.values() if case.rounds or case.failures],
         )
 
@@ -169,7 +178,13 @@ class Runner:
                 result.failures.append(FailedRound(name, number, str(error)))
 
     async def _round(self, case: Case, name: str, number: int, at: str, attempt: int) -> RoundResult:
-        await asyncio.to_thread(self._settle)
+        def tell(what: str) -> None:
+            self._tell(f"{at}: {what}")
+
+        async def settle() -> None:
+            await asyncio.to_thread(self._settle, tell)
+
+        await settle()
         scratch = self._plan.directory / "round"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -180,7 +195,8 @@ class Runner:
             volume=self._plan.volume,
             directory=scratch,
             kept={} if case.own_cluster else self._kept[name],
-            tell=lambda what: self._tell(f"{at}: {what}"),
+            tell=tell,
+            settle=settle,
         )
         started, clock, load_average = _now(), time.monotonic(), os.getloadavg()[0]
         try:

@@ -4,6 +4,7 @@ Owns: that figures of both peers are taken in the same way. Refuses to know sing
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,17 +18,28 @@ KIB, MIB = 1024, 1_000_000
 KILOBYTE, SMALL = 1_000, 100
 """Sizes of records."""
 FILL_BATCH_BYTES = 128 * KIB
+FILES_GONE_S, FILES_GONE_POLL_S = 30.0, 0.05
 
 
 @asynccontextmanager
 async def topic_for(peer: Peer, name: str, round: Round, partitions: int = 1) -> AsyncIterator[str]:
-    """A topic of this round; deleted afterwards, before most of it was written to the disk."""
+    """A topic of this round; deleted afterwards, before most of it was written to the disk, files and all."""
     topic = f"{name}-{round.label}"
     await peer.make_topic(topic, partitions)
     try:
         yield topic
     finally:
         await peer.delete_topic(topic)
+        await _files_gone(peer, topic)
+
+
+async def _files_gone(peer: Peer, topic: str) -> None:
+    """Both kinds of brokers rename a deleted partition's folder and remove it later: while nobody is measured."""
+    deadline = time.monotonic() + FILES_GONE_S
+    while any(any(peer.log_directory(number).glob(f"{topic}-*")) for number in range(1, BROKERS + 1)):
+        if time.monotonic() > deadline:
+            raise CaseFailed(f"files of {topic} are still there {FILES_GONE_S:g} s after it was deleted")
+        await asyncio.sleep(FILES_GONE_POLL_S)
 
 
 async def metered(peer: Peer, load: str, role: str, **arguments: Any) -> tuple[dict[str, Any], list[ProcessCost]]:

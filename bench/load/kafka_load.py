@@ -16,13 +16,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, reading_report, report, tell
 from minibroker.bench.load.kafka_failover import failover
+from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER
 
 STAMP = struct.Struct("<q")
 WARM_RECORDS = 2_000
 SILENCE_S = 20.0
-QUEUE_MESSAGES = 200_000
-QUEUE_KILOBYTES = 262_144
-"""A queue long enough that the sending thread is never short of records."""
 SEND_POLL_EVERY = 1_000
 LINGER_MS = 5
 AIOKAFKA_REQUEST_BYTES = 4 << 20
@@ -72,10 +70,10 @@ def produce(
             "linger.ms": LINGER_MS,
             "batch.size": batch_bytes,
             "message.max.bytes": max(1_000_000, batch_bytes + 1_000),
-            "queue.buffering.max.messages": QUEUE_MESSAGES,
-            "queue.buffering.max.kbytes": QUEUE_KILOBYTES if buffer_bytes is None else buffer_bytes >> 10,
             "partitioner": "murmur2_random",
         }
+        | PRODUCER
+        | ({} if buffer_bytes is None else {"queue.buffering.max.kbytes": buffer_bytes >> 10})
     )
     named: list[bytes | None] = [b"key-%06d" % number for number in range(keys)] or [None]
     warm = Outcomes()
@@ -160,8 +158,8 @@ def latency(
             "bootstrap.servers": bootstrap_servers,
             "acks": "all",
             "linger.ms": linger_ms,
-            "queue.buffering.max.messages": QUEUE_MESSAGES,
         }
+        | PRODUCER
     )
     outcomes = Outcomes()
     for _ in range(WARM_RECORDS // 10):
@@ -218,8 +216,9 @@ def consume(
             "group.id": "bench",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            **(settings or {}),
         }
+        | CONSUMER
+        | (settings or {})
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     tell("ready")

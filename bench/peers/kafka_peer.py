@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER
 from minibroker.bench.peers.kafka_installation import KAFKA_VERSION, ROOT, KafkaInstallation
 from minibroker.bench.peers.peer import (
     BROKERS,
+    FILE_DELETE_DELAY_MS,
     MIN_INSYNC_REPLICAS,
     REPLICATION_FACTOR,
     SESSION_TIMEOUT_MS,
@@ -46,7 +48,6 @@ ANSWER_TIMEOUT_S = 300.0
 ZOOKEEPER_POLL_S = 0.05
 """As for ours: it counts when starts are measured."""
 POLL_S = 0.02
-FILE_DELETE_DELAY_MS = 1_000
 LOG4J = """log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
@@ -156,6 +157,7 @@ class KafkaPeer:
             "java": str(java.version),
             "broker JVM": options,
             "zookeeper.tickTime": str(TICK_MS),
+            "librdkafka": ", ".join(f"{key}={value}" for key, value in (PRODUCER | CONSUMER).items()),
         }
 
     # --------------------------------------------------------------------------------------------------- topics

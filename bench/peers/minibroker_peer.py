@@ -14,6 +14,7 @@ from typing import Any
 import minibroker
 from minibroker import AdminClient, MinibrokerError, TopicPartition, zookeeper_process
 from minibroker.bench.peers.peer import (
+    FILE_DELETE_DELAY_MS,
     MIN_INSYNC_REPLICAS,
     REPLICATION_FACTOR,
     SESSION_TIMEOUT_MS,
@@ -35,8 +36,6 @@ CANNOT = (
 READY_TIMEOUT_S = 60.0
 """For a topic of 1,000 partitions on a busy machine: it takes some seconds."""
 POLL_S = 0.1
-FILE_DELETE_DELAY_MS = 1_000
-"""Rounds leave gigabytes; they must be gone before the next ones are written. The same on both peers."""
 
 
 class MinibrokerPeer:

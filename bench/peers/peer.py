@@ -12,6 +12,8 @@ REPLICATION_FACTOR = 3
 MIN_INSYNC_REPLICAS = 2
 SESSION_TIMEOUT_MS = 6_000
 """Of the brokers' ZooKeeper sessions, on every peer."""
+FILE_DELETE_DELAY_MS = 100
+"""Of every peer: a round's gigabytes must be gone before the next one begins, and rounds wait for it."""
 TICK_MS = 500
 """Of every peer's ZooKeeper. With it sessions may last 1 to 10 s and are ended at most half a second late."""
 
