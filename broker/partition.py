@@ -22,7 +22,7 @@ from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import stamp
+from minibroker.protocol.record_batch import BatchHeader, stamp
 from minibroker.runtime.ports import Buffer, DiskError
 
 log = logging.getLogger("minibroker.partition")
@@ -147,26 +147,32 @@ class Partition:
                 self.services.log_failed(self, error)
                 break  # LogFailed has settled everything that was still to do
 
-    def _append_batch(self, effect: ev.AppendBatch) -> None:
-        item: ProduceItem = effect.token
-        header = replace(item.header, base_offset=effect.base_offset, partition_leader_epoch=effect.leader_epoch)
-        stamp(item.records, effect.base_offset, effect.leader_epoch)
-        item.leader_epoch = effect.leader_epoch
+    def _append_batches(self, effect: ev.AppendBatches) -> None:
+        items: tuple[ProduceItem, ...] = effect.tokens
+        end, leader_epoch = effect.base_offset, effect.leader_epoch
+        batches: list[tuple[BatchHeader, Buffer]] = []
+        for item in items:
+            stamp(item.records, end, leader_epoch)
+            header = replace(item.header, base_offset=end, partition_leader_epoch=leader_epoch)
+            batches.append((header, item.records))
+            end += header.record_count
         try:
-            self.log.append([(header, item.records)])
+            self.log.append(batches)
         except DiskError as error:
             self.services.log_failed(self, error)
-            item.fail_storage(str(error))
+            for item in items:
+                item.fail_storage(str(error))
             return
-        item.records = _RELEASED  # the log's memory has it; a waiting producer must not keep a second hold
+        for item in items:
+            item.records = _RELEASED  # the log's memory has it; a waiting producer must not keep a second hold
         self._perform(
             step(
                 self.state,
-                ev.BatchAppended(
-                    token=item,
+                ev.BatchesAppended(
+                    tokens=items,
                     acks=effect.acks,
                     base_offset=effect.base_offset,
-                    end_offset=header.end_offset,
+                    end_offset=end,
                     now_ms=self.services.now_ms(),
                 ),
             )
@@ -174,8 +180,11 @@ class Partition:
         self.services.appended(self)
 
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
-        item: ProduceItem = effect.token
-        item.settle(effect.error_code, effect.base_offset, effect.error_message, self)
+        base_offset = effect.base_offset
+        for item in effect.tokens:
+            item.settle(effect.error_code, base_offset, effect.error_message, self)
+            if base_offset is not None:
+                base_offset += item.header.record_count
 
     def _append_fetched(self, effect: ev.AppendFetched) -> None:
         self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))
@@ -262,7 +271,7 @@ class Partition:
 
 
 _PERFORMERS: dict[type[ev.Effect], Callable[[Partition, Any], None]] = {
-    ev.AppendBatch: Partition._append_batch,
+    ev.AppendBatches: Partition._append_batches,
     ev.AnswerProduce: Partition._answer_produce,
     ev.AppendFetched: Partition._append_fetched,
     ev.TruncateTo: Partition._truncate_to,

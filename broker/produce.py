@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.replication.events import ProduceExpired, ProduceReceived
 from minibroker.broker.replication.leader import ACKS_NONE
+from minibroker.broker.replication.producer_state import continues
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -39,7 +40,7 @@ COMPRESSION_MASK = 0b111
 class ProduceItem:
     """One batch of one request: the token that the core hands back."""
 
-    __slots__ = ("_pending", "answer", "header", "index", "leader_epoch", "name", "records", "settled")
+    __slots__ = ("_pending", "answer", "header", "index", "name", "records", "settled")
 
     def __init__(self, pending: "PendingProduce", name: str, data: ProducePartition) -> None:
         self._pending = pending
@@ -48,7 +49,6 @@ class ProduceItem:
         self.index = data.index
         self.records = data.records
         self.header: BatchHeader
-        self.leader_epoch: int | None = None
         self.settled = False
 
     def settle(
@@ -163,27 +163,48 @@ class ProduceHandler:
             for item in pending.items:
                 item.refuse(ErrorCode.INVALID_REQUIRED_ACKS, message)
             return
-        for item in pending.items:
-            self._handle_item(item, body.acks)
+        self._handle_items(pending.items, body.acks)
         if not pending.done:
             timeout_ms = max(0, min(body.timeout_ms, TIMEOUT_MS_MAX))
             self._sequence += 1
             heapq.heappush(self._deadlines, (self._now_ms() + timeout_ms, self._sequence, pending))
 
-    def _handle_item(self, item: ProduceItem, acks: int) -> None:
+    def _handle_items(self, items: list[ProduceItem], acks: int) -> None:
+        """In their order; those of a partition that continue one another are judged and written together."""
+        run: list[ProduceItem] = []
+        partition: Partition | None = None
+        name, index = "", -1
+        for item in items:
+            if item.index != index or item.name != name:
+                if run and partition is not None:
+                    self._hand_over(partition, run, acks)
+                    run = []
+                name, index = item.name, item.index
+                partition = self._find_partition(TopicPartition(name, index))
+            if partition is None:
+                self._refuse_unknown(item)
+            elif self._check(item, partition):
+                if run and not continues(run[-1].header, item.header):
+                    self._hand_over(partition, run, acks)
+                    run = []
+                run.append(item)
+        if run and partition is not None:
+            self._hand_over(partition, run, acks)
+
+    def _refuse_unknown(self, item: ProduceItem) -> None:
         topic_partition = TopicPartition(item.name, item.index)
-        partition = self._find_partition(topic_partition)
-        if partition is None:
-            known = self._is_known(topic_partition)
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            item.refuse(code, hint=self.leader_hint(topic_partition) if known else None)
-            return
-        if not self._check(item, partition):
-            return
-        self.counters.bytes_in += len(item.records)
-        self.counters.batches_in += 1
-        self.counters.records_in += item.header.record_count
-        partition.handle(ProduceReceived(token=item, acks=acks, header=item.header))
+        known = self._is_known(topic_partition)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        item.refuse(code, hint=self.leader_hint(topic_partition) if known else None)
+
+    def _hand_over(self, partition: "Partition", run: list[ProduceItem], acks: int) -> None:
+        counters = self.counters
+        counters.batches_in += len(run)
+        for item in run:
+            counters.bytes_in += len(item.records)
+            counters.records_in += item.header.record_count
+        headers = tuple([item.header for item in run])
+        partition.handle(ProduceReceived(tokens=tuple(run), acks=acks, headers=headers))
 
     def _check(self, item: ProduceItem, partition: "Partition") -> bool:
         """Exactly one whole, sound batch of a size the topic allows."""

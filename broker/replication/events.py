@@ -77,17 +77,19 @@ class LogHealed(Event, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------------------------------------------- events: leader
 class ProduceReceived(Event, frozen=True, kw_only=True):
-    """One batch of a Produce request; its bytes are checked (CRC, count)."""
+    """A run of a Produce request: one batch, or several of which each `continues` the one before. Their bytes are
+    checked (CRC, count)."""
 
-    token: Any
+    tokens: tuple[Any, ...]
+    """The shell's handles of the batches; opaque to the core."""
     acks: int
-    header: BatchHeader
+    headers: tuple[BatchHeader, ...]
 
 
-class BatchAppended(Event, frozen=True, kw_only=True):
-    """The batch that AppendBatch asked for is in the log."""
+class BatchesAppended(Event, frozen=True, kw_only=True):
+    """The batches that AppendBatches asked for are in the log."""
 
-    token: Any
+    tokens: tuple[Any, ...]
     acks: int
     base_offset: int
     end_offset: int
@@ -95,7 +97,7 @@ class BatchAppended(Event, frozen=True, kw_only=True):
 
 
 class ProduceExpired(Event, frozen=True, kw_only=True):
-    """The request's own timeout passed."""
+    """The own timeout of the request that holds this batch passed."""
 
     token: Any
 
@@ -214,21 +216,22 @@ class LogTruncated(Event, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------------------------------ effects
-class AppendBatch(Effect, frozen=True, kw_only=True):
-    """Stamp and append the batch of `token`, then report BatchAppended (or LogFailed)."""
+class AppendBatches(Effect, frozen=True, kw_only=True):
+    """Stamp the batches and append all of them or none, then report BatchesAppended (or LogFailed)."""
 
-    token: Any
+    tokens: tuple[Any, ...]
     acks: int
     base_offset: int
     leader_epoch: int
 
 
 class AnswerProduce(Effect, frozen=True, kw_only=True):
-    """Tell the producer."""
+    """Tell the producer, of each batch."""
 
-    token: Any
+    tokens: tuple[Any, ...]
     error_code: ErrorCode = ErrorCode.NONE
     base_offset: int | None = None
+    """Of the first batch; the others follow it without a gap."""
     error_message: str | None = None
 
 

@@ -48,8 +48,13 @@ def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Effec
 
 
 def add_waiter(state: ReplicaState, waiter: ProduceWaiter) -> None:
-    """Remember a produce request until the mark covers it."""
-    insort(state.waiters, waiter, key=attrgetter("required_offset"))
+    """Remember a produce request until the mark covers it. What was just written goes to the end; a repetition, rarely,
+    somewhere in front."""
+    waiters = state.waiters
+    if waiters and waiters[-1].required_offset > waiter.required_offset:
+        insort(waiters, waiter, key=attrgetter("required_offset"))
+    else:
+        waiters.append(waiter)
 
 
 def resolve_waiters(state: ReplicaState, effects: list[Effect]) -> None:
@@ -61,9 +66,9 @@ def resolve_waiters(state: ReplicaState, effects: list[Effect]) -> None:
             break
         done += 1
         if waiter.leader_epoch != state.leader_epoch:
-            effects.append(AnswerProduce(token=waiter.token, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            effects.append(AnswerProduce(tokens=waiter.tokens, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
         elif enough:
-            effects.append(AnswerProduce(token=waiter.token, base_offset=waiter.base_offset))
+            effects.append(AnswerProduce(tokens=waiter.tokens, base_offset=waiter.base_offset))
         else:
             effects.append(_after_append(state, waiter))
     del state.waiters[:done]
@@ -74,7 +79,7 @@ def answer_synced_waiters(state: ReplicaState, effects: list[Effect]) -> None:
     still = [w for w in state.sync_waiters if w.required_offset > state.synced_end_offset]
     for waiter in state.sync_waiters:
         if waiter.required_offset <= state.synced_end_offset:
-            effects.append(AnswerProduce(token=waiter.token, base_offset=waiter.base_offset))
+            effects.append(AnswerProduce(tokens=waiter.tokens, base_offset=waiter.base_offset))
     state.sync_waiters = still
 
 
@@ -89,7 +94,7 @@ def refuse_waiters_below_minimum(state: ReplicaState, effects: list[Effect]) -> 
 def refuse_all_waiters(state: ReplicaState, error_code: ErrorCode, message: str, effects: list[Effect]) -> None:
     """This broker cannot answer for the partition any more."""
     for waiter in [*state.waiters, *state.sync_waiters]:
-        effects.append(AnswerProduce(token=waiter.token, error_code=error_code, error_message=message))
+        effects.append(AnswerProduce(tokens=waiter.tokens, error_code=error_code, error_message=message))
     state.waiters.clear()
     state.sync_waiters.clear()
 
@@ -106,7 +111,7 @@ def missing_replicas_message(state: ReplicaState) -> str:
 
 def _after_append(state: ReplicaState, waiter: ProduceWaiter) -> AnswerProduce:
     return AnswerProduce(
-        token=waiter.token,
+        tokens=waiter.tokens,
         error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         error_message=f"written at offset {waiter.base_offset}, but {missing_replicas_message(state)}",
     )

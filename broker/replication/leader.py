@@ -4,12 +4,14 @@ Owns: the order of checks for each request (replication rules, sections 3, 4.2, 
 followers' ends. Refuses to know when the ISR changes (`isr`) and how the mark moves (`high_watermark`). Pure.
 """
 
+from typing import Any
+
 from msgspec import Struct
 
 from minibroker.broker.replication.events import (
     AnswerProduce,
-    AppendBatch,
-    BatchAppended,
+    AppendBatches,
+    BatchesAppended,
     Effect,
     FollowerFetched,
     ProduceExpired,
@@ -18,10 +20,10 @@ from minibroker.broker.replication.events import (
 )
 from minibroker.broker.replication.high_watermark import add_waiter, advance_high_watermark, missing_replicas_message
 from minibroker.broker.replication.isr import maybe_expand
-from minibroker.broker.replication.producer_state import Duplicate, Refuse
+from minibroker.broker.replication.producer_state import Duplicate, Refuse, continues
 from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.record_batch import NO_PRODUCER_ID
+from minibroker.protocol.record_batch import NO_PRODUCER_ID, BatchHeader
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -45,47 +47,52 @@ class FetchRefused(Struct, frozen=True):
 
 # ----------------------------------------------------------------------------------------------------------- produce
 def on_produce_received(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> None:
-    """Judge before the append; what is refused here leaves no byte in the log (I24)."""
+    """Judge before the append; what is refused here leaves no byte in the log (I24). A refusal or a repetition changes
+    nothing, and each batch behind the first new one continues it: so from that one on, all are appended."""
     refusal = refuse_as_leader(state)
     if refusal is not None:
-        effects.append(AnswerProduce(token=event.token, error_code=refusal))
+        effects.append(AnswerProduce(tokens=event.tokens, error_code=refusal))
         return
     if event.acks == ACKS_ALL and len(state.in_sync_replicas) < state.effective_min_insync_replicas:
         message = missing_replicas_message(state)
         effects.append(
-            AnswerProduce(token=event.token, error_code=ErrorCode.NOT_ENOUGH_REPLICAS, error_message=message)
+            AnswerProduce(tokens=event.tokens, error_code=ErrorCode.NOT_ENOUGH_REPLICAS, error_message=message)
         )
         return
-    if event.header.producer_id != NO_PRODUCER_ID and _settled_by_producer_state(state, event, effects):
-        return
+    assert all(map(continues, event.headers, event.headers[1:])), "a run goes on without a gap"
+    tokens = event.tokens
+    if event.headers[0].producer_id != NO_PRODUCER_ID:
+        tokens = tokens[_count_settled(state, event, effects) :]
+        if not tokens:
+            return
     assert state.leader_epoch is not None
     effects.append(
-        AppendBatch(
-            token=event.token, acks=event.acks, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch
-        )
+        AppendBatches(tokens=tokens, acks=event.acks, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
     )
 
 
-def _settled_by_producer_state(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> bool:
-    """A retry is answered with the offsets it got the first time, once they are as safe as acks asks (KAFKA-5494)."""
-    verdict = state.producers.check(event.header, state.log_start_offset)
-    if isinstance(verdict, Refuse):
-        effects.append(
-            AnswerProduce(token=event.token, error_code=verdict.error, error_message=_sequence_message(event))
-        )
-        return True
-    if isinstance(verdict, Duplicate):
-        _answer_when_safe(state, event.token, event.acks, verdict.base_offset, verdict.last_offset + 1, effects)
-        return True
-    return False
+def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[Effect]) -> int:
+    """How many batches at the front are answered and not written. A retry is answered with the offsets it got the first
+    time, once they are as safe as acks asks (KAFKA-5494)."""
+    for index, header in enumerate(event.headers):
+        verdict = state.producers.check(header, state.log_start_offset)
+        tokens = event.tokens[index : index + 1]
+        if isinstance(verdict, Refuse):
+            effects.append(
+                AnswerProduce(tokens=tokens, error_code=verdict.error, error_message=_sequence_message(header))
+            )
+        elif isinstance(verdict, Duplicate):
+            _answer_when_safe(state, tokens, event.acks, verdict.base_offset, verdict.last_offset + 1, effects)
+        else:
+            return index
+    return len(event.headers)
 
 
-def _sequence_message(event: ProduceReceived) -> str:
-    header = event.header
+def _sequence_message(header: BatchHeader) -> str:
     return f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}"
 
 
-def on_batch_appended(state: ReplicaState, event: BatchAppended, now_effects: list[Effect]) -> None:
+def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects: list[Effect]) -> None:
     """The bytes are written; only now the log end moves (KAFKA-698)."""
     assert state.is_leader
     assert event.base_offset == state.log_end_offset
@@ -96,38 +103,38 @@ def on_batch_appended(state: ReplicaState, event: BatchAppended, now_effects: li
     if state.vote < state.log_end_offset:
         now_effects.append(SyncLog())
     advance_high_watermark(state, event.now_ms, now_effects)  # the ISR may be this broker alone
-    _answer_when_safe(state, event.token, event.acks, event.base_offset, event.end_offset, now_effects)
+    _answer_when_safe(state, event.tokens, event.acks, event.base_offset, event.end_offset, now_effects)
 
 
 def _answer_when_safe(
-    state: ReplicaState, token: object, acks: int, base_offset: int, end_offset: int, effects: list[Effect]
+    state: ReplicaState, tokens: tuple[Any, ...], acks: int, base_offset: int, end_offset: int, effects: list[Effect]
 ) -> None:
     """Answer now, or remember whom to answer and when."""
     assert state.leader_epoch is not None
-    waiter = ProduceWaiter(token, base_offset, end_offset, state.leader_epoch)
+    waiter = ProduceWaiter(tokens, base_offset, end_offset, state.leader_epoch)
     if acks == ACKS_ALL:
         if state.high_watermark >= end_offset:
-            effects.append(AnswerProduce(token=token, base_offset=base_offset))
+            effects.append(AnswerProduce(tokens=tokens, base_offset=base_offset))
         else:
             add_waiter(state, waiter)
     elif state.config.vote_with_synced_end and state.synced_end_offset < end_offset:
         state.sync_waiters.append(waiter)
     else:
-        effects.append(AnswerProduce(token=token, base_offset=base_offset))
+        effects.append(AnswerProduce(tokens=tokens, base_offset=base_offset))
 
 
 def on_produce_expired(state: ReplicaState, event: ProduceExpired, effects: list[Effect]) -> None:
-    """The producer's patience ended. The record stays in the log."""
+    """The producer's patience ended. The records stay in the log."""
     for waiters in (state.waiters, state.sync_waiters):
         for index, waiter in enumerate(waiters):
-            if waiter.token is event.token:
+            if any(token is event.token for token in waiter.tokens):
                 del waiters[index]
                 message = (
                     f"written at offset {waiter.base_offset}, not replicated in time: high watermark "
                     f"{state.high_watermark}, ISR={list(state.in_sync_replicas)}"
                 )
                 effects.append(
-                    AnswerProduce(token=event.token, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message)
+                    AnswerProduce(tokens=waiter.tokens, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message)
                 )
                 return
 

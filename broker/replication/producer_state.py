@@ -209,6 +209,16 @@ def _check_sequence(header: BatchHeader, batches: tuple[ProducedBatch, ...]) -> 
     return Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
+def continues(before: BatchHeader, header: BatchHeader) -> bool:
+    """Whether it is the next batch of the same producer, so that it is accepted as soon as `before` is written; of
+    batches without a producer id, each is."""
+    if header.producer_id != before.producer_id:
+        return False
+    return header.producer_id < 0 or (
+        header.producer_epoch == before.producer_epoch and header.base_sequence == next_sequence(before.last_sequence)
+    )
+
+
 def next_sequence(sequence: int) -> int:
     """Sequences go on at 0 after 2^31 - 1."""
     return (sequence + 1) & SEQUENCE_MAX

@@ -37,7 +37,7 @@ from minibroker.broker.replication.isr import (
 from minibroker.broker.replication.leader import (
     FetchGranted,
     FetchRefused,
-    on_batch_appended,
+    on_batches_appended,
     on_follower_fetched,
     on_produce_expired,
     on_produce_received,
@@ -284,7 +284,7 @@ def _on_phase_retried(state: ReplicaState, event: ev.PhaseRetried, effects: list
     retry_phase(state, effects)
 
 
-_DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchAppended, ev.FetchAnswered})
+_DATA_PATH = frozenset({ev.ProduceReceived, ev.BatchesAppended, ev.FetchAnswered})
 """Events that come thousands of times a second and cannot change a role, a set or the epoch history."""
 
 _HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], None]] = {
@@ -296,7 +296,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], N
     ev.LogFailed: _on_log_failed,
     ev.LogHealed: _on_log_healed,
     ev.ProduceReceived: on_produce_received,
-    ev.BatchAppended: on_batch_appended,
+    ev.BatchesAppended: on_batches_appended,
     ev.ProduceExpired: on_produce_expired,
     ev.BrokersChanged: _on_brokers_changed,
     ev.LagChecked: on_lag_checked,

@@ -98,11 +98,12 @@ FollowerPhase = AskingEpochEnd | AskingLeaderEnds | Fetching | Halted
 
 
 class ProduceWaiter(Struct):
-    """A produce request with acks=all that waits for the high watermark."""
+    """Batches of a produce request with acks=all that wait together for the high watermark."""
 
-    token: Any
-    """The shell's handle of the request; opaque here."""
+    tokens: tuple[Any, ...]
+    """The shell's handles of the batches; opaque here."""
     base_offset: int
+    """Of the first batch; the others follow it."""
     required_offset: int
     """Answered once high_watermark >= this."""
     leader_epoch: int

@@ -158,7 +158,7 @@ class InSyncJudge:
             follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
         follower.end, follower.fetched_at, follower.leader_end_at_fetch = event.fetch_offset, now, end
 
-    def _on_appended(self, seen: Seen, event: ev.BatchAppended) -> None:
+    def _on_appended(self, seen: Seen, event: ev.BatchesAppended) -> None:
         for follower in seen.reign.followers.values():
             if follower.end == event.base_offset:
                 follower.caught_up_at = self._loop.time()
@@ -321,7 +321,7 @@ class InSyncJudge:
 
 _HANDLERS: dict[type[ev.Event], Callable[..., None]] = {
     ev.FollowerFetched: InSyncJudge._on_fetched,
-    ev.BatchAppended: InSyncJudge._on_appended,
+    ev.BatchesAppended: InSyncJudge._on_appended,
     ev.LeaderStalled: InSyncJudge._on_stalled,
     ev.AlterPartitionAnswered: InSyncJudge._on_settled,
     ev.AlterPartitionLost: InSyncJudge._on_settled,

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
+from minibroker.broker.produce import ProduceItem
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
@@ -180,7 +181,11 @@ class ReplicaJudge:
         self.in_sync.stepped(seat.writer, seat.partition, state, event, refused)
         for effect in effects:
             if type(effect) is ev.AnswerProduce and effect.error_code is ErrorCode.NONE:
-                self._check_answer(seat, state, effect)
+                base_offset = effect.base_offset
+                for token in effect.tokens:
+                    self._check_answer(seat, state, token, base_offset)
+                    if base_offset is not None:
+                        base_offset += token.header.record_count
             elif type(effect) is ev.ProposeIsr:
                 self.in_sync.proposed(seat.writer, seat.partition, state, effect)
 
@@ -298,16 +303,16 @@ class ReplicaJudge:
             self.truth.find("I7", "a fetch that cannot be checked for divergence", seat.partition, *facts)
 
     # ------------------------------------------------------------------------------------------------------ answers
-    def _check_answer(self, seat: Seat, state: ReplicaState, answer: ev.AnswerProduce) -> None:
+    def _check_answer(self, seat: Seat, state: ReplicaState, token: ProduceItem, base_offset: int | None) -> None:
         """I24, I25, I26: what is acknowledged is there, under that very offset, and as safe as was asked for."""
-        header, base_offset = answer.token.header, answer.base_offset
+        header = token.header
         if base_offset is None or seat.shadow.start > base_offset:
             return
         held = seat.shadow.at(base_offset)
         if held is None or held.crc != header.crc:
             facts = (f"{seat.writer} acknowledged CRC {header.crc:08x} at {base_offset}", f"it holds {held}")
             self.truth.find("I26", "an acknowledged batch is not in the log", seat.partition, *facts)
-        elif answer.token._pending.acks == ACKS_ALL:
+        elif token._pending.acks == ACKS_ALL:
             if seat.lineage.committed.get(base_offset) != held:
                 facts = (f"{seat.writer} acknowledged {held}", f"committed up to {seat.lineage.committed_end}")
                 self.truth.find("I24", "acknowledged before it was committed", seat.partition, *facts)

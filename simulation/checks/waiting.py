@@ -15,7 +15,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.truth import Truth
 
-RAISES_THE_MARK = (ev.FollowerFetched, ev.BatchAppended, ev.BrokersChanged)
+RAISES_THE_MARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
 """Events after which the mark is as high as it may be."""
 
 

@@ -121,14 +121,14 @@ class _Actor:
         replica = self.replica
         for effect in effects:
             match effect:
-                case ev.AppendBatch():
-                    replica.log += ((effect.leader_epoch, effect.token),)
+                case ev.AppendBatches():
+                    replica.log += tuple((effect.leader_epoch, value) for value in effect.tokens)
                     self.handle(
-                        ev.BatchAppended(
-                            token=effect.token,
+                        ev.BatchesAppended(
+                            tokens=effect.tokens,
                             acks=effect.acks,
                             base_offset=effect.base_offset,
-                            end_offset=effect.base_offset + 1,
+                            end_offset=effect.base_offset + len(effect.tokens),
                             now_ms=NOW_MS,
                         )
                     )
@@ -193,7 +193,7 @@ def _on_tell(actor: _Actor, controller_epoch: int, live: tuple[tuple[int, int], 
 
 
 def _on_produce(actor: _Actor, value: str) -> None:
-    actor.handle(ev.ProduceReceived(token=value, acks=1, header=header_for(0, -1)))
+    actor.handle(ev.ProduceReceived(tokens=(value,), acks=1, headers=(header_for(0, -1),)))
 
 
 def _on_fetched(

@@ -66,15 +66,15 @@ DERIVED = (
                 "broker.replication.leader",
                 "    refusal = refuse_as_leader(state)\n"
                 "    if refusal is not None:\n"
-                "        effects.append(AnswerProduce(token=event.token, error_code=refusal))\n",
-                "    if event.header.producer_id != NO_PRODUCER_ID:\n"
-                "        verdict = state.producers.check(event.header, state.log_start_offset)\n"
+                "        effects.append(AnswerProduce(tokens=event.tokens, error_code=refusal))\n",
+                "    if event.headers[0].producer_id != NO_PRODUCER_ID and len(event.headers) == 1:\n"
+                "        verdict = state.producers.check(event.headers[0], state.log_start_offset)\n"
                 "        if isinstance(verdict, Duplicate):\n"
-                "            effects.append(AnswerProduce(token=event.token, base_offset=verdict.base_offset))\n"
+                "            effects.append(AnswerProduce(tokens=event.tokens, base_offset=verdict.base_offset))\n"
                 "            return\n"
                 "    refusal = refuse_as_leader(state)\n"
                 "    if refusal is not None:\n"
-                "        effects.append(AnswerProduce(token=event.token, error_code=refusal))\n",
+                "        effects.append(AnswerProduce(tokens=event.tokens, error_code=refusal))\n",
             ),
         ),
     ),

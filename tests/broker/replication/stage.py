@@ -63,23 +63,29 @@ class Actor:
     def _perform_one(self, effect: ev.Effect) -> None:
         say = self.stage.say
         match effect:
-            case ev.AppendBatch():
-                value, producer = effect.token
-                header = header_for(effect.base_offset, effect.leader_epoch, producer)
-                self.log.append(Written(header, value))
-                if producer is not None:
-                    self.state.producers.update(header)
-                end = effect.base_offset + 1
-                now = self.stage.now_ms
+            case ev.AppendBatches():
+                end = effect.base_offset
+                for value, producer in effect.tokens:
+                    header = header_for(end, effect.leader_epoch, producer)
+                    self.log.append(Written(header, value))
+                    if producer is not None:
+                        self.state.producers.update(header)
+                    end += 1
                 self.handle(
-                    ev.BatchAppended(
-                        token=effect.token, acks=effect.acks, base_offset=effect.base_offset, end_offset=end, now_ms=now
+                    ev.BatchesAppended(
+                        tokens=effect.tokens,
+                        acks=effect.acks,
+                        base_offset=effect.base_offset,
+                        end_offset=end,
+                        now_ms=self.stage.now_ms,
                     )
                 )
             case ev.AnswerProduce():
-                name = effect.error_code.name if effect.error_code else f"ok at={effect.base_offset}"
-                note = f": {effect.error_message}" if effect.error_message else ""
-                say(f"{self.broker_id} answers {effect.token[0]} {name}{note}")
+                for index, (value, _) in enumerate(effect.tokens):
+                    at = None if effect.base_offset is None else effect.base_offset + index
+                    name = effect.error_code.name if effect.error_code else f"ok at={at}"
+                    note = f": {effect.error_message}" if effect.error_message else ""
+                    say(f"{self.broker_id} answers {value} {name}{note}")
             case ev.AppendFetched():
                 self._append_fetched(effect)
             case ev.TruncateTo():
@@ -254,7 +260,8 @@ class Stage:
     def produce(self, broker_id: int, value: str, acks: int = -1, producer: tuple[int, int, int] | None = None) -> None:
         actor = self.actors[broker_id]
         before = len(actor.log)
-        actor.handle(ev.ProduceReceived(token=(value, producer), acks=acks, header=header_for(0, -1, producer)))
+        header = header_for(0, -1, producer)
+        actor.handle(ev.ProduceReceived(tokens=((value, producer),), acks=acks, headers=(header,)))
         for written in actor.log[before:]:
             key = (written.header.base_offset, written.header.partition_leader_epoch)
             assert self.values.setdefault(key, value) == value, f"I17: two records at {key}"

@@ -55,7 +55,7 @@ def test_a_mark_may_wait_for_who_may_join_and_is_fine_where_it_ought_to_be() -> 
 @pytest.mark.invariant("I24")
 def test_requests_that_wait_on_below_the_minimum_are_found() -> None:
     replica = Replica((1,), high_watermark=4, eligible=False)
-    replica.state.waiters = [ProduceWaiter(token=None, base_offset=4, required_offset=5, leader_epoch=0)]
+    replica.state.waiters = [ProduceWaiter(tokens=(None,), base_offset=4, required_offset=5, leader_epoch=0)]
     assert found(replica) == ["I24"]
 
 
@@ -63,6 +63,6 @@ def test_requests_that_wait_on_below_the_minimum_are_found() -> None:
 @pytest.mark.parametrize(("acks", "findings"), [(1, ["I24"]), (-1, [])])
 def test_the_minimum_is_for_acks_all_only(acks: int, findings: list[str]) -> None:
     header = read_header(build_batch([(None, b"value", 0, ())]))
-    answer = ev.AnswerProduce(token=None, error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
-    produce = ev.ProduceReceived(token=None, acks=acks, header=header)
+    answer = ev.AnswerProduce(tokens=(None,), error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
+    produce = ev.ProduceReceived(tokens=(None,), acks=acks, headers=(header,))
     assert found(Replica((1,), high_watermark=4, eligible=False), produce, (answer,)) == findings

@@ -1,0 +1,155 @@
+"""Several batches of a partition in one request (decision 0012): answered as if each came alone, written at once."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol import messages as m
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import BatchHeader, build_batch, iterate_headers
+from minibroker.runtime.ports import Buffer
+from tests.broker.requests import TOPIC, Asked, in_cluster
+
+PRODUCER, OTHER_PRODUCER = 7, 8
+
+
+def batch(sequence: int, records: int = 2, producer: int = PRODUCER, epoch: int = 0) -> bytearray:
+    values = [(None, b"%d of %d" % (sequence + index, producer), 1_000, ()) for index in range(records)]
+    return build_batch(values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+def without_identity() -> bytearray:
+    return batch(-1, producer=-1, epoch=-1)
+
+
+def corrupt(sequence: int) -> bytearray:
+    records = batch(sequence)
+    records[-1] ^= 1
+    return records
+
+
+MIXTURES = {
+    "all new": [batch(0), batch(2), batch(4)],
+    "repeated at the front": [batch(0), batch(2), batch(0), batch(2), batch(4), batch(6)],
+    "repeated behind new ones": [batch(0), batch(2), batch(0), batch(4)],
+    "one twice in a row": [batch(0), batch(0), batch(2)],
+    "a gap": [batch(0), batch(4), batch(6)],
+    "a gap that closes": [batch(0), batch(4), batch(2), batch(4)],
+    "a corrupt one in the middle": [batch(0), corrupt(2), batch(4)],
+    "a corrupt one that is sent again": [batch(0), corrupt(2), batch(2), batch(4)],
+    "one that is too large in the middle": [batch(0), batch(2, records=300), batch(302)],
+    "two producers by turns": [
+        batch(0),
+        batch(0, producer=OTHER_PRODUCER),
+        batch(2),
+        batch(2, producer=OTHER_PRODUCER),
+    ],
+    "a newer epoch": [batch(0), batch(2), batch(0, epoch=1), batch(2, epoch=1), batch(4)],
+    "a newer epoch that does not begin at 0": [batch(0), batch(2, epoch=1), batch(2)],
+    "never seen, and in the middle of its sequence": [batch(2), batch(4), batch(0), batch(2)],
+    "no identities": [without_identity(), corrupt(-1), without_identity()],
+    "no identity between": [batch(0), without_identity(), batch(2)],
+}
+
+
+def request(batches: Sequence[bytearray], acks: int) -> m.ProduceRequest:
+    parts = [m.ProducePartition(index=0, records=bytearray(each)) for each in batches]
+    return m.ProduceRequest(acks=acks, topic_data=[m.ProduceTopic(name=TOPIC, partition_data=parts)])
+
+
+async def told(asked: Asked, batches: Sequence[bytearray], acks: int = -1) -> list[tuple[int, int]]:
+    reply = await asked.ask(asked.leader, request(batches, acks), m.ProduceResponse)
+    return [(each.error_code, each.base_offset) for each in reply.responses[0].partition_responses]
+
+
+def written(asked: Asked, broker_id: int) -> list[tuple[int, int, int, int]]:
+    """(base offset, records, producer, sequence) of each batch in that log."""
+    replica = asked.cluster.replica(broker_id, TOPIC)
+    assert replica is not None
+    parts = replica.log.read(0, 1 << 20, replica.log.log_end_offset).parts
+    headers = [header for part in parts for _, header in iterate_headers(part)]
+    return [(h.base_offset, h.record_count, h.producer_id, h.base_sequence) for h in headers]
+
+
+@pytest.mark.invariant("I24", "I25")
+@pytest.mark.parametrize("acks", [-1, 1])
+@pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+def test_batches_that_come_together_are_answered_and_written_as_if_each_came_alone(
+    mixture: list[bytearray], acks: int
+) -> None:
+    seen = []
+    for is_together in (False, True):
+
+        async def check(asked: Asked, is_together: bool = is_together) -> None:
+            if is_together:
+                answers = await told(asked, mixture, acks)
+            else:
+                answers = [answer for each in mixture for answer in await told(asked, [each], acks)]
+            seen.append((answers, written(asked, asked.leader)))
+
+        in_cluster(check, {"message.max.bytes": "2048"})
+    assert seen[0] == seen[1]
+
+
+def test_what_continues_is_written_with_one_append_and_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    appends: list[int] = []
+    append = PartitionLog.append
+
+    def counted(log: PartitionLog, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        appends.append(len(batches))
+        append(log, batches)
+
+    monkeypatch.setattr(PartitionLog, "append", counted)
+
+    async def check(asked: Asked) -> None:
+        for follower in asked.followers:
+            asked.cluster.world.pause(f"broker-{follower}")
+        waiting = asyncio.create_task(told(asked, [batch(0), batch(2), batch(4)]))
+        leader = asked.cluster.replica(asked.leader, TOPIC)
+        assert leader is not None
+        await asked.cluster.until(lambda: leader.log.log_end_offset == 6, what="the append")
+        assert appends == [3]
+        assert len(leader.state.waiters) == 1
+        for follower in asked.followers:
+            asked.cluster.world.resume(f"broker-{follower}")
+        assert await waiting == [(0, 0), (0, 2), (0, 4)]
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I12", "I24")
+def test_an_append_that_fails_leaves_none_of_its_batches_and_tells_of_each() -> None:
+    async def check(asked: Asked) -> None:
+        assert await told(asked, [batch(0)]) == [(0, 0)]
+        full = asked.leader
+        storage = asked.cluster.world.machine(f"broker-{full}").storage
+        storage.fail("append", is_full=True)
+        refused = [(ErrorCode.KAFKA_STORAGE_ERROR, -1)] * 3
+        answers = await told(asked, [batch(2), batch(4), batch(6)], acks=1)
+        assert answers == refused
+        storage.heal()
+        await asked.cluster.until(lambda: asked.cluster.leader(TOPIC) not in (None, full), 5, what="another leader")
+        assert await told(asked, [batch(2), batch(4), batch(6)]) == [(0, 2), (0, 4), (0, 6)]
+        await asked.cluster.until(lambda: asked.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR again")
+        assert written(asked, full) == written(asked, asked.leader)
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I26")
+def test_each_batch_of_a_request_that_timed_out_says_so_and_is_known_when_it_comes_again() -> None:
+    async def check(asked: Asked) -> None:
+        for follower in asked.followers:
+            asked.cluster.world.pause(f"broker-{follower}")
+        body = request([batch(0), batch(2)], acks=-1)
+        late = m.ProduceRequest(acks=-1, timeout_ms=500, topic_data=body.topic_data)
+        reply = await asked.ask(asked.leader, late, m.ProduceResponse)
+        codes = [each.error_code for each in reply.responses[0].partition_responses]
+        assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2
+        for follower in asked.followers:
+            asked.cluster.world.resume(f"broker-{follower}")
+        assert await told(asked, [batch(0), batch(2), batch(4)]) == [(0, 0), (0, 2), (0, 4)]
+
+    in_cluster(check)
