@@ -322,24 +322,24 @@ class ZooKeeperCoordination:
         if self._loop is None or self._closed or not self._connected.is_set():
             raise CoordinationUnavailable(f"{what}: no connection to ZooKeeper {self._servers}")
         session_id, sent_at = self._session_id, self._loop.time()
-        answered: asyncio.Future[Any] = self._loop.create_future()
+        answered: asyncio.Future[tuple[Any, Any]] = self._loop.create_future()
 
         def on_result(result: Any) -> None:  # on the loop, see LoopQueue
             if not answered.done():
-                answered.set_result(result)
+                # Not the result itself, which keeps this function: each heartbeat would leave a cycle behind.
+                answered.set_result((result.exception, result.value))
 
         ask(self._client).rawlink(on_result)
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                result = await answered
+                failure, value = await answered
         except TimeoutError:
             raise no_answer(is_write, f"{what}: no answer from ZooKeeper in {self._timeout_ms} ms") from None
-        failure = result.exception
         name = type(failure).__name__
         if name not in NO_ANSWER and session_id == self._session_id and not self._session_ended:
             self._session_deadline = max(self._session_deadline, sent_at + self._granted.timeout_ms / 1000)
         if failure is None:
-            return result.value
+            return value
         if name in ANSWERS:
             raise ANSWERS[name](what)
         if name in NO_ANSWER:

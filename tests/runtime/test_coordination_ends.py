@@ -1,6 +1,7 @@
 """The coordination door: ephemerals, versions and transactions where sessions and nodes end and begin anew."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -150,3 +151,20 @@ async def test_ephemerals_of_an_ended_session_fire_watches_on_node_and_parent(do
     await of_node.until_fired()
     await of_parent.until_fired()
     assert await doors.observer.get_children(doors.root) == []
+
+
+@conformance
+async def test_calls_leave_no_cycles_behind(doors: Coordinations) -> None:
+    """A heartbeat a second for months, and a collector that seldom looks: what is answered is freed at once."""
+    await doors.subject.exists("/")
+    await settle()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            await doors.subject.exists("/")
+        await settle()
+        left = [item for item in gc.get_objects() if type(item).__name__ == "AsyncResult"]
+        assert len(left) < 10
+    finally:
+        gc.enable()
