@@ -12,8 +12,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.replication.producer_state",
-                "            batches = (*state.batches[1 - BATCHES_REMEMBERED :], batch)\n",
-                "            batches = (batch,)\n",
+                "            batches = state.packed[(1 - BATCHES_REMEMBERED) * _BATCH.size :] + batches\n",
+                "            pass\n",
             ),
         ),
         schedule=Schedule("producer:replies_lost_at_depth"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +19,7 @@ from minibroker.broker.replication.producer_state import (
     Refuse,
     Verdict,
 )
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
 
@@ -207,6 +211,13 @@ def test_retries_in_any_mixture_write_each_record_once(sends: list[tuple[int, bo
                 assert verdict == Duplicate(sequence, sequence + records - 1, 1_000)
         sequence += records
     assert written == list(range(sequence))
+
+
+@pytest.mark.parametrize("batch", [(2**31, 0, 0, 0, 0), (0, 0, 2**63, 0, 0), (0, 0, 0, 0, 2**63)])
+def test_a_snapshot_with_a_number_that_no_batch_can_hold_is_refused(batch: tuple[int, ...]) -> None:
+    body = msgspec.msgpack.encode((0, [(7, 0, [(0, 0, 0, 0, 0), batch])]))
+    with pytest.raises(CorruptSnapshot):
+        ProducerStates.load(struct.pack(">I", crc32c(body)) + body)
 
 
 @given(
