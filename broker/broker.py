@@ -50,6 +50,7 @@ class ControllerCandidate(ControllerRole, Protocol):
     """The controller side of this process, as its broker sees it."""
 
     on_dead_broker: Callable[[], None]
+    on_refused: Callable[[int, int], None]
 
     @property
     def is_active(self) -> bool: ...
@@ -154,6 +155,7 @@ class Broker:
         )
         self.controller = self._make_controller(self.coordination)
         self.controller.on_dead_broker = self._count_dead_broker
+        self.controller.on_refused = self.manager.refusals.note
         self._handlers = RequestHandlers(
             manager=self.manager,
             produce=self._produce,

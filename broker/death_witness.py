@@ -4,7 +4,7 @@ Owns: what counts as a confirmation, here: that its kernel refuses (docs/decisio
 connect anywhere but to the registered address of the broker it is asked about, as the controller told it: a request
 must not make a broker knock at ports of the sender's choice.
 
-An attempt that gets no answer is no opinion; then what a fetcher of this broker met a moment ago counts (`refusals`).
+An attempt that gets no answer is no opinion; then what this broker itself met a moment ago counts (`refusals`).
 A witness must be alive itself: one that ZooKeeper may have forgotten confirms nothing.
 """
 
@@ -18,6 +18,8 @@ from minibroker.runtime.rpc import connect
 
 CONNECT_TIMEOUT_MS = 200
 """A kernel that refuses does so within one round trip; whatever takes longer is no evidence."""
+CONNECT_AGAIN_TIMEOUT_MS = 50
+"""The same where we were refused a moment ago: all that is asked is whether somebody listens there again."""
 
 
 class DeathWitness:
@@ -45,16 +47,17 @@ class DeathWitness:
         is_known = image.broker_epoch(broker_id) == body.broker_epoch
         if address is None or not is_known or broker_id == image.broker_id or self._is_fenced():
             return ConfirmDeathResponse(refused=False)
-        is_refused = await self._is_refused(*address)
+        has_met = self._refusals.has_met(broker_id, body.broker_epoch)
+        is_refused = await self._is_refused(*address, CONNECT_AGAIN_TIMEOUT_MS if has_met else CONNECT_TIMEOUT_MS)
         if is_refused is None:
-            is_refused = self._refusals.has_met(broker_id, body.broker_epoch)
+            is_refused = has_met or self._refusals.has_met(broker_id, body.broker_epoch)
         return ConfirmDeathResponse(refused=is_refused and not self._is_fenced())
 
-    async def _is_refused(self, host: str, port: int) -> bool | None:
+    async def _is_refused(self, host: str, port: int, timeout_ms: int) -> bool | None:
         """None: there was no answer of any kind."""
         client_id = f"witness-{self._image.broker_id}"
         try:
-            connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+            connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=timeout_ms)
         except ConnectionRefused:
             return True
         except NetworkError:

@@ -2,7 +2,8 @@
 
 Owns: that memory. Where an address goes away with its process (a container), a kernel refuses for some milliseconds
 only, and nothing answers afterwards: who is asked for a second opinion then can only say what it met by itself. So a
-fetcher that loses its leader and is refused notes it here, and `death_witness` may rely on it (docs/decisions/0011).
+fetcher that loses its leader and is refused notes it here, as does a candidate that loses the controller, and
+`death_witness` may rely on it (docs/decisions/0011).
 """
 
 import asyncio
@@ -13,7 +14,7 @@ up with. A later registration of the same broker is another one: nothing is know
 
 
 class Refusals:
-    """What fetchers met."""
+    """What fetchers and the candidate met."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[int, float]] = {}

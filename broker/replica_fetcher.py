@@ -55,6 +55,11 @@ log = logging.getLogger("minibroker.fetcher")
 FETCHES_IN_FLIGHT_MAX = 2
 """One that waits at the leader, and one that ends it because there is something new to ask for."""
 CONNECT_TIMEOUT_MS = 2_000
+REDIAL_TIMEOUT_MS = 200
+"""A lost connection is dialled again at once, where it led to: a kernel that refuses does so within one round trip, and
+where an address goes away with its process (a container) it does so for some milliseconds only."""
+STEADY_SECONDS = 1.0
+"""A connection that was held for so long is dialled again without a pause."""
 RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)
 """Pauses between attempts to reach the leader; the last one repeats."""
 
@@ -148,35 +153,46 @@ class ReplicaFetcher:
     async def run(self) -> None:
         """Keep a connection while there is somebody to follow, for ever."""
         failures = 0
+        redial: tuple[str, int] | None = None
         while True:
             await self._work.wait()
             if not self.partitions:
                 self._work.clear()
+                redial = None
                 continue
             try:
-                await self._open()
-                failures = 0
+                await self._open(redial)
+                failures, redial = 0, None
             except NetworkError as error:
                 if failures == 0:
                     log.info("broker %d cannot be reached: %s", self.leader_id, error)
+                redial = None
                 await asyncio.sleep(RECONNECT_MS[min(failures, len(RECONNECT_MS) - 1)] / 1000)
                 failures += 1
                 continue
+            opened_at, registration = self._loop.time(), self._leader_registration(self.leader_id)
             try:
                 await self._watch()
             finally:
-                self._close()
+                connection = self._close()
+            is_steady = self._loop.time() - opened_at >= STEADY_SECONDS
+            if is_steady and connection is not None:
+                is_same = registration == self._leader_registration(self.leader_id)
+                redial = connection.remote_address if is_same else None
+                continue
             await asyncio.sleep(RECONNECT_MS[0] / 1000)
 
-    async def _open(self) -> None:
-        address = self._address(self.leader_id)
+    async def _open(self, redial: tuple[str, int] | None) -> None:
+        """`redial`: where the connection led to that was lost just now."""
+        address = redial or self._address(self.leader_id)
         if address is None:
             raise NetworkError(f"broker {self.leader_id} is not registered")
         client_id = f"broker-{self._config.broker_id}-fetcher"
         registration = self._leader_registration(self.leader_id)
+        timeout_ms = REDIAL_TIMEOUT_MS if redial else CONNECT_TIMEOUT_MS
         try:
             connection = await connect(
-                self._network, address[0], address[1], client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+                self._network, address[0], address[1], client_id=client_id, timeout_ms=timeout_ms
             )
         except ConnectionRefused:
             self._on_refused(self.leader_id, registration)
@@ -205,12 +221,15 @@ class ReplicaFetcher:
                     self._work.clear()
                     return
 
-    def _close(self) -> None:
+    def _close(self) -> RpcConnection | None:
+        """The connection, if it was its peer that ended it."""
         connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.on_closed = None
-            connection.abort()
         self._in_flight = 0
+        if connection is None or connection.closed:
+            return connection
+        connection.on_closed = None
+        connection.abort()
+        return None
 
     def _ask_anew(self) -> None:
         """On a new connection every partition says again what it waits for."""

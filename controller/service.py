@@ -86,6 +86,8 @@ class ControllerService:
         self._validate_broker_config = validate_broker_config
         self.on_dead_broker: Callable[[], None] = lambda: None
         """Called when a broker was unregistered before its session ended."""
+        self.on_refused: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
+        """Called when a controller that we watched refused us: its broker id, and the registration it had."""
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
@@ -156,7 +158,7 @@ class ControllerService:
     async def _contest_and_serve(self, candidate: Candidate) -> None:
         """Until the session is over; the owner registers and calls `registered` again then."""
         listener = self._config.inter_broker_listener_name
-        succession = Succession(self._coordination, self._network, candidate, listener)
+        succession = Succession(self._coordination, self._network, candidate, listener, self.on_refused)
         try:
             while True:
                 office = await self._obtain_office(candidate, succession)

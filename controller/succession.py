@@ -11,6 +11,8 @@ controller whose line broke. Several candidates may try; the version of /control
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 
 from minibroker.controller.contest import Candidate, Incumbent
 from minibroker.controller.deaths import choose_witnesses
@@ -40,11 +42,19 @@ logger = logging.getLogger("minibroker.controller")
 class Succession:
     """Made for one candidacy. The line and what it has seen outlive the waits behind one and the same controller."""
 
-    def __init__(self, coordination: Coordination, network: Network, candidate: Candidate, listener_name: str) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        network: Network,
+        candidate: Candidate,
+        listener_name: str,
+        on_refused: Callable[[int, int], None],
+    ) -> None:
         self._coordination = coordination
         self._network = network
         self._candidate = candidate
         self._listener_name = listener_name
+        self._on_refused = on_refused
         self._client_id = f"candidate-{candidate.broker_id}"
         self._incumbent: Incumbent | None = None
         self._line: asyncio.Task[None] | None = None
@@ -80,9 +90,15 @@ class Succession:
             self._line.cancel()
             self._line = None
         if incumbent is not None:
-            events = LineEvents(on_held=lambda: self._see(0), on_refused=self._see)
+            events = LineEvents(
+                on_held=lambda: self._see(0), on_refused=partial(self._is_refused, incumbent), on_silent=self._see
+            )
             line = hold_line(self._network, incumbent.address, self._client_id, events)
             self._line = asyncio.create_task(line, name=f"line-to-controller-{incumbent.broker_id}")
+
+    def _is_refused(self, incumbent: Incumbent, refusals: int) -> None:
+        self._on_refused(incumbent.broker_id, incumbent.broker_epoch)
+        self._see(refusals)
 
     def _see(self, refusals: int) -> None:
         self._refusals = refusals

@@ -349,10 +349,14 @@ class Term:
         def put(event: Event) -> None:
             self._queue.put_nowait(lambda: self.happen(event))
 
+        def on_refused(attempt: int) -> None:
+            put(BrokerRefused(broker_id=broker_id, broker_epoch=epoch, attempt=attempt))
+
         return LineEvents(
             on_held=lambda: put(LineHeld(broker_id=broker_id, broker_epoch=epoch)),
             on_lost=lambda: put(LineLost(broker_id=broker_id, broker_epoch=epoch, at_seconds=now())),
-            on_refused=lambda n: put(BrokerRefused(broker_id=broker_id, broker_epoch=epoch, attempt=n)),
+            on_refused=on_refused,
+            on_silent=on_refused,
         )
 
     def _inquire(self, effect: ConfirmDeath) -> None:

@@ -58,6 +58,8 @@ class RpcConnection(asyncio.BufferedProtocol):
     def __init__(self, peer: str, client_id: str) -> None:
         self.peer = peer
         self.client_id = client_id
+        self.remote_address: tuple[str, int] | None = None
+        """Where the peer was found in the end, in numbers: who dials it again needs nobody to look a name up."""
         self.closed = False
         self._on_closed: Callable[[], None] | None = None
         self._transport: Transport | None = None
@@ -163,6 +165,8 @@ class RpcConnection(asyncio.BufferedProtocol):
     # --------------------------------------------------------------------------------------------- for the transport
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        remote = transport.get_extra_info("peername")
+        self.remote_address = None if remote is None else (remote[0], remote[1])
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:

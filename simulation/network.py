@@ -74,7 +74,9 @@ class Fabric:
         self.gates: tuple[Gate, ...] = ()
         self.cuts_frames = False
         """From the first gate on, whole frames are cut from what arrives."""
-        self._known: set[str] = set()
+        self._addresses: dict[str, str] = {}
+        """Of each machine, by name; both will do to connect to it."""
+        self._nameless: set[str] = set()
         self._powered_off: set[str] = set()
         self._cut: dict[tuple[str, str], float] = {}
         """Since when, in loop time."""
@@ -88,7 +90,8 @@ class Fabric:
 
     def network_for(self, process: Process) -> "SimulatedNetwork":
         """The door of one process."""
-        self._known.add(process.name)
+        number = len(self._addresses) + 1
+        self._addresses.setdefault(process.name, f"10.0.{number // 256}.{number % 256}")
         return SimulatedNetwork(self, process)
 
     # -------------------------------------------------------------------------------------------------- faults
@@ -109,7 +112,7 @@ class Fabric:
 
     def isolate(self, host: str) -> None:
         """From everybody else, both ways."""
-        for other in sorted(self._known - {host}):
+        for other in sorted(self._addresses.keys() - {host}):
             self.partition(host, other)
 
     def reject(self, source: str | None, target: str) -> None:
@@ -123,6 +126,13 @@ class Fabric:
                 for side in (end, end.peer):
                     side.lose_soon(ConnectionResetError("connection reset by a firewall"), 0.0)
 
+    def forget_name(self, host: str) -> None:
+        """Whoever looks the machine up by its name finds nothing; its address is what it was."""
+        self._nameless.add(host)
+
+    def restore_name(self, host: str) -> None:
+        self._nameless.discard(host)
+
     def reject_no_more(self, source: str | None, target: str) -> None:
         self._rejected.discard((source, target))
 
@@ -130,6 +140,7 @@ class Fabric:
         for source, target in sorted(self._cut):
             self.heal(source, target)
         self._rejected.clear()
+        self._nameless.clear()
         self.slow_links.clear()
         self.bandwidth.clear()
         for gate in self.gates:
@@ -225,8 +236,14 @@ class Fabric:
     def is_up(self, host: str) -> bool:
         return host not in self._powered_off
 
-    def knows(self, host: str) -> bool:
-        return host in self._known
+    def look_up(self, host: str) -> str | None:
+        """The machine of this name or address; None if there is none."""
+        if host in self._addresses:
+            return None if host in self._nameless else host
+        return next((name for name, address in self._addresses.items() if address == host), None)
+
+    def address_of(self, host: str) -> str:
+        return self._addresses[host]
 
     def delay(self, source: str, target: str) -> float:
         """One-way delay of the next segment."""
@@ -321,8 +338,8 @@ class SimulatedNetwork:
     ) -> tuple[Transport, asyncio.BufferedProtocol]:
         self._process.check_alive()
         fabric, source = self._fabric, self._process.name
-        target = source if host in LOOPBACK_NAMES else host
-        if not fabric.knows(target):
+        target = source if host in LOOPBACK_NAMES else fabric.look_up(host)
+        if target is None:
             raise NetworkError(f"cannot resolve {host}:{port}: unknown host")
         attempt = Attempt(fabric, self._process, factory, target, port)
         try:

@@ -382,8 +382,8 @@ class SimulatedTransport:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         match name:
             case "peername":
-                return (self.peer.host, self.peer.port)
+                return (self._fabric.address_of(self.peer.host), self.peer.port)
             case "sockname":
-                return (self.host, self.port)
+                return (self._fabric.address_of(self.host), self.port)
             case _:
                 return default

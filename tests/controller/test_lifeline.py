@@ -26,6 +26,7 @@ class Scene:
                 on_held=lambda: self._note("held"),
                 on_lost=lambda: self._note("lost"),
                 on_refused=lambda attempt: self._note(f"refused {attempt}"),
+                on_silent=lambda attempt: self._note(f"silent {attempt}"),
             )
             network = self.world.runtime("controller").network
             line = self.world.spawn("controller", hold_line(network, ("broker", PORT), "line", events))
@@ -144,5 +145,43 @@ def test_peer_that_closes_each_line_at_once_is_not_dialled_without_a_pause() -> 
         await asyncio.sleep(10)
         assert "refused 1" not in scene.told
         assert scene.told.count("held") < 20
+
+    scene.play(story)
+
+
+def test_address_that_goes_away_with_its_process_is_dialled_in_time_and_its_refusal_counts_for_a_moment() -> None:
+    """A container: nobody finds its name any more, and its address refuses for some milliseconds only."""
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.serve()
+        await asyncio.sleep(5)
+        scene.mark()
+        scene.world.network.forget_name("broker")
+        scene.world.kill("broker")
+        await asyncio.sleep(0.01)
+        scene.world.network.isolate("broker")
+        await asyncio.sleep(10)
+        assert scene.told[:3] == ["lost", "refused 1", "silent 2"]
+        assert set(scene.told[3:]) == {f"silent {number}" for number in range(3, len(scene.told))}
+        assert 3 < len(scene.told) < 12
+        assert scene.at_ms[-1] < 2_500
+
+    scene.play(story)
+
+
+def test_silence_without_a_refusal_tells_nothing() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        await scene.serve()
+        await asyncio.sleep(5)
+        scene.mark()
+        scene.world.network.forget_name("broker")
+        scene.world.network.reset_connections("controller", "broker")
+        await asyncio.sleep(0.000_1)
+        scene.world.network.isolate("broker")
+        await asyncio.sleep(10)
+        assert scene.told == ["lost"]
 
     scene.play(story)

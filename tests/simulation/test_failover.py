@@ -14,6 +14,10 @@ TOPIC = "t"
 SESSION_MS = 6_000
 SOON_MS = 300.0
 """The goal for writes after the death of a leader; virtual brokers take no time to compute, so it is generous here."""
+REFUSES_SECONDS = 0.005
+"""Some round trips: so long a killed container's address refuses before it is gone."""
+CONTAINER_MS = 500.0
+"""The goal in containers."""
 
 Story = Callable[["Scene"], Awaitable[None]]
 
@@ -44,6 +48,14 @@ class Scene:
             await self.write()
             await asyncio.sleep(2)
             await story(self)
+
+    async def kill_container(self, broker_id: int, refuses_seconds: float) -> None:
+        """Its name is unknown at once, and its address goes away with its process, a moment later."""
+        name = f"broker-{broker_id}"
+        self.world.network.forget_name(name)
+        self.cluster.kill(broker_id)
+        await asyncio.sleep(refuses_seconds)
+        self.world.network.isolate(name)
 
     @property
     def leader(self) -> int:
@@ -97,6 +109,37 @@ def test_dead_controller_that_leads_nothing_is_succeeded_at_once() -> None:
         scene.cluster.kill(dead or 0)
         await scene.cluster.until(lambda: scene.cluster.controller() not in (None, dead), SOON_MS / 1000)
         assert dead not in scene.registered()
+
+    Scene().play(story)
+
+
+@pytest.mark.parametrize("leader_is_controller", [False, True])
+def test_container_that_takes_its_address_along_is_replaced_at_once(leader_is_controller: bool) -> None:
+    async def story(scene: Scene) -> None:
+        dead = scene.leader
+        await scene.kill_container(dead, REFUSES_SECONDS)
+        assert await scene.write() < CONTAINER_MS
+        assert dead not in scene.registered()
+
+    for seed in range(5):
+        Scene(seed).play(story, leader_is_controller)
+
+
+def test_container_of_a_controller_that_leads_nothing_is_replaced_at_once() -> None:
+    async def story(scene: Scene) -> None:
+        dead = scene.cluster.controller()
+        assert dead not in (None, scene.leader)
+        await scene.kill_container(dead or 0, REFUSES_SECONDS)
+        await scene.cluster.until(lambda: scene.cluster.controller() not in (None, dead), CONTAINER_MS / 1000)
+
+    for seed in range(5):
+        Scene(seed).play(story)
+
+
+def test_container_that_refused_nobody_in_time_is_replaced_when_its_session_ends() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.kill_container(scene.leader, 0.0)
+        assert SESSION_MS / 2 < await scene.write() < 2 * SESSION_MS
 
     Scene().play(story)
 
