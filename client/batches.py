@@ -1,12 +1,10 @@
-"""Records on their way to one partition: batches, and the promise given for each record. Pure but for `__await__`.
+"""Records on their way to one partition: batches. Pure.
 
 A batch collects records while it is open, is packed once when it is first sent, and has one outcome for all of them.
-A Delivery is what `send` returns: a batch and a position in it, with no future of its own unless somebody awaits it.
 """
 
-import asyncio
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,17 +26,6 @@ class ProducerIdentity(msgspec.Struct, frozen=True):
     producer_id: int
     producer_epoch: int
     generation: int
-
-
-class RecordMetadata(msgspec.Struct, frozen=True):
-    """Where a record was written."""
-
-    topic: str
-    partition: int
-    offset: Offset | None
-    """None with acks=0, and where a broker said 'written before' without remembering where."""
-    leader_epoch: LeaderEpoch | None
-    timestamp_ms: int
 
 
 class Batch:
@@ -144,6 +131,12 @@ class Batch:
             for waiter in waiters:
                 waiter()
 
+    def observe(self) -> None:
+        """Somebody looks at the outcome, or waits for it."""
+        self.observed = True
+        for _, part in self.parts:
+            part.observe()
+
     def holder_of(self, delta: int) -> "tuple[Batch, int]":
         """The batch that holds the record now (after splits), and its position there."""
         batch = self
@@ -176,51 +169,3 @@ def split(batch: Batch, max_bytes: int) -> list[Batch]:
     for part in parts:
         part.record_count = part.builder.record_count
     return parts
-
-
-class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The promise for one record: `await` it for its RecordMetadata, or for the error that ended it.
-
-    Any number of tasks may await it, any number of times. `done` and `result()` look without waiting.
-    """
-
-    _batch: Batch
-    _delta: int
-    timestamp_ms: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Where the record goes."""
-        return self._batch.topic_partition
-
-    @property
-    def done(self) -> bool:
-        """Is the outcome known?"""
-        batch = self._batch
-        return batch.done or (bool(batch.parts) and batch.holder_of(self._delta)[0].done)
-
-    def result(self) -> RecordMetadata:
-        """The outcome: RecordMetadata, or the record's error is raised. Only once `done`."""
-        batch, delta = self._batch.holder_of(self._delta)
-        if not batch.done:
-            raise asyncio.InvalidStateError("the record's outcome is not known yet; await the delivery")
-        batch.observed = True
-        if batch.error is not None:
-            raise batch.error
-        partition = batch.queue.topic_partition
-        return RecordMetadata(
-            partition.topic,
-            partition.partition,
-            None if batch.base_offset is None else batch.base_offset + delta,
-            batch.leader_epoch,
-            self.timestamp_ms,
-        )
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        while not self.done:
-            batch, _ = self._batch.holder_of(self._delta)
-            batch.observed = True
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
-            yield from future
-        return self.result()

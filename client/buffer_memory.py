@@ -18,6 +18,10 @@ class BufferMemory:
         self.used_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.used_bytes)
+
     def reserve(self, byte_count: int) -> bool:
         """Take some, if there is enough."""
         if self.used_bytes and self.used_bytes + byte_count > self.limit_bytes:

@@ -28,11 +28,15 @@ broker, its leader epoch and the in-sync replicas as far as they are known, and 
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from minibroker.protocol.errors import REFRESHES_METADATA, RETRIABLE, ErrorCode, error_code
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from minibroker.client.deliveries import Deliveries
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -76,6 +80,9 @@ class MinibrokerError(Exception):
     """What the broker said, if a broker said it."""
     maybe_written = False
     """For a record that was not acknowledged: it may stand in the log all the same."""
+    taken: "Deliveries | None" = None
+    """What `send_many` had taken of its records before this error ended it: its first ones, and they are on their
+    way. None where the error did not come from there."""
 
 
 class InvalidCall(MinibrokerError, ValueError):

@@ -6,14 +6,15 @@ list, and one small object a record.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
 from minibroker.client.accumulator import Accumulator, PartitionQueue
-from minibroker.client.batches import Batch, Delivery, RecordMetadata
+from minibroker.client.batches import Batch
 from minibroker.client.buffer_memory import BufferMemory
 from minibroker.client.cluster import Cluster
+from minibroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.doors import doors
 from minibroker.client.errors import (
     BufferTimedOut,
@@ -23,23 +24,21 @@ from minibroker.client.errors import (
     DeliveryAborted,
     FlushTimedOut,
     MinibrokerError,
-    RecordTooLarge,
     Where,
     broker_error,
 )
 from minibroker.client.failures import Failures
 from minibroker.client.limits import (
-    BATCH_MEMORY_STEP_BYTES,
     BOOTSTRAP_TIMEOUT_MS,
-    BREATH_BYTES,
     CANCELLED_CLOSE_MS,
     FLUSH_SLACK_MS,
     Deadline,
 )
+from minibroker.client.open_batches import OpenBatches
 from minibroker.client.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.producer_topic import ProducerTopic
-from minibroker.client.record_input import Headers, RecordBytes, as_bytes, checked_headers, record_size
+from minibroker.client.record_input import Headers, RecordBytes, RecordColumns, as_bytes, checked_headers
 from minibroker.client.send_lines import SendLines
 from minibroker.client.sender import Sender
 from minibroker.client.topics import known_topic
@@ -112,8 +111,6 @@ class Producer:
         self._topics: dict[str, ProducerTopic] = {}
         self._lines = SendLines()
         self._flushes = 0
-        self._breath_due = False
-        self._bytes_in_one_breath = 0
         self._started = False
         self._closing = False
 
@@ -124,9 +121,11 @@ class Producer:
             raise ClientClosed("a producer is started once")
         runtime = doors(self._runtime)
         self._now_ms = runtime.clock.now_ms
-        self._random = runtime.random
         self._cluster = Cluster(runtime, self._cluster_settings)
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)
+        self._batches = OpenBatches(
+            self._accumulator, self._memory, self._settings, self._sender, runtime.random, self._check_open
+        )
         self._cluster.add_listener(self._on_metadata)
         await self._cluster.start()
         self._started = True
@@ -187,9 +186,8 @@ class Producer:
         delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             return await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
-        if self._breath_due:
-            self._breath_due = False
-            await asyncio.sleep(0)  # a caller that never waits would starve the loop, and with it the sending
+        if self._batches.breath_due:
+            await self._breathe()
         return delivery
 
     def try_send(
@@ -231,7 +229,49 @@ class Producer:
             if delta is not None:
                 return Delivery(batch, delta, timestamp_ms)
         keyless = partition is None and key is None
-        return self._begin_batch(state, queue, key, value, headers, timestamp_ms, keyless)
+        return self._batches.put(state, queue, key, value, headers, timestamp_ms, keyless)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[RecordBytes],
+        *,
+        keys: Iterable[RecordBytes] | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> Deliveries:
+        """Take many records, as many calls of `send` would, at a fraction of what those cost; `await` the returned
+        deliveries to learn that all are written, or index them for a single record's Delivery.
+
+        `keys`, if given, are as many as the values; partition, headers and timestamp are those of every record (the
+        time of the call unless given). The records of a partition stand in its log in this order; other tasks' records
+        may stand between them. Waits where `send` would, for the next record at most max_block_ms.
+
+        All or nothing is taken where an argument is wrong: InvalidCall, RecordTooLarge, UnknownTopicOrPartition. What
+        goes wrong later (BufferTimedOut, ClientClosed) leaves the records before it taken; the error's `taken` is their
+        Deliveries, and its length says where to go on. So does cancelling the call: what was taken is sent.
+        """
+        self._check_open()
+        columns = RecordColumns(values, keys, partition, headers)
+        self._batches.check_size(topic, columns.largest_bytes)
+        deliveries = Deliveries(self._now_ms() if timestamp_ms is None else timestamp_ms)
+        try:
+            while len(deliveries) < len(columns):
+                if self._batches.breath_due:
+                    await self._breathe()
+                state = self._topics.get(topic)
+                if state is not None and state.has(partition) and not self._lines.hold_back(topic):
+                    columns.choose_partitions(state, self._partitioner)
+                    self._batches.put_many(state, columns, deliveries)
+                    if self._batches.breath_due:
+                        continue
+                if len(deliveries) < len(columns):
+                    await self._send_some_when_possible(topic, columns, deliveries)
+        except MinibrokerError as error:
+            error.taken = deliveries
+            raise
+        return deliveries
 
     async def send_and_wait(
         self,
@@ -268,68 +308,6 @@ class Producer:
         return self._memory.used_bytes
 
     # ------------------------------------------------------------------------------------------------- the slow paths
-    def _begin_batch(
-        self,
-        topic: ProducerTopic,
-        queue: PartitionQueue,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        timestamp_ms: int,
-        keyless: bool,
-    ) -> Delivery | None:
-        """The queue has no open batch, or one whose memory is full. None: there is no more, or the loop has to run."""
-        self._check_open()
-        size = record_size(key, value, headers)
-        if size > self._settings.max_request_size or size > self._settings.buffer_memory:
-            raise RecordTooLarge(
-                f"a record for topic {topic.name!r} takes {size} bytes; max_request_size is "
-                f"{self._settings.max_request_size}, buffer_memory {self._settings.buffer_memory}"
-            )
-        if not self._accumulator.has_place(queue, size):
-            if self._breath_due:
-                return None
-            self._seal(queue)
-            if keyless:
-                queue = topic.choose_sticky(self._random)
-                if not self._accumulator.has_place(queue, size):
-                    self._seal(queue)
-        if queue.open_batch is not None:
-            return self._append_with_more_memory(queue.open_batch, size, key, value, timestamp_ms, headers)
-        reserve = max(size, min(BATCH_MEMORY_STEP_BYTES, self._accumulator.batch_size))
-        if not self._memory.reserve(reserve):
-            return None
-        now_ms = self._sender.now_ms()
-        batch = self._accumulator.open(queue, now_ms, now_ms + self._settings.delivery_timeout_ms)
-        batch.allow(reserve)
-        delta = batch.append(key, value, timestamp_ms, headers)
-        assert delta is not None, "a first record is always taken"
-        self._sender.batch_opened(batch)
-        return Delivery(batch, delta, timestamp_ms)
-
-    def _append_with_more_memory(
-        self, batch: Batch, size: int, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers
-    ) -> Delivery | None:
-        """The batch may grow to batch_size, if there is memory for it."""
-        delta = batch.append(key, value, timestamp_ms, headers)
-        if delta is None:
-            allowed = min(batch.reserved_bytes + max(batch.reserved_bytes, size), self._accumulator.batch_size)
-            if not self._memory.reserve(allowed - batch.reserved_bytes):
-                return None
-            batch.allow(allowed)
-            delta = batch.append(key, value, timestamp_ms, headers)
-            assert delta is not None, "it has a place"
-        return Delivery(batch, delta, timestamp_ms)
-
-    def _seal(self, queue: PartitionQueue) -> None:
-        if queue.open_batch is None:
-            return
-        self._bytes_in_one_breath += queue.open_batch.size_bytes
-        if self._bytes_in_one_breath >= BREATH_BYTES:
-            self._bytes_in_one_breath, self._breath_due = 0, True
-        self._accumulator.seal(queue)
-        self._sender.batch_sealed(queue)
-
     async def _send_when_possible(
         self,
         topic: str,
@@ -343,17 +321,37 @@ class Producer:
         async with self._lines.turn(topic, deadline):
             await self._partition_known(topic, partition, deadline)
             while True:
-                if self._breath_due:
-                    self._breath_due = False
-                    await asyncio.sleep(0)
+                if self._batches.breath_due:
+                    await self._breathe()
                 with self._lines.served():
                     delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
                 if delivery is not None:
                     return delivery
-                if not self._breath_due:
+                if not self._batches.breath_due:
                     await self._wait_for_memory(deadline)
 
-    async def _partition_known(self, topic: str, partition: int | None, deadline: Deadline) -> None:
+    async def _send_some_when_possible(self, topic: str, columns: RecordColumns, deliveries: Deliveries) -> None:
+        """At least the next record of them, or raise."""
+        deadline = Deadline(self._settings.max_block_ms)
+        async with self._lines.turn(topic, deadline):
+            state = await self._partition_known(topic, columns.partition, deadline)
+            columns.choose_partitions(state, self._partitioner)
+            before = len(deliveries)
+            while True:
+                if self._batches.breath_due:
+                    await self._breathe()
+                self._batches.put_many(state, columns, deliveries)
+                if len(deliveries) > before:
+                    return
+                if not self._batches.breath_due:
+                    await self._wait_for_memory(deadline)
+
+    async def _breathe(self) -> None:
+        """Let the loop run: a caller that never waits would starve it, and with it the sending."""
+        self._batches.breath_due = False
+        await asyncio.sleep(0)
+
+    async def _partition_known(self, topic: str, partition: int | None, deadline: Deadline) -> ProducerTopic:
         state = await self._topic(topic, deadline)
         if partition is not None and partition not in state.queues:
             await self._cluster.refresh(deadline)  # partitions may have been added
@@ -362,6 +360,7 @@ class Producer:
                 raise broker_error(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, where, f"the topic has {state.partition_count} partitions"
                 )
+        return state
 
     async def _wait_for_memory(self, deadline: Deadline) -> None:
         self._rush()
@@ -402,7 +401,7 @@ class Producer:
                     self._sender.add_queue(queue)
             topic.partition_count = len(topic.queues)
             if name not in self._topics:
-                topic.choose_sticky(self._random)
+                topic.choose_sticky(self._cluster.runtime.random)
                 self._topics[name] = topic
 
     # ------------------------------------------------------------------------------------------- memory and outcomes

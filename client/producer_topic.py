@@ -17,6 +17,10 @@ class ProducerTopic:
         self.sticky: PartitionQueue
         """Keyless records go there until its batch is full or sent (KIP-480)."""
 
+    def has(self, partition: int | None) -> bool:
+        """Whether records may go there; None means anywhere."""
+        return partition is None or partition in self.queues
+
     def choose_sticky(self, rng: random.Random) -> PartitionQueue:
         """The next partition for keyless records: of two drawn at random the one with less waiting, so that a slow
         broker gets less; partitions without a leader only if there is no other."""

@@ -1,14 +1,28 @@
 """What users may hand to a producer as key, value and headers, and what it weighs. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import add
+from typing import Any, TypeAlias
 
+from minibroker.client.accumulator import PartitionQueue
 from minibroker.client.errors import InvalidCall
-from minibroker.protocol.record_batch import BatchBuilder, Header
+from minibroker.client.partitioner import Partitioner
+from minibroker.client.producer_topic import ProducerTopic
+from minibroker.protocol.record_batch import (
+    EMPTY_BATCH_BYTES,
+    EXTEND_VALUE_BYTES,
+    Header,
+    record_bytes_max,
+)
 
 RecordBytes = bytes | bytearray | memoryview | None
 """A key or a value; None is allowed for both."""
 Headers = Sequence[Header]
 """Pairs of a name and bytes (or None)."""
+Row: TypeAlias = tuple[PartitionQueue | None, bytes | None, bytes | None]
+ROWS_IN_ONE_GO = 4_096
+"""Copied at a time where records are taken one by one: whoever waits and goes on copies no more than that again."""
 
 
 def as_bytes(name: str, value: object) -> bytes:
@@ -26,6 +40,67 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """Upper bound of a batch that holds only this record."""
-    probe = BatchBuilder(0)
-    probe.append(key, value, 0, headers)
-    return probe.size_bytes
+    member_bytes = (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
+    return EMPTY_BATCH_BYTES + record_bytes_max(member_bytes, headers)
+
+
+class RecordColumns:
+    """The records of one `send_many`, checked before the first of them is taken."""
+
+    __slots__ = ("_keys", "_queues", "_values", "headers", "largest_bytes", "partition", "plain")
+
+    def __init__(
+        self,
+        values: Iterable[RecordBytes],
+        keys: Iterable[RecordBytes] | None,
+        partition: int | None,
+        headers: Headers,
+    ) -> None:
+        """Raises InvalidCall."""
+        self._values, plain = _column("value", values)
+        self._keys = None if keys is None else _column("key", keys)[0]
+        self.partition = partition
+        self.headers = checked_headers(headers)
+        self.plain: list[bytes] | None = None
+        """The values, where there is nothing else and many may be taken at once."""
+        if self._keys is None and plain is not None:
+            longest = max(map(len, plain), default=0)
+            if longest < EXTEND_VALUE_BYTES and not self.headers:
+                self.plain = plain
+        else:
+            if self._keys is not None and len(self._keys) != len(self._values):
+                raise InvalidCall(f"{len(self._values)} values, but {len(self._keys)} keys")
+            keys_ = self._keys if self._keys is not None else repeat(None)
+            longest = max(map(add, map(_length, keys_), map(_length, self._values)), default=0)
+        self.largest_bytes = EMPTY_BATCH_BYTES + record_bytes_max(longest, self.headers)
+        """Upper bound of a batch that holds only the largest record."""
+        self._queues: list[PartitionQueue | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def choose_partitions(self, topic: ProducerTopic, partitioner: Partitioner) -> None:
+        """Where each record with a key goes. Once for all, so that a partitioner that raises does so in time."""
+        if self._queues is None and self._keys is not None and self.partition is None:
+            queues, count = topic.queues, topic.partition_count
+            self._queues = [None if key is None else queues[partitioner(key, count)] for key in self._keys]
+
+    def rows(self, topic: ProducerTopic, start: int) -> Iterator[Row]:
+        """Some of the records from `start` on: queue (None: the one for keyless records), key, value."""
+        end = start + ROWS_IN_ONE_GO
+        fixed = None if self.partition is None else topic.queues[self.partition]
+        queues = repeat(fixed) if self._queues is None else self._queues[start:end]
+        keys = repeat(None) if self._keys is None else self._keys[start:end]
+        return zip(queues, keys, self._values[start:end], strict=False)
+
+
+def _column(name: str, members: Iterable[RecordBytes]) -> tuple[list[bytes | None], list[bytes] | None]:
+    """As a list of its own, so that nobody changes it meanwhile; the same once more if there is nothing but bytes."""
+    given: list[Any] = list(members)
+    if set(map(type, given)) <= {bytes}:
+        return given, given
+    return [None if member is None else as_bytes(name, member) for member in given], None
+
+
+def _length(member: bytes | None) -> int:
+    return 0 if member is None else len(member)

@@ -12,10 +12,11 @@ from minibroker.client import doors as _doors
 
 if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient as AdminClient
-    from minibroker.client.batches import Delivery as Delivery
-    from minibroker.client.batches import RecordMetadata as RecordMetadata
     from minibroker.client.connection_state import ConnectionState as ConnectionState
     from minibroker.client.consumer import Consumer as Consumer
+    from minibroker.client.deliveries import Deliveries as Deliveries
+    from minibroker.client.deliveries import Delivery as Delivery
+    from minibroker.client.deliveries import RecordMetadata as RecordMetadata
     from minibroker.client.descriptions import NewTopic as NewTopic
     from minibroker.client.errors import BufferTimedOut as BufferTimedOut
     from minibroker.client.errors import DeliveryTimedOut as DeliveryTimedOut
@@ -34,7 +35,8 @@ _HOMES = {
     "BufferTimedOut": "client.errors",
     "ConnectionState": "client.connection_state",
     "Consumer": "client.consumer",
-    "Delivery": "client.batches",
+    "Deliveries": "client.deliveries",
+    "Delivery": "client.deliveries",
     "DeliveryTimedOut": "client.errors",
     "LogTruncated": "client.errors",
     "MinibrokerError": "client.errors",
@@ -42,7 +44,7 @@ _HOMES = {
     "Producer": "client.producer",
     "Record": "client.records",
     "RecordBatch": "client.records",
-    "RecordMetadata": "client.batches",
+    "RecordMetadata": "client.deliveries",
     "TopicPartition": "protocol.ids",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "BufferTimedOut",
     "ConnectionState",
     "Consumer",
+    "Deliveries",
     "Delivery",
     "DeliveryTimedOut",
     "LogTruncated",

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from minibroker.client.batches import Delivery, RecordMetadata
+from minibroker.client.deliveries import Delivery, RecordMetadata
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.checksum import crc32c

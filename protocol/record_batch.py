@@ -26,6 +26,8 @@ that is only claimed.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, repeat, takewhile
+from operator import sub
 from typing import TypeAlias
 
 import msgspec
@@ -38,6 +40,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 HEADER_BYTES = 61
 HEADER_FORMAT = ">qiibIhiqqqhii"
 """The table above, for `struct`."""
+EMPTY_BATCH_BYTES = HEADER_BYTES + 5
+"""Header, and the head of the payload's array at its longest."""
 MAGIC = 77
 LENGTH_PREFIX_BYTES = 12
 """batch_length counts the bytes behind itself: the first 12 bytes of a batch are not in it."""
@@ -53,6 +57,8 @@ NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 SEQUENCE_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
+EXTEND_VALUE_BYTES = 0xFF00
+"""Values shorter than this may be taken many at once: their lengths take two bytes, whatever else is in a record."""
 TIMESTAMP_TYPE_BIT = 0b1000
 ATTRIBUTES_KNOWN = TIMESTAMP_TYPE_BIT
 """Compression (bits 0-2), transactions and control batches are not in use: a batch that claims them is refused."""
@@ -64,6 +70,12 @@ _CRC = struct.Struct(">I")
 _EPOCH_AT = 12
 _CRC_AT = 17
 _ENCODER = msgspec.msgpack.Encoder()
+_SMALL_MAX = 0xFFFF
+"""Up to this an offset delta, and the length of a key or value, take 3 bytes."""
+_PLAIN_EXTRA_BYTES = 16
+"""Array 1, offset delta 3, timestamp delta 5, key and value 3 each, headers 1."""
+_LARGE_EXTRA_BYTES = 14
+"""Large members take more: 2 an offset delta, 4 a timestamp delta, 2 key and value each, 4 the array of headers."""
 _RecordTuple: TypeAlias = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 _PAYLOAD_DECODER = msgspec.msgpack.Decoder(list[_RecordTuple])
 
@@ -260,51 +272,135 @@ def _decode_payload(buffer: Buffer, position: int, header: BatchHeader) -> list[
 
 
 class BatchBuilder:
-    """Collects the records of one batch, cheaply, and packs them with one call at the end.
+    """Collects the records of one batch in columns, and packs them with one call at the end.
 
     Keeps a running upper bound of the packed size, so `close` never yields more than max_bytes, except that a first
     record is always taken, however large: whether it may be sent at all is not the builder's question.
     """
 
-    __slots__ = ("_base_timestamp", "_max_timestamp", "_records", "max_bytes", "size_bytes")
+    __slots__ = (
+        "_base_timestamp",
+        "_headers",
+        "_keys",
+        "_max_timestamp",
+        "_record_extra",
+        "_time_deltas",
+        "_time_starts",
+        "_timestamp",
+        "_values",
+        "max_bytes",
+        "size_bytes",
+    )
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.size_bytes = HEADER_BYTES + 5
+        self.size_bytes = EMPTY_BATCH_BYTES
         """Upper bound of the packed size so far."""
-        self._records: list[tuple[int, int, bytes | None, bytes | None, Sequence[Header]]] = []
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] | None = None
+        """None while no record has a key."""
+        self._headers: dict[int, Sequence[Header]] = {}
+        """By offset delta, of the records that have any."""
+        self._timestamp: int | None = None
+        """Of the last record. Records that follow each other mostly share one: see `_time_starts`."""
+        self._record_extra = _PLAIN_EXTRA_BYTES
+        """What a record of that timestamp takes beyond its key and value, while no other member of it is large."""
+        self._time_starts: list[int] = []
+        """The offset deltas from which on another timestamp delta holds: that of the same place in `_time_deltas`."""
+        self._time_deltas: list[int] = []
         self._base_timestamp = 0
         self._max_timestamp = 0
 
     @property
     def record_count(self) -> int:
-        return len(self._records)
+        return len(self._values)
 
     def append(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[Header] = ()
     ) -> int | None:
         """Take a record and say its offset delta, or None when the batch is full and nothing was taken."""
-        records = self._records
-        delta = len(records)
-        timestamp_delta = timestamp_ms - self._base_timestamp if delta else 0
-        # array 1, offset delta 3, timestamp delta 5, key and value 3 each, headers 1; more only where `_rare` says so
-        size = self.size_bytes + 16
+        if timestamp_ms != self._timestamp or headers:
+            return self._append_unlike(key, value, timestamp_ms, headers)
+        values = self._values
+        delta = len(values)
+        before = self.size_bytes
+        size = before + self._record_extra
         if value is not None:
             size += len(value)
         if key is not None:
             size += len(key)
-        if headers or delta > 0xFFFF or size > 0xFFFF + self.size_bytes or not -(2**31) <= timestamp_delta < 2**32:
-            size += _rare_bytes(headers)
-        if delta:
-            if size > self.max_bytes:
-                return None
-            if timestamp_ms > self._max_timestamp:
-                self._max_timestamp = timestamp_ms
-        else:
-            self._base_timestamp = self._max_timestamp = timestamp_ms
+        if size > self.max_bytes or delta > _SMALL_MAX or size - before > _SMALL_MAX:
+            return self._append_unlike(key, value, timestamp_ms, headers)
         self.size_bytes = size
-        records.append((delta, timestamp_delta, key, value, headers))
+        if self._keys is not None:
+            self._keys.append(key)
+        elif key is not None:
+            self._keys = [*repeat(None, delta), key]
+        values.append(value)
         return delta
+
+    def _append_unlike(
+        self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[Header]
+    ) -> int | None:
+        """As `append`, for a first record and one that differs from the one before in more than key and value."""
+        delta = len(self._values)
+        timestamp_delta = timestamp_ms - self._base_timestamp if delta else 0
+        small = delta <= _SMALL_MAX and -(2**31) <= timestamp_delta < 2**32
+        member_bytes = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+        size = self.size_bytes + record_bytes_max(member_bytes, headers, small=small)
+        if not delta:
+            self._base_timestamp = self._max_timestamp = timestamp_ms
+        elif size > self.max_bytes:
+            return None
+        if timestamp_ms != self._timestamp:
+            self._timestamp = timestamp_ms
+            self._time_starts.append(delta)
+            self._time_deltas.append(timestamp_delta)
+            self._max_timestamp = max(timestamp_ms, self._max_timestamp)
+        self._record_extra = record_bytes_max(0, small=small)
+        self.size_bytes = size
+        if self._keys is not None:
+            self._keys.append(key)
+        elif key is not None:
+            self._keys = [*repeat(None, delta), key]
+        if headers:
+            self._headers[delta] = headers
+        self._values.append(value)
+        return delta
+
+    def extend(self, values: Sequence[bytes], start: int, timestamp_ms: int) -> int:
+        """Take `values[start:]` in order, as records without key and headers, as far as they fit; say how many.
+
+        The batch is the same as after as many calls of `append`. Each value must be shorter than EXTEND_VALUE_BYTES.
+        """
+        taken = start
+        while taken < len(values):
+            if self.append(None, values[taken], timestamp_ms) is None:
+                break
+            taken += 1
+            taken += self._extend_alike(values, taken)
+        return taken - start
+
+    def _extend_alike(self, values: Sequence[bytes], start: int) -> int:
+        """Take many at once that differ from the last record in nothing but their value, say how many. As many as there
+        is room for if they are all as long as the first of them; 0 where `append` has to look at the next one."""
+        if start == len(values):
+            return 0
+        extra, room = self._record_extra, self.max_bytes - self.size_bytes
+        count = min(room // (extra + len(values[start])), _SMALL_MAX + 1 - len(self._values))
+        if count <= 0:
+            return 0
+        chunk = values[start : start + count]
+        size = sum(map(len, chunk)) + extra * len(chunk)
+        if size > room:
+            ends = accumulate(len(value) + extra for value in chunk)
+            chunk = chunk[: sum(1 for _ in takewhile(room.__ge__, ends))]
+            size = sum(map(len, chunk)) + extra * len(chunk)
+        self.size_bytes += size
+        self._values += chunk
+        if self._keys is not None:
+            self._keys += repeat(None, len(chunk))
+        return len(chunk)
 
     def close(
         self,
@@ -316,10 +412,12 @@ class BatchBuilder:
         leader_epoch: int = NO_LEADER_EPOCH,
     ) -> bytearray:
         """The finished batch. May be called again, e.g. with another producer epoch after a reset of sequences."""
-        assert self._records, "a batch holds at least one record"
+        assert self._values, "a batch holds at least one record"
         batch = bytearray(HEADER_BYTES)
-        _ENCODER.encode_into(self._records, batch, HEADER_BYTES)
-        last_delta = len(self._records) - 1
+        count = len(self._values)
+        keys = self._keys if self._keys is not None else repeat(None)
+        rows = zip(range(count), self._timestamp_deltas(), keys, self._values, self._header_column(), strict=False)
+        _ENCODER.encode_into(list(rows), batch, HEADER_BYTES)
         _HEADER.pack_into(
             batch,
             0,
@@ -329,24 +427,38 @@ class BatchBuilder:
             MAGIC,
             0,
             0,
-            last_delta,
+            count - 1,
             self._base_timestamp,
             self._max_timestamp,
             producer_id,
             producer_epoch,
             base_sequence,
-            last_delta + 1,
+            count,
         )
         _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
         return batch
 
+    def _timestamp_deltas(self) -> Iterable[int]:
+        """Of all records, in order, and perhaps more."""
+        ends = [*self._time_starts[1:], len(self._values)]
+        lengths = map(sub, ends, self._time_starts)
+        return chain.from_iterable(map(repeat, self._time_deltas, lengths))
 
-def _rare_bytes(headers: Sequence[Header]) -> int:
-    """What large members (2 more for a delta, 4 for a timestamp, 2 for key and value each) and headers add."""
-    extra = 14
-    for name, content in headers:
-        extra += 11 + 4 * len(name) + (len(content) if content is not None else 0)
-    return extra
+    def _header_column(self) -> Iterable[Sequence[Header]]:
+        """Of all records, in order, and perhaps more."""
+        if not self._headers:
+            return repeat(())
+        return (self._headers.get(delta, ()) for delta in range(len(self._values)))
+
+
+def record_bytes_max(member_bytes: int, headers: Sequence[Header] = (), *, small: bool = True) -> int:
+    """Upper bound of what a record takes, `member_bytes` of it for key and value. `small`: its deltas are."""
+    size = _PLAIN_EXTRA_BYTES + member_bytes
+    if headers or not small or size > _SMALL_MAX:
+        size += _LARGE_EXTRA_BYTES
+        for name, content in headers:
+            size += 11 + 4 * len(name) + (len(content) if content is not None else 0)
+    return size
 
 
 def build_batch(

@@ -18,7 +18,7 @@ from minibroker.command_line import (
 from minibroker.events import print_event
 
 if TYPE_CHECKING:
-    from minibroker.client.batches import Delivery
+    from minibroker.client.deliveries import Delivery
     from minibroker.client.producer import Producer
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from minibroker.audit.report import AuditReport
 from minibroker.audit.run import LOCAL, run_audit
 from minibroker.client.admin import AdminClient
-from minibroker.client.batches import RecordMetadata
 from minibroker.client.consumer import Consumer
+from minibroker.client.deliveries import RecordMetadata
 from minibroker.client.producer import Producer
 from minibroker.protocol.checksum import crc32c
 from minibroker.runtime.ports import Runtime

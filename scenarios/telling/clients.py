@@ -6,8 +6,8 @@ Owns: records on their way, what producers were told, and the notes about it. Re
 import asyncio
 from collections.abc import Callable
 
-from minibroker.client.batches import Delivery
 from minibroker.client.consumer import Consumer
+from minibroker.client.deliveries import Delivery
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import (
+    EXTEND_VALUE_BYTES,
     HEADER_BYTES,
     BatchBuilder,
     BatchHeader,
@@ -157,6 +158,39 @@ def test_builder_keeps_its_limit_and_counts(records: list[RecordInput], max_byte
     assert len(batch) <= builder.size_bytes
     assert taken == 1 or len(batch) <= max_bytes
     assert check_batch(batch).record_count == taken
+
+
+@given(
+    st.lists(st.sampled_from([0, 3, 40, 255, 256, 5_000, EXTEND_VALUE_BYTES - 1]).map(bytes), max_size=60)
+    | st.lists(st.integers(0, 60).map(bytes), max_size=60),
+    st.lists(st.tuples(st.none() | st.just(b"key"), st.sampled_from([0, 7, 2**40])), max_size=3),
+    st.sampled_from([100, 700, 6_000, 200_000]),
+)
+def test_taking_many_at_once_is_taking_each(
+    values: list[bytes], before: list[tuple[bytes | None, int]], max_bytes: int
+) -> None:
+    at_once, one_by_one = BatchBuilder(max_bytes), BatchBuilder(max_bytes)
+    for builder in (at_once, one_by_one):
+        for key, timestamp in before:
+            builder.append(key, b"before", timestamp)
+    taken = at_once.extend(values, 1, 7)
+    accepted = 0
+    while accepted < len(values) - 1 and one_by_one.append(None, values[1 + accepted], 7) is not None:
+        accepted += 1
+    assert taken == accepted
+    assert at_once.size_bytes == one_by_one.size_bytes
+    if at_once.record_count:
+        assert at_once.close() == one_by_one.close()
+
+
+def test_many_at_once_beyond_the_small_offset_deltas() -> None:
+    at_once, one_by_one = BatchBuilder(2**24), BatchBuilder(2**24)
+    values = [b"x"] * 70_000
+    assert at_once.extend(values, 0, 7) == 70_000
+    for value in values:
+        one_by_one.append(None, value, 7)
+    assert at_once.close() == one_by_one.close()
+    assert at_once.size_bytes == one_by_one.size_bytes
 
 
 def test_large_members_stay_below_the_estimate() -> None:

@@ -1,0 +1,152 @@
+"""The promises that a producer gives for records. Pure but for `__await__`.
+
+Owns: what `send` and `send_many` return. A Delivery is a batch and a position in it, Deliveries are stretches of
+batches: neither has a future of its own unless somebody awaits it, so a promise costs next to nothing.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Generator, Sequence
+from typing import Any, overload
+
+import msgspec
+
+from minibroker.client.batches import Batch
+from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
+
+
+class RecordMetadata(msgspec.Struct, frozen=True):
+    """Where a record was written."""
+
+    topic: str
+    partition: int
+    offset: Offset | None
+    """None with acks=0, and where a broker said 'written before' without remembering where."""
+    leader_epoch: LeaderEpoch | None
+    timestamp_ms: int
+
+
+class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The promise for one record: `await` it for its RecordMetadata, or for the error that ended it.
+
+    Any number of tasks may await it, any number of times. `done` and `result()` look without waiting.
+    """
+
+    _batch: Batch
+    _delta: int
+    timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where the record goes."""
+        return self._batch.topic_partition
+
+    @property
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        batch = self._batch
+        return batch.done or (bool(batch.parts) and batch.holder_of(self._delta)[0].done)
+
+    def result(self) -> RecordMetadata:
+        """The outcome: RecordMetadata, or the record's error is raised. Only once `done`."""
+        batch, delta = self._batch.holder_of(self._delta)
+        if not batch.done:
+            raise asyncio.InvalidStateError("the record's outcome is not known yet; await the delivery")
+        batch.observed = True
+        if batch.error is not None:
+            raise batch.error
+        partition = batch.queue.topic_partition
+        return RecordMetadata(
+            partition.topic,
+            partition.partition,
+            None if batch.base_offset is None else batch.base_offset + delta,
+            batch.leader_epoch,
+            self.timestamp_ms,
+        )
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        while not self.done:
+            batch, _ = self._batch.holder_of(self._delta)
+            batch.observed = True
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
+            yield from future
+        return self.result()
+
+
+class Deliveries(Sequence[Delivery]):
+    """The promises for the records of one `send_many`, in the order of the call.
+
+    `await` it until every record has its outcome: it raises the error of the first record that failed, if one did.
+    `deliveries[n]` is the n-th record's Delivery, made when it is asked for.
+    """
+
+    __slots__ = ("_batches", "_count", "_first_deltas", "_starts", "timestamp_ms")
+
+    def __init__(self, timestamp_ms: int) -> None:
+        self.timestamp_ms = timestamp_ms
+        """Of all these records."""
+        self._count = 0
+        self._starts: list[int] = []
+        """Where stretches begin, as places in the call; each lies in one batch, in order."""
+        self._batches: list[Batch] = []
+        self._first_deltas: list[int] = []
+
+    def add(self, batch: Batch, first_delta: int, count: int) -> None:
+        """The next `count` records of the call are in this batch, from this position on."""
+        self._starts.append(self._count)
+        self._batches.append(batch)
+        self._first_deltas.append(first_delta)
+        self._count += count
+
+    def add_one(self, delivery: Delivery) -> None:
+        """The next record of the call has this promise."""
+        self.add(delivery._batch, delivery._delta, 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Delivery: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Delivery]: ...
+
+    def __getitem__(self, index: int | slice) -> Delivery | list[Delivery]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(self._count))]
+        place = index + self._count if index < 0 else index
+        if not 0 <= place < self._count:
+            raise IndexError(f"delivery {index} of {self._count}")
+        stretch = bisect_right(self._starts, place) - 1
+        delta = self._first_deltas[stretch] + place - self._starts[stretch]
+        return Delivery(self._batches[stretch], delta, self.timestamp_ms)
+
+    @property
+    def done(self) -> bool:
+        """Are all outcomes known?"""
+        return all(batch.done for batch in reversed(self._batches))
+
+    def _first_error(self) -> BaseException | None:
+        for stretch, batch in enumerate(self._batches):
+            if batch.error is None:
+                continue
+            first, start = self._first_deltas[stretch], self._starts[stretch]
+            end = self._starts[stretch + 1] if stretch + 1 < len(self._starts) else self._count
+            for delta in range(first, first + end - start):
+                holder, _ = batch.holder_of(delta)
+                if holder.error is not None:
+                    return holder.error
+        return None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        for batch in self._batches:
+            batch.observe()
+        for batch in self._batches:
+            while not batch.done:
+                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
+                yield from future
+        error = self._first_error()
+        if error is not None:
+            raise error
