@@ -106,6 +106,7 @@ def run_broker(config: BrokerConfig) -> int:
 
 
 async def _main(config: BrokerConfig) -> None:
+    from minibroker.runtime.allocator import trim_regularly
     from minibroker.runtime.real import real_runtime
 
     loop = asyncio.get_running_loop()
@@ -113,7 +114,11 @@ async def _main(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.set_exception_handler(_end_process)
-    await run(config, real_runtime(), stop)
+    trimming = loop.create_task(trim_regularly(), name="trim")
+    try:
+        await run(config, real_runtime(), stop)
+    finally:
+        trimming.cancel()
 
 
 def _end_process(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -178,8 +178,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_048_576
     replica_fetch_response_max_bytes: Annotated[
         int,
-        Key(doc="Bytes of one whole answer to a follower.", minimum=1024, maximum=64 * MIB),
-    ] = 10_485_760
+        Key(
+            doc="Bytes of one whole answer to a follower. A follower keeps two or three such buffers for each leader.",
+            minimum=1024,
+            maximum=64 * MIB,
+        ),
+    ] = 2_097_152
     replica_fetch_backoff_ms: Annotated[
         int,
         Key(doc="Pause of a follower after an error of a partition or a connection.", minimum=0, maximum=I32_MAX),

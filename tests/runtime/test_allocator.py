@@ -36,6 +36,40 @@ print(resident_kib() - before)
 """
 
 
+TRIMMED = """
+import asyncio
+from pathlib import Path
+
+from minibroker.runtime import allocator
+
+allocator.return_freed_memory()
+allocator.TRIM_INTERVAL_SECONDS = 0.01
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
+
+
+async def main() -> None:
+    buffers = [bytearray(b"x") * 100_000 for _ in range(300)]
+    del buffers[::2]  # what is left keeps the end of the heap where it is
+    before = resident_kib()
+    trimming = asyncio.create_task(allocator.trim_regularly())
+    await asyncio.sleep(0.2)
+    trimming.cancel()
+    print(before - resident_kib())
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
+def test_free_pages_between_buffers_that_live_go_back_to_the_system() -> None:
+    run = subprocess.run([sys.executable, "-c", TRIMMED], capture_output=True, check=True, timeout=60)
+    assert int(run.stdout) > 8 * 1024
+
+
 def grown_kib(argument: str) -> int:
     run = subprocess.run([sys.executable, "-c", PROGRAM, argument], capture_output=True, check=True, timeout=60)
     return int(run.stdout)
