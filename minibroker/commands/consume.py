@@ -81,6 +81,7 @@ async def _consume(
 ) -> None:
     from minibroker.client.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
+    from minibroker.opened_client import opened
     from minibroker.record_reader import RecordReader
 
     timeout_ms = max(1, round(timeout_s * 1000))
@@ -91,7 +92,7 @@ async def _consume(
         auto_offset_reset="none",
     )
     try:
-        async with consumer:
+        async with opened(consumer, servers):
             reader = RecordReader(consumer, topic, partitions, point, timeout_ms)
             await reader.start()
             await (

@@ -60,6 +60,7 @@ async def _ask(
     from minibroker.asking import Asker, NoAnswer
     from minibroker.client.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
+    from minibroker.opened_client import opened
     from minibroker.protocol.ids import TopicPartition
 
     timeout_ms = max(1, round(timeout_s * 1000))
@@ -67,7 +68,8 @@ async def _ask(
         if not topics:
             async with Asker() as asker:
                 topics = tuple(sorted(topic.name for topic in (await asker.metadata(servers)).topics))
-        async with Consumer(bootstrap_servers=servers, bootstrap_timeout_ms=min(10_000, timeout_ms)) as consumer:
+        client = Consumer(bootstrap_servers=servers, bootstrap_timeout_ms=min(10_000, timeout_ms))
+        async with opened(client, servers) as consumer:
             partitions = [
                 TopicPartition(topic, index)
                 for topic in topics

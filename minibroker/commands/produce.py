@@ -132,6 +132,7 @@ async def _produce(
 ) -> "Tally":
     from minibroker.client.errors import MinibrokerError
     from minibroker.client.producer import Producer
+    from minibroker.opened_client import opened
     from minibroker.record_sender import RecordSender
 
     timeout_ms = max(1, round(timeout_s * 1000))
@@ -146,7 +147,7 @@ async def _produce(
         bootstrap_timeout_ms=min(10_000, timeout_ms),
     )
     try:
-        async with producer:
+        async with opened(producer, servers):
             sender = RecordSender(producer, topic, report=report)
             await _send_all(sender, descriptor, options)
             return await sender.finish()

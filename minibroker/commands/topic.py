@@ -44,11 +44,13 @@ def _ask(servers: str, timeout_s: float, work: "Callable[[AdminClient, float], A
     """Run `work(admin, timeout_ms)`; every error of the client becomes one sentence."""
     from minibroker.client.admin import AdminClient
     from minibroker.client.errors import MinibrokerError
+    from minibroker.opened_client import opened
 
     async def ask() -> T:
         timeout_ms = max(1, round(timeout_s * 1000))
         try:
-            async with AdminClient(servers, bootstrap_timeout_ms=min(10_000, timeout_ms)) as admin:
+            client = AdminClient(servers, bootstrap_timeout_ms=min(10_000, timeout_ms))
+            async with opened(client, servers) as admin:
                 return await work(admin, timeout_ms)
         except MinibrokerError as error:
             raise CommandFailed(str(error)) from None
