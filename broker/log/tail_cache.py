@@ -39,21 +39,18 @@ class TailCache:
     def __init__(self, bytes_max: int = TAIL_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
-        self._order: deque[tuple[LogTail, int, int]] = deque()
-        self._serial = 0
+        self.order: deque[tuple[LogTail, int, int]] = deque()
+        """(log, serial, what it costs) of each batch, the oldest first."""
+        self.last_serial = 0
 
     def tail(self) -> "LogTail":
         """The part of one log, empty."""
         return LogTail(self)
 
-    def admit(self, tail: "LogTail", header: BatchHeader, buffer: Buffer) -> None:
-        self._serial += 1
-        cost = len(buffer) + ENTRY_OVERHEAD_BYTES
-        tail.push(header, buffer, self._serial)
-        self._order.append((tail, self._serial, cost))
-        self.size_bytes += cost
+    def keep_bound(self) -> None:
+        """Forget the oldest until what is held fits."""
         while self.size_bytes > self.bytes_max:
-            oldest, serial, freed = self._order.popleft()
+            oldest, serial, freed = self.order.popleft()
             self.size_bytes -= freed
             oldest.drop_oldest(serial)
 
@@ -76,14 +73,21 @@ class LogTail:
 
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], size_bytes: int) -> None:
         """Take what was just appended to the log."""
+        cache, bases, held = self._cache, self._bases, self._batches
+        serial, order = cache.last_serial, cache.order
         for header, buffer in batches:
             if isinstance(buffer, memoryview) and _whole_bytes(buffer) > PINNED_RATIO_MAX * size_bytes:
                 buffer = bytes(buffer)
-            self._cache.admit(self, header, buffer)
-
-    def push(self, header: BatchHeader, buffer: Buffer, serial: int) -> None:
-        self._bases.append(header.base_offset)
-        self._batches.append(CachedBatch(header.last_offset + 1, header.partition_leader_epoch, buffer, serial))
+            serial += 1
+            cost = len(buffer) + ENTRY_OVERHEAD_BYTES
+            base_offset = header.base_offset
+            bases.append(base_offset)
+            end_offset = base_offset + header.record_count
+            held.append(CachedBatch(end_offset, header.partition_leader_epoch, buffer, serial))
+            order.append((self, serial, cost))
+            cache.size_bytes += cost
+        cache.last_serial = serial
+        cache.keep_bound()
 
     def drop_oldest(self, serial: int) -> None:
         """Forget the batch with that serial, unless it was truncated before."""

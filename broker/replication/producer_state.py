@@ -228,9 +228,10 @@ def continues(before: BatchHeader, header: BatchHeader) -> bool:
     batches without a producer id, each is."""
     if header.producer_id != before.producer_id:
         return False
-    return header.producer_id < 0 or (
-        header.producer_epoch == before.producer_epoch and header.base_sequence == next_sequence(before.last_sequence)
-    )
+    if header.producer_id < 0:
+        return True
+    next_one = (before.base_sequence + before.record_count) & SEQUENCE_MAX
+    return header.base_sequence == next_one and header.producer_epoch == before.producer_epoch
 
 
 def next_sequence(sequence: int) -> int:
