@@ -81,7 +81,7 @@ class Deliveries(Sequence[Delivery]):
     `deliveries[n]` is the n-th record's Delivery, made when it is asked for.
     """
 
-    __slots__ = ("_batches", "_count", "_first_deltas", "_starts", "timestamp_ms")
+    __slots__ = ("_batches", "_count", "_first_deltas", "_last_batch", "_next_delta", "_starts", "timestamp_ms")
 
     def __init__(self, timestamp_ms: int) -> None:
         self.timestamp_ms = timestamp_ms
@@ -91,12 +91,18 @@ class Deliveries(Sequence[Delivery]):
         """Where stretches begin, as places in the call; each lies in one batch, in order."""
         self._batches: list[Batch] = []
         self._first_deltas: list[int] = []
+        self._last_batch: Batch | None = None
+        self._next_delta = 0
+        """What would go on with the last stretch."""
 
     def add(self, batch: Batch, first_delta: int, count: int) -> None:
         """The next `count` records of the call are in this batch, from this position on."""
-        self._starts.append(self._count)
-        self._batches.append(batch)
-        self._first_deltas.append(first_delta)
+        if batch is not self._last_batch or first_delta != self._next_delta:
+            self._starts.append(self._count)
+            self._batches.append(batch)
+            self._first_deltas.append(first_delta)
+            self._last_batch = batch
+        self._next_delta = first_delta + count
         self._count += count
 
     def add_one(self, delivery: Delivery) -> None:

@@ -6,13 +6,9 @@ is the producer's, because it depends on what is waiting.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 
 Partitioner = Callable[[bytes, int], int]
 """(key, number of partitions) -> partition, for records with a key."""
-
-KEYS_REMEMBERED = 16_384
-"""Hashes kept: keys repeat, and a dictionary look-up is ten times cheaper than the hash."""
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -38,7 +34,6 @@ def murmur2(data: bytes) -> int:
     return value ^ (value >> 15)
 
 
-@lru_cache(maxsize=KEYS_REMEMBERED)
 def positive_murmur2(key: bytes) -> int:
     """The hash without its sign bit (`Utils.toPositive`)."""
     return murmur2(key) & 0x7FFFFFFF

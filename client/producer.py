@@ -1,8 +1,8 @@
 """The public producer: takes records, gives deliveries.
 
-Owns: parameters and their checks, choice of the partition, memory and back-pressure, flush and close. Order, retries
-and sequences are `accumulator`'s, the network is `sender`'s. `try_send` is the hot path: a look-up, an append to a
-list, and one small object a record.
+Owns: parameters and their checks, back-pressure, flush and close. Order, retries and sequences are `accumulator`'s, the
+network is `sender`'s, filling batches is `open_batches`'. `send` is the hot path: a look-up, an append to a list, and
+one small object a record; `send_many` is the wide one: a slice of a list a batch.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ from minibroker.client.limits import (
     Deadline,
 )
 from minibroker.client.open_batches import OpenBatches
+from minibroker.client.outcomes import without_outcome
 from minibroker.client.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.producer_topic import ProducerTopic
@@ -42,6 +43,7 @@ from minibroker.client.record_input import Headers, RecordBytes, RecordColumns, 
 from minibroker.client.send_lines import SendLines
 from minibroker.client.sender import Sender
 from minibroker.client.topics import known_topic
+from minibroker.client.turn_clock import TurnClock
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
@@ -120,7 +122,7 @@ class Producer:
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
         runtime = doors(self._runtime)
-        self._now_ms = runtime.clock.now_ms
+        self._clock = TurnClock(runtime.clock)
         self._cluster = Cluster(runtime, self._cluster_settings)
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)
         self._batches = OpenBatches(
@@ -180,9 +182,21 @@ class Producer:
         """Take a record; `await` the returned delivery to learn where it was written.
 
         Waits only while buffer_memory is used up or the topic is not known yet, at most max_block_ms. Without a
-        partition the key decides (murmur2), without a key the batch at hand. Raises RecordTooLarge, BufferTimedOut,
-        UnknownTopicOrPartition; then the record was not taken.
+        partition the key decides (murmur2), without a key the batch at hand. Without a timestamp it carries the time of
+        this turn of the event loop. Raises RecordTooLarge, BufferTimedOut, UnknownTopicOrPartition; then the record was
+        not taken.
         """
+        # Here the usual record, whose batch is open and has room; what else there is, try_send sees to.
+        state = self._topics.get(topic)
+        if (
+            (state is not None and not self._lines.lines and partition is timestamp_ms is None and not headers)
+            and (value.__class__ is bytes and (key is None or key.__class__ is bytes))
+            and (now_ms := self._clock.present_ms) is not None
+            and (queue := state.sticky if key is None else state.queue_of_key.get(key)) is not None
+            and (batch := queue.open_batch) is not None
+            and (delta := batch.append(key, value, now_ms)) is not None
+        ):
+            return Delivery(batch, delta, now_ms)
         delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             return await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
@@ -208,7 +222,7 @@ class Producer:
             self._check_open()
             return None
         if timestamp_ms is None:
-            timestamp_ms = self._now_ms()
+            timestamp_ms = self._clock.now_ms()
         if partition is not None:
             queue = state.queues.get(partition)
             if queue is None:
@@ -220,7 +234,7 @@ class Producer:
         else:
             if key.__class__ is not bytes:
                 key = as_bytes("key", key)
-            queue = state.queues[self._partitioner(key, state.partition_count)]
+            queue = state.queue_of_key.get(key) or state.choose_queue(key)
         if headers:
             headers = checked_headers(headers)
         batch = queue.open_batch
@@ -255,14 +269,14 @@ class Producer:
         self._check_open()
         columns = RecordColumns(values, keys, partition, headers)
         self._batches.check_size(topic, columns.largest_bytes)
-        deliveries = Deliveries(self._now_ms() if timestamp_ms is None else timestamp_ms)
+        deliveries = Deliveries(self._clock.now_ms() if timestamp_ms is None else timestamp_ms)
         try:
             while len(deliveries) < len(columns):
                 if self._batches.breath_due:
                     await self._breathe()
                 state = self._topics.get(topic)
                 if state is not None and state.has(partition) and not self._lines.hold_back(topic):
-                    columns.choose_partitions(state, self._partitioner)
+                    columns.choose_partitions(state)
                     self._batches.put_many(state, columns, deliveries)
                     if self._batches.breath_due:
                         continue
@@ -335,7 +349,7 @@ class Producer:
         deadline = Deadline(self._settings.max_block_ms)
         async with self._lines.turn(topic, deadline):
             state = await self._partition_known(topic, columns.partition, deadline)
-            columns.choose_partitions(state, self._partitioner)
+            columns.choose_partitions(state)
             before = len(deliveries)
             while True:
                 if self._batches.breath_due:
@@ -394,12 +408,12 @@ class Producer:
                 continue
             topic = self._topics.get(name)
             if topic is None:
-                topic = ProducerTopic(name)
+                topic = ProducerTopic(name, self._partitioner)
             for index in info.partitions:
                 if index not in topic.queues:
                     queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index))
                     self._sender.add_queue(queue)
-            topic.partition_count = len(topic.queues)
+            topic.set_partition_count(len(topic.queues))
             if name not in self._topics:
                 topic.choose_sticky(self._cluster.runtime.random)
                 self._topics[name] = topic
@@ -445,33 +459,18 @@ class Producer:
         self._failures.report()
 
     async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
-        left = len(pending)
-        all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def one_done() -> None:
-            nonlocal left
-            left -= 1
-            if not left and not all_done.done():
-                all_done.set_result(None)
-
-        for batch in pending:
-            batch.when_done(one_done)
         self._rush()
         try:
-            async with asyncio.timeout(deadline.remaining_ms() / 1000):
-                await all_done
-        except TimeoutError:
-            waiting = [batch for batch in pending if not batch.done]
-            if not waiting:
-                return
+            waiting = await without_outcome(pending, deadline)
+        finally:
+            self._unrush()
+        if waiting:
             partitions = sorted({str(batch.topic_partition) for batch in waiting})
             raise FlushTimedOut(
                 f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged after "
                 f"{round(deadline.timeout_ms)} ms",
                 self._last_obstacle(),
-            ) from None
-        finally:
-            self._unrush()
+            )
 
     def _abort_rest(self) -> None:
         """The end: nothing stays without an outcome."""

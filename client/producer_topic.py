@@ -3,19 +3,43 @@
 import random
 
 from minibroker.client.accumulator import PartitionQueue
+from minibroker.client.partitioner import Partitioner, murmur2_partitioner
+
+KEYS_REMEMBERED = 16_384
+"""Of a topic: keys repeat, and a look-up is thirty times cheaper than the hash. When so many are known they are
+forgotten, all at once: which of them come again nobody knows."""
 
 
 class ProducerTopic:
     """The queues of one topic, by partition."""
 
-    __slots__ = ("name", "partition_count", "queues", "sticky")
+    __slots__ = ("_partitioner", "name", "partition_count", "queue_of_key", "queues", "sticky")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, partitioner: Partitioner) -> None:
         self.name = name
+        self._partitioner = partitioner
         self.queues: dict[int, PartitionQueue] = {}
         self.partition_count = 0
         self.sticky: PartitionQueue
         """Keyless records go there until its batch is full or sent (KIP-480)."""
+
+        self.queue_of_key: dict[bytes, PartitionQueue] = {}
+        """Of the keys that were met lately; ask `choose_queue` for others."""
+
+    def set_partition_count(self, count: int) -> None:
+        """Keys go elsewhere from now on."""
+        if count != self.partition_count:
+            self.partition_count = count
+            self.queue_of_key.clear()
+
+    def choose_queue(self, key: bytes) -> PartitionQueue:
+        """Where records with this key go. A partitioner of the user's own is asked each time."""
+        queue = self.queues[self._partitioner(key, self.partition_count)]
+        if self._partitioner is murmur2_partitioner:
+            if len(self.queue_of_key) >= KEYS_REMEMBERED:
+                self.queue_of_key.clear()
+            self.queue_of_key[key] = queue
+        return queue
 
     def has(self, partition: int | None) -> bool:
         """Whether records may go there; None means anywhere."""

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from minibroker.client.accumulator import PartitionQueue
 from minibroker.client.errors import InvalidCall
-from minibroker.client.partitioner import Partitioner
 from minibroker.client.producer_topic import ProducerTopic
 from minibroker.protocol.record_batch import (
     EMPTY_BATCH_BYTES,
@@ -79,11 +78,11 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self._values)
 
-    def choose_partitions(self, topic: ProducerTopic, partitioner: Partitioner) -> None:
+    def choose_partitions(self, topic: ProducerTopic) -> None:
         """Where each record with a key goes. Once for all, so that a partitioner that raises does so in time."""
         if self._queues is None and self._keys is not None and self.partition is None:
-            queues, count = topic.queues, topic.partition_count
-            self._queues = [None if key is None else queues[partitioner(key, count)] for key in self._keys]
+            known, choose = topic.queue_of_key.get, topic.choose_queue
+            self._queues = [None if key is None else known(key) or choose(key) for key in self._keys]
 
     def rows(self, topic: ProducerTopic, start: int) -> Iterator[Row]:
         """Some of the records from `start` on: queue (None: the one for keyless records), key, value."""

@@ -16,18 +16,18 @@ class SendLines:
     """asyncio's locks are fair: first come, first served."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, asyncio.Lock] = {}
+        self.lines: dict[str, asyncio.Lock] = {}
         self._lengths: dict[str, int] = {}
         self._serves = False
 
     def hold_back(self, topic: str) -> bool:
         """Whether a call for this topic must line up. Every call asks, so it costs little while nobody waits."""
-        return bool(self._lines) and not self._serves and topic in self._lines
+        return bool(self.lines) and not self._serves and topic in self.lines
 
     @contextlib.asynccontextmanager
     async def turn(self, topic: str, deadline: Deadline) -> AsyncIterator[None]:
         """Wait for one's turn, and hold it. Raises BufferTimedOut."""
-        line = self._lines.setdefault(topic, asyncio.Lock())
+        line = self.lines.setdefault(topic, asyncio.Lock())
         self._lengths[topic] = self._lengths.get(topic, 0) + 1
         try:
             try:
@@ -43,7 +43,7 @@ class SendLines:
         finally:
             self._lengths[topic] -= 1
             if not self._lengths[topic]:
-                del self._lengths[topic], self._lines[topic]
+                del self._lengths[topic], self.lines[topic]
 
     @contextlib.contextmanager
     def served(self) -> Iterator[None]:

@@ -1,0 +1,28 @@
+"""Waiting for batches. Owns: one future for any number of them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from minibroker.client.batches import Batch
+from minibroker.client.limits import Deadline
+
+
+async def without_outcome(batches: Sequence[Batch], deadline: Deadline) -> list[Batch]:
+    """Wait until each of these has its outcome, and return []; at the deadline, those that still have none."""
+    left = len(batches)
+    all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def one_done() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not all_done.done():
+            all_done.set_result(None)
+
+    for batch in batches:
+        batch.when_done(one_done)
+    try:
+        async with asyncio.timeout(deadline.remaining_ms() / 1000):
+            await all_done
+    except TimeoutError:
+        return [batch for batch in batches if not batch.done]
+    return []

@@ -1,0 +1,55 @@
+"""Which queue a key belongs to, and for how long that is remembered."""
+
+from minibroker.client import producer_topic
+from minibroker.client.accumulator import PartitionQueue
+from minibroker.client.partitioner import Partitioner, murmur2_partitioner
+from minibroker.client.producer_topic import ProducerTopic
+from minibroker.protocol.ids import TopicPartition
+
+
+def topic_of(partitions: int, partitioner: Partitioner = murmur2_partitioner) -> ProducerTopic:
+    topic = ProducerTopic("t", partitioner)
+    grow(topic, partitions)
+    return topic
+
+
+def grow(topic: ProducerTopic, partitions: int) -> None:
+    for index in range(len(topic.queues), partitions):
+        topic.queues[index] = PartitionQueue(TopicPartition("t", index))
+    topic.set_partition_count(partitions)
+
+
+def partition_of(topic: ProducerTopic, key: bytes) -> int:
+    return (topic.queue_of_key.get(key) or topic.choose_queue(key)).topic_partition.partition
+
+
+def test_a_key_that_was_met_is_looked_up() -> None:
+    topic = topic_of(7)
+    assert partition_of(topic, b"a") == murmur2_partitioner(b"a", 7)
+    assert topic.queue_of_key[b"a"].topic_partition.partition == murmur2_partitioner(b"a", 7)
+
+
+def test_when_partitions_are_added_keys_are_hashed_anew() -> None:
+    topic = topic_of(1)
+    keys = [b"%d" % number for number in range(100)]
+    assert {partition_of(topic, key) for key in keys} == {0}
+    grow(topic, 5)
+    assert [partition_of(topic, key) for key in keys] == [murmur2_partitioner(key, 5) for key in keys]
+
+
+def test_a_partitioner_of_the_users_own_is_asked_for_each_record() -> None:
+    asked: list[bytes] = []
+
+    def in_turn(key: bytes, count: int) -> int:
+        asked.append(key)
+        return len(asked) % count
+
+    topic = topic_of(3, in_turn)
+    assert [partition_of(topic, b"same") for _ in range(4)] == [1, 2, 0, 1]
+
+
+def test_no_more_than_so_many_keys_are_remembered() -> None:
+    topic = topic_of(2)
+    for number in range(producer_topic.KEYS_REMEMBERED + 10):
+        partition_of(topic, b"%d" % number)
+    assert len(topic.queue_of_key) == 10
