@@ -28,7 +28,7 @@ class Gap(msgspec.Struct, frozen=True):
     torn: bool
     """The file ends inside this batch, as a crash leaves it."""
     reaches_end: bool
-    """No good batch follows in the file."""
+    """No good batch follows in the file, as far as it was read."""
 
 
 class Columns:

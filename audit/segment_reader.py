@@ -63,7 +63,7 @@ def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
     except FileNotFoundError:
         return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
     except OSError as error:
-        unread = Gap(task.start, task.end, f"cannot be read: {error.strerror}", torn=False, reaches_end=True)
+        unread = Gap(task.start, task.end, f"cannot be read: {error.strerror}", torn=False, reaches_end=False)
         return _scan(task, task.start, task.end, task.size, Columns(), indexes, gaps=[unread])
 
 

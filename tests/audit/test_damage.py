@@ -1,5 +1,6 @@
 """Planted damage is found and named with broker, topic-partition, offset, file and position."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -108,6 +109,24 @@ def test_a_torn_tail_after_a_crash_is_a_note(killed: PlantedCluster) -> None:
     ]
     assert errors(result) == []
     assert result.verdict is Verdict.LAGGING
+
+
+def test_a_segment_that_cannot_be_read_is_an_error_also_after_a_crash(
+    killed: PlantedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what is in it: no start of the broker cuts it off."""
+    unreadable = str(sorted(killed.replica(BROKER, LINES).directory.glob("*.log"))[-1])
+    open_really = os.open
+
+    def open_or_fail(path: str, *args: int, **more: int) -> int:
+        if str(path) == unreadable:
+            raise PermissionError(13, "Permission denied")
+        return open_really(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", open_or_fail)
+    found = [item for item in errors(judged(killed)) if item.kind is Kind.CORRUPT_BATCH]
+    assert [(item.broker, item.file) for item in found] == [(BROKER, unreadable)]
+    assert "cannot be read: Permission denied" in found[0].message
 
 
 def test_a_torn_tail_below_the_recovery_point_is_an_error(killed: PlantedCluster) -> None:

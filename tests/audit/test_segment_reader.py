@@ -178,7 +178,7 @@ def test_a_file_that_cannot_be_read_is_one_gap(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "pread", broken)
     scan = scan_range(task_for(tmp_path, len(CONTENT)), with_values=False)
     reason = "cannot be read: Input/output error"
-    assert scan.gaps == (Gap(0, len(CONTENT), reason, torn=False, reaches_end=True),)
+    assert scan.gaps == (Gap(0, len(CONTENT), reason, torn=False, reaches_end=False),)
 
 
 # planning
