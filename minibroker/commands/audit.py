@@ -44,7 +44,8 @@ def audit(
 
     complaint = checkup.complaint(checkup.checks_for_audit(engine))
     if complaint:
-        raise CommandFailed(complaint)
+        way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
+        raise CommandFailed(complaint + way_out)
     _end_after(timeout_s)
     progress = ProgressLine(after_s=0.0)
     try:
