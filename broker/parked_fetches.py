@@ -8,6 +8,7 @@ many partitions takes long to answer: each of those gets a turn of the loop for 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -32,17 +33,17 @@ at all of them for every append, only to wait on, would cost more than answering
 class ParkedFetch:
     """A request that waits. Ends once: by news, by its deadline, or with its connection."""
 
-    __slots__ = ("alarm", "body", "done", "listed", "mark_alarm", "min_bytes", "request", "session", "watched")
+    __slots__ = ("alarm", "body", "done", "has_mark_news", "listed", "min_bytes", "request", "session", "watched")
 
     def __init__(self, request: IncomingRequest, body: FetchRequest, session: "FetchSession | None") -> None:
         self.request = request
         self.body = body
         self.session = session
-        self.listed = sum(len(topic.partitions) for topic in body.topics)
+        self.listed = sum([len(topic.partitions) for topic in body.topics])
         self.min_bytes = body.min_bytes if self.listed <= FEW_PARTITIONS else 1
         self.done = False
         self.alarm: int | None = None
-        self.mark_alarm: int | None = None
+        self.has_mark_news = False
         self.watched: list[Partition] = []
 
     @property
@@ -79,6 +80,10 @@ class ParkedFetches:
         self._parked: dict[ServerConnection, dict[ParkedFetch, None]] = {}
         self._woken: dict[ParkedFetch, None] = {}
         self._large: dict[ParkedFetch, None] = {}
+        self._mark_news: deque[tuple[float, ParkedFetch]] = deque()
+        """When to answer whom, in order, for all wait equally long. Whoever is answered before is skipped then: at
+        thousands of fetches a second an alarm for each, set and cancelled, would cost more."""
+        self._mark_timer: asyncio.TimerHandle | None = None
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._alarms: Alarms[ParkedFetch] = Alarms(self._expire)
@@ -99,32 +104,43 @@ class ParkedFetches:
     def answered(self, parked: ParkedFetch) -> None:
         """It is about to be answered, or never will be: nothing may wake it any more."""
         parked.end()
-        for alarm in (parked.alarm, parked.mark_alarm):
-            if alarm is not None:
-                self._alarms.cancel(alarm)
-        of_connection = self._parked.get(parked.request.connection)
-        if of_connection is not None:
-            of_connection.pop(parked, None)
-            if not of_connection:
-                del self._parked[parked.request.connection]
+        if parked.alarm is not None:
+            self._alarms.cancel(parked.alarm)
+            self._parked.get(parked.request.connection, {}).pop(parked, None)
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """Nobody waits for these answers any more."""
         for parked in tuple(self._parked.get(connection, ())):
             self.answered(parked)
             parked.request.finish_without_reply()
+        self._parked.pop(connection, None)
 
     def wake(self, parked: ParkedFetch) -> None:
         """There may be something to say."""
         self._woken[parked] = None
-        if not self._flush_scheduled:
+        if not self._flush_scheduled and not parked.request.is_in_step:  # else it follows the step
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
     def wake_for_mark(self, parked: ParkedFetch) -> None:
         """There is only a newer high watermark to tell."""
-        if parked.mark_alarm is None and not parked.done:
-            parked.mark_alarm = self._alarms.set(self._loop.time() + MARK_NEWS_DELAY_MS / 1000, parked)
+        if parked.has_mark_news or parked.done:
+            return
+        parked.has_mark_news = True
+        at = self._loop.time() + MARK_NEWS_DELAY_MS / 1000
+        self._mark_news.append((at, parked))
+        if self._mark_timer is None:
+            self._mark_timer = self._loop.call_at(at, self._tell_marks)
+
+    def _tell_marks(self) -> None:
+        """Nothing else came in time to tell these of the newer mark."""
+        self._mark_timer = None
+        news = self._mark_news
+        now = max(self._loop.time(), news[0][0])
+        while news and (news[0][1].done or news[0][0] <= now):
+            self._expire(news.popleft()[1])
+        if news and self._mark_timer is None:
+            self._mark_timer = self._loop.call_at(news[0][0], self._tell_marks)
 
     def flush(self) -> None:
         """Answer what was woken. Called once the requests of one read are handled, so that one answer carries all."""

@@ -402,6 +402,7 @@ class ReplicaFetcher:
         if not isinstance(reply, FetchResponse):
             self._lost.set()
             return
+        self._scheduled = True  # what this reply gives rise to leaves below, in this very turn of the loop
         if reply.error_code:
             self._on_session_error(error_code(reply.error_code))
         else:
@@ -409,8 +410,7 @@ class ReplicaFetcher:
             for topic in reply.responses:
                 for answer in topic.partitions:
                     self._on_partition(number, TopicPartition(topic.topic, answer.partition_index), answer)
-        if not self._scheduled:
-            self._send_all()
+        self._send_all()
 
     def _on_session_error(self, code: ErrorCode) -> None:
         """The leader does not know the session (any more): list everything in a new one."""

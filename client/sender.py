@@ -89,6 +89,8 @@ class Sender:
         self._settings = settings
         timeout_ms = settings.request_timeout_ms
         self._broker_timeout_ms = timeout_ms - min(BROKER_GIVES_UP_EARLIER_MS, timeout_ms // 10)
+        self._look_after_ms = min(SLOW_ANSWER_MS, timeout_ms)
+        """So long after a request was sent it is asked whether it is answered."""
         self._on_finished = on_finished
         self._on_packed = on_packed
         self._loop = asyncio.get_running_loop()
@@ -102,6 +104,8 @@ class Sender:
         self._expiry_at_ms = math.inf
         """No batch expires before."""
         self._soon = False
+        self._opened: dict[BrokerId, None] = {}
+        """Whose open batches leave in the next turn of the loop (without linger)."""
         self._sent_count = 0
         self._seen_version = -1
         self._identity_task: asyncio.Task[None] | None = None
@@ -124,7 +128,10 @@ class Sender:
     def batch_opened(self, batch: Batch) -> None:
         """A batch began to collect: it is sent after linger_ms at the latest."""
         self._expiry_at_ms = min(self._expiry_at_ms, batch.deadline_ms)
-        if self._accumulator.linger_ms <= 0 or self._accumulator.rushing:
+        leader = batch.queue.leader
+        if self._accumulator.linger_ms <= 0 and leader is not None:
+            self._send_at_once(leader)
+        elif self._accumulator.linger_ms <= 0 or self._accumulator.rushing:
             self.wake()
         else:
             self._look_at(math.ceil(batch.created_ms + self._accumulator.linger_ms))
@@ -135,6 +142,32 @@ class Sender:
             self._drain(queue.leader)
         else:
             self.wake()
+
+    def _send_at_once(self, leader: BrokerId) -> None:
+        """Without linger. A record that finds nothing in flight to its broker leaves in this very call; what is sent
+        behind it leaves together, in the next turn of the loop: a burst must not become as many requests."""
+        if not self._opened and self._settings.acks_number != 0 and not self._is_busy(leader):
+            self._drain(leader)
+            if self._is_busy(leader):
+                self._arm(self._expiry_at_ms)
+                return
+        if not self._opened:
+            self._loop.call_soon(self._send_opened)
+        self._opened[leader] = None
+
+    def _is_busy(self, leader: BrokerId) -> bool:
+        """Is anything in flight to it?"""
+        lane = self._lanes.get(leader)
+        return lane is not None and bool(lane.in_flight)
+
+    def _send_opened(self) -> None:
+        """What was opened in the turn of the loop before leaves. A whole tick only where nothing could."""
+        opened, self._opened = self._opened, {}
+        for leader in opened:
+            self._drain(leader)
+            if not self._is_busy(leader):
+                self.wake()
+        self._arm(self._expiry_at_ms)
 
     def wake(self) -> None:
         """Look at everything, soon."""
@@ -212,7 +245,7 @@ class Sender:
             now_ms = self.now_ms()
             lane.in_flight[number] = _Sent(batches, connection, now_ms)
             connection.send(request, partial(self._on_reply, lane, number))
-            self._arm(now_ms + SLOW_ANSWER_MS)
+            self._arm(now_ms + self._look_after_ms)
         except ConnectionClosed as error:
             lane.in_flight.pop(self._sent_count, None)
             for batch in batches:

@@ -11,17 +11,17 @@ the real list header or bin header follows.
 """
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Annotated
 
 import msgspec
 
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.message_types import I16, I32, PARTITIONS_MAX, TOPICS_MAX, Name
 from minibroker.protocol.messages import (
-    API_OF_REQUEST,
     APIS,
+    KEY_OF_REQUEST,
     ApiKey,
     FetchPartitionResponse,
     FetchResponse,
@@ -34,13 +34,17 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.request_limits import find_excess
 
 Buffer = bytes | bytearray | memoryview
-M = TypeVar("M")
-
+PRODUCE_KEY = ApiKey.PRODUCE.value
 API_VERSION = 0
 """We own both ends: every API has one version, and a peer that asks for another learns it from UNSUPPORTED_VERSION."""
 CLIENT_ID_MAX_LENGTH = 256
+CLIENT_IDS_MAX = 100
+"""Packed client ids, and beginnings of Produce requests, kept: a process has a handful of clients."""
+SMALL_PRODUCE_BYTES = 16 * PARTITIONS_MAX
+"""A Produce request of no more bytes cannot list more than PARTITIONS_MAX partitions: each takes 17 at least, its two
+field names alone 14."""
 TOPIC_PREFIXES_MAX = 1_000
-"""Packed topic names kept: they are the same in every Fetch response."""
+"""Packed topic names kept: they are the same in every Produce request and Fetch response."""
 
 _LENGTH = struct.Struct(">I")
 _LENGTH_PLACE = bytes(4)
@@ -58,14 +62,6 @@ class MalformedMessage(ProtocolError):
         self.correlation_id = correlation_id
 
 
-class _RequestFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    body: msgspec.Raw
-
-
 class _ResponseFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     correlation_id: int
     body: msgspec.Raw
@@ -81,48 +77,50 @@ class _ProduceOutline(msgspec.Struct, frozen=True):
     topic_data: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=TOPICS_MAX)] = []
 
 
-class IncomingFrame(msgspec.Struct, frozen=True):
+class IncomingFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request as it came in. `body` is a view into the receive buffer: decode it before the next read."""
 
     api_key: int
     api_version: int
     correlation_id: int
-    client_id: str
+    client_id: str | None
     body: msgspec.Raw
 
 
-_request_frames = msgspec.msgpack.Decoder(_RequestFrame)
+_request_frames = msgspec.msgpack.Decoder(IncomingFrame)
 _response_frames = msgspec.msgpack.Decoder(_ResponseFrame)
 _produce_outlines = msgspec.msgpack.Decoder(_ProduceOutline)
 _produce_topics = msgspec.msgpack.Decoder(ProduceTopic)
+_produce_requests = msgspec.msgpack.Decoder(ProduceRequest)
 _request_decoders = {api.key.value: msgspec.msgpack.Decoder(api.request) for api in APIS.values()}
 _response_decoders = {api.key.value: msgspec.msgpack.Decoder(api.response) for api in APIS.values()}
 
 
-def _guarded(decode: Callable[[Any], M], data: Any, correlation_id: int | None = None) -> M:
-    """msgspec lets RecursionError and UnicodeDecodeError out beside its own errors; all are the peer's fault."""
-    try:
-        return decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError, ValueError) as error:
-        raise MalformedMessage(str(error) or type(error).__name__, correlation_id) from None
+_PEERS_FAULTS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError, ValueError)
+"""msgspec lets some of Python's errors out beside its own; all are the peer's fault."""
 
 
 def decode_request_frame(frame: Buffer) -> IncomingFrame:
     """Split a frame (without its length) into header and undecoded body. Raises MalformedMessage."""
-    raw = _guarded(_request_frames.decode, frame)
-    client_id = raw.client_id or ""
-    if len(client_id) > CLIENT_ID_MAX_LENGTH:
+    try:
+        incoming = _request_frames.decode(frame)
+    except _PEERS_FAULTS as error:
+        raise MalformedMessage(str(error) or type(error).__name__) from None
+    if incoming.client_id is not None and len(incoming.client_id) > CLIENT_ID_MAX_LENGTH:
         raise MalformedMessage(f"client_id is longer than {CLIENT_ID_MAX_LENGTH} characters")
-    if not -(2**31) <= raw.correlation_id < 2**31:
+    if not -(2**31) <= incoming.correlation_id < 2**31:
         raise MalformedMessage("correlation_id is not an i32")
-    return IncomingFrame(raw.api_key, raw.api_version, raw.correlation_id, client_id, raw.body)
+    return incoming
 
 
 def decode_request_body(frame: IncomingFrame) -> Request:
     """The typed body of a known API. Raises MalformedMessage that knows the correlation id."""
-    if frame.api_key == ApiKey.PRODUCE:
-        return _guarded(_decode_produce, frame.body, frame.correlation_id)
-    body: Request = _guarded(_request_decoders[frame.api_key].decode, frame.body, frame.correlation_id)
+    try:
+        if frame.api_key == PRODUCE_KEY:
+            return _decode_produce(frame.body)
+        body: Request = _request_decoders[frame.api_key].decode(frame.body)
+    except _PEERS_FAULTS as error:
+        raise MalformedMessage(str(error) or type(error).__name__, frame.correlation_id) from None
     excess = find_excess(body)
     if excess is not None:
         raise MalformedMessage(excess, frame.correlation_id)
@@ -130,6 +128,8 @@ def decode_request_body(frame: IncomingFrame) -> Request:
 
 
 def _decode_produce(body: msgspec.Raw) -> ProduceRequest:
+    if len(memoryview(body)) <= SMALL_PRODUCE_BYTES:
+        return _produce_requests.decode(body)
     outline = _produce_outlines.decode(body)
     topics: list[ProduceTopic] = []
     partitions = 0
@@ -149,24 +149,41 @@ def _decode_produce(body: msgspec.Raw) -> ProduceRequest:
 
 def decode_response_frame(frame: Buffer) -> tuple[int, memoryview]:
     """(correlation id, undecoded body), the body a view into `frame`. Raises MalformedMessage."""
-    raw = _guarded(_response_frames.decode, frame)
+    try:
+        raw = _response_frames.decode(frame)
+    except _PEERS_FAULTS as error:
+        raise MalformedMessage(str(error) or type(error).__name__) from None
     view = memoryview(frame)
     return raw.correlation_id, view[len(view) - len(memoryview(raw.body)) :]
 
 
 def decode_response_body(api_key: int, body: Buffer) -> Response:
     """The typed response of an API; fetched records are views into `body`. Raises MalformedMessage."""
-    return _guarded(_response_decoders[api_key].decode, body)
+    try:
+        response: Response = _response_decoders[api_key].decode(body)
+    except _PEERS_FAULTS as error:
+        raise MalformedMessage(str(error) or type(error).__name__) from None
+    return response
 
 
 def encode_request(body: Request, correlation_id: int, client_id: str) -> list[Buffer]:
     """A whole frame, as pieces for one writelines. Record batches of a Produce request are passed through uncopied."""
-    api_key = API_OF_REQUEST[type(body)].key.value
-    header = b"\x95" + _encode(api_key) + _encode(API_VERSION) + _encode(correlation_id) + _encode(client_id)
+    header = _request_prefix(type(body)) + _encode(correlation_id) + _client_id(client_id)
     if isinstance(body, ProduceRequest):
         return _produce_frame(header, body)
     packed = header + _encode(body)
     return [_LENGTH.pack(len(packed)) + packed]
+
+
+@cache
+def _request_prefix(kind: type[Request]) -> bytes:
+    """What the frames of all requests of one API begin with."""
+    return b"\x95" + _encode(KEY_OF_REQUEST[kind]) + _encode(API_VERSION)
+
+
+@lru_cache(maxsize=CLIENT_IDS_MAX)
+def _client_id(client_id: str) -> bytes:
+    return bytes(_encode(client_id))
 
 
 def encode_response(correlation_id: int, body: Response) -> list[Buffer]:
@@ -203,15 +220,26 @@ def _fetch_topic_prefix(topic: str) -> bytes:
 
 
 def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
-    without_data = ProduceRequest(transactional_id=body.transactional_id, acks=body.acks, timeout_ms=body.timeout_ms)
-    pieces = _Pieces(header + _open(_encode(without_data), _EMPTY_ARRAY) + _array_header(len(body.topic_data)))
+    prefix = _produce_prefix(body.transactional_id, body.acks, body.timeout_ms)
+    pieces = _Pieces(header + prefix + _array_header(len(body.topic_data)))
     for topic in body.topic_data:
-        name = b"\x82\xa4name" + _encode(topic.name) + b"\xaepartition_data"
-        pieces.add(name + _array_header(len(topic.partition_data)))
+        pieces.add(_produce_topic_prefix(topic.name) + _array_header(len(topic.partition_data)))
         for data in topic.partition_data:
             prefix = b"\x82\xa5index" + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
             pieces.add_records(prefix, [data.records], len(data.records))
     return pieces.frame()
+
+
+@lru_cache(maxsize=CLIENT_IDS_MAX)
+def _produce_prefix(transactional_id: str | None, acks: int, timeout_ms: int) -> bytes:
+    """A ProduceRequest up to its topics: all of one producer begin alike."""
+    without_data = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms)
+    return _open(_encode(without_data), _EMPTY_ARRAY)
+
+
+@lru_cache(maxsize=TOPIC_PREFIXES_MAX)
+def _produce_topic_prefix(topic: str) -> bytes:
+    return b"\x82\xa4name" + _encode(topic) + b"\xaepartition_data"
 
 
 class _Pieces:

@@ -96,9 +96,9 @@ RETRIABLE = REFRESHES_METADATA | {
 """Codes after which the same request may succeed later."""
 
 
+_BY_NUMBER = {code.value: code for code in ErrorCode}
+
+
 def error_code(value: int) -> ErrorCode:
     """The code a peer sent; a number this version does not know is UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(value)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _BY_NUMBER.get(value, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -137,6 +137,7 @@ __all__ = [
     "API_OF_REQUEST",
     "BROKERS_MAX",
     "EARLIEST_TIMESTAMP",
+    "KEY_OF_REQUEST",
     "LATEST_TIMESTAMP",
     "LEADER_DURING_DELETE",
     "LEADER_EPOCH_DURING_DELETE",
@@ -306,3 +307,5 @@ APIS: dict[int, Api] = {
     )
 }
 API_OF_REQUEST: dict[type[Request], Api] = {api.request: api for api in APIS.values()}
+KEY_OF_REQUEST: dict[type[Request], int] = {api.request: api.key.value for api in APIS.values()}
+"""The same, as plain numbers: an enumeration's `value` is a call."""

@@ -24,7 +24,7 @@ def find_excess(request: Request) -> str | None:
 
 
 def _too_many(topics: Iterable[Any]) -> str | None:
-    count = sum(len(topic.partitions) for topic in topics)
+    count = sum([len(topic.partitions) for topic in topics])
     return None if count <= PARTITIONS_MAX else f"{count} partitions are listed, the limit is {PARTITIONS_MAX}"
 
 

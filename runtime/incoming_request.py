@@ -25,14 +25,20 @@ class IncomingRequest:
     __slots__ = ("_charge", "_connection", "_ended", "api_key", "body", "client_id", "correlation_id", "received_at")
 
     def __init__(
-        self, connection: "ServerConnection", frame: IncomingFrame, body: Request, received_at: float, charge: Charge
+        self,
+        connection: "ServerConnection",
+        frame: IncomingFrame,
+        body: Request,
+        received_at: float,
+        charge: Charge | None,
     ) -> None:
+        """`charge` is None for brokers: they have no part in the clients' limits."""
         self._connection = connection
         self._charge = charge
         self._ended = False
         self.api_key = frame.api_key
         self.correlation_id = frame.correlation_id
-        self.client_id = frame.client_id
+        self.client_id = frame.client_id or ""
         self.body = body
         self.received_at = received_at
 
@@ -40,6 +46,11 @@ class IncomingRequest:
     def connection(self) -> "ServerConnection":
         """Identity of the peer's connection: fetch sessions live and die with it."""
         return self._connection
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the server is handling what came on some connection just now; `after_requests` follows."""
+        return self._connection.is_in_step
 
     def park(self, partitions: int) -> bool:
         """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""

@@ -5,6 +5,7 @@ turn, behind those that wait already.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from minibroker.runtime.server_limits import TURN_COST
 
@@ -12,17 +13,20 @@ from minibroker.runtime.server_limits import TURN_COST
 class LoopTurn:
     """Of one server."""
 
-    __slots__ = ("_is_new", "left")
+    __slots__ = ("_call_soon", "_is_new", "left")
 
     def __init__(self) -> None:
         self.left = TURN_COST
         self._is_new = True
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
     def spend(self, cost: int) -> None:
         """Something was handled. The last one of a turn may cost more than is left."""
         if self._is_new:
             self._is_new = False
-            asyncio.get_running_loop().call_soon(self._renew)
+            if self._call_soon is None:
+                self._call_soon = asyncio.get_running_loop().call_soon  # asking each time is a system call (getpid)
+            self._call_soon(self._renew)
         self.left -= cost
 
     def _renew(self) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from minibroker.protocol.codec import decode_response_body, decode_response_frame, encode_request
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import API_OF_REQUEST, Request, Response
+from minibroker.protocol.messages import API_OF_REQUEST, KEY_OF_REQUEST, Request, Response
 from minibroker.protocol.session import FrameReceiver
 from minibroker.runtime.ports import Buffer, Network, Transport
 
@@ -98,7 +98,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         correlation_id = self._next_correlation_id
         frame = encode_request(body, correlation_id, self.client_id)
         self._next_correlation_id = (correlation_id + 1) % WITHOUT_REPLY
-        self._pending[correlation_id] = _Pending(API_OF_REQUEST[type(body)].key.value, on_reply)
+        self._pending[correlation_id] = _Pending(KEY_OF_REQUEST[type(body)], on_reply)
         self._write(transport, frame)
         return correlation_id
 
@@ -176,12 +176,13 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._receiver.received(nbytes)
         self._is_in_step = True
         try:
-            while not self.closed:
+            while self._receiver.has_partial_frame and not self.closed:
                 frame = self._receiver.take_frame()  # records stay views into it
                 if frame is None:
-                    self._receiver.make_room()  # no budget here: this side asked for what comes
                     break
                 self._on_frame(frame)
+            if not self.closed:
+                self._receiver.make_room()  # no budget here: this side asked for what comes
         except ProtocolError as error:
             self._end(PeerBroken(f"{self.peer} broke the protocol: {error}"))
             if self._transport is not None:

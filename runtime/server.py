@@ -65,7 +65,8 @@ class RpcServer:
         self._reconsider_scheduled = False
         self._shortage_timer: asyncio.TimerHandle | None = None
         self._reclaim_at = 0.0
-        self._is_in_step = False
+        self.is_in_step = False
+        """Requests of one read are being handled: small replies are held until they are."""
         self._holding: dict[ServerConnection, None] = {}
 
     @property
@@ -130,21 +131,11 @@ class RpcServer:
         if self.on_connection_closed is not None:
             self.on_connection_closed(connection)
 
-    def begin_step(self) -> bool:
-        """Small replies are held until the step ends. False: this is within another step."""
-        is_outermost = not self._is_in_step
-        self._is_in_step = True
-        return is_outermost
-
-    def end_step(self) -> None:
-        self._is_in_step = False
-        self.send_held()
-
     def hold(self, connection: ServerConnection) -> bool:
         """Whether a reply of this connection may wait for the end of a step."""
-        if self._is_in_step:
+        if self.is_in_step:
             self._holding[connection] = None
-        return self._is_in_step
+        return self.is_in_step
 
     def send_held(self) -> None:
         """What was answered so far leaves now."""
@@ -159,6 +150,11 @@ class RpcServer:
             self._paused[connection] = None
         else:
             self._paused.pop(connection, None)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether anybody has to wait for memory."""
+        return self.waiting.is_full or self.unread_replies.is_full
 
     def is_short_for(self, connection: ServerConnection, in_flight: int) -> bool:
         """Whether memory is too short for one more of this connection: not for the first, if its replies are read."""

@@ -94,6 +94,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             if not self._handling:
                 self._adjust_reading()
 
+    @property
+    def is_in_step(self) -> bool:
+        return self._server.is_in_step
+
     def answer(self, pieces: Sequence[Buffer]) -> None:
         """Send a reply; a small one at the end of the step, together with others. Each system call that sends may cost
         the processor, too: the kernel likes to go on with whom it woke."""
@@ -124,20 +128,22 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self.is_broker:
             self._server.unread_replies.add(self)
 
-    def may_wait(self, charge: Charge, cost: int) -> bool:
+    def may_wait(self, charge: Charge | None, cost: int) -> bool:
         """Whether a request may wait though it takes so much memory. One small request always may."""
-        if self.is_broker:
+        if self.is_broker or charge is None:
             return True
         if cost <= SMALL_WAIT_BYTES and self._in_flight <= 1:
             self._server.waiting.take_small(charge, cost)
             return True
         return self._server.waiting.ask(charge, cost)
 
-    def settled(self, charge: Charge) -> None:
+    def settled(self, charge: Charge | None) -> None:
         """One request less waits for an answer."""
         self._in_flight -= 1
-        self._server.waiting.give_back(charge)
-        self.resume_soon()
+        if charge is not None:
+            self._server.waiting.give_back(charge)
+        if self._paused:
+            self.resume_soon()
 
     def close_because(self, reason: str) -> None:
         """Send what was written, then close, with one log line that names the peer."""
@@ -249,20 +255,25 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --------------------------------------------------------------------------------------------------- requests
     def _handle_frames(self) -> None:
         """One step: what came is handled, and what that answered is sent."""
-        is_outermost = self._server.begin_step()
+        server = self._server
+        if server.is_in_step:
+            self._handle_what_came()
+            return
+        server.is_in_step = True
         try:
             self._handle_what_came()
         finally:
-            if is_outermost:
-                self._server.end_step()
+            server.is_in_step = False
+            server.send_held()
 
     def _handle_what_came(self) -> None:
         """In order, until nothing is left or the next request must wait."""
         handled = 0
+        receiver = self._receiver
         self._handling = True
         try:
-            while not self._must_wait():
-                frame = self._receiver.next_frame()
+            while receiver.has_partial_frame and not self._must_wait():
+                frame = receiver.next_frame()
                 if frame is None:
                     break
                 if not self.is_broker and not self._may_begin(frame):
@@ -288,7 +299,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             or self._waits_for_turn
             or self._muted is not None
             or self._in_flight >= REQUESTS_IN_FLIGHT_MAX
-            or (not self.is_broker and self._server.is_short_for(self, self._in_flight))
+            or (self._server.is_short and not self.is_broker and self._server.is_short_for(self, self._in_flight))
         )
 
     def _may_begin(self, frame: memoryview) -> bool:
@@ -306,7 +317,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def _on_frame(self, data: memoryview) -> None:
-        self._server.turn.spend(REQUEST_TURN_COST)
+        if not self.is_broker:
+            self._server.turn.spend(REQUEST_TURN_COST)
         frame = decode_request_frame(data)
         self.has_asked = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
@@ -330,8 +342,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return
         self._has_turn = False
-        charge = Charge()
+        charge = None
         if not self.is_broker:
+            charge = Charge()
             cost, turn_cost = costs_of(body, len(data))
             self._server.turn.spend(turn_cost)
             if not self._take(charge, cost, may_refuse=frame.api_key != ApiKey.PRODUCE):
@@ -374,6 +387,17 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         """Read exactly while nothing has to wait and there is room for what comes."""
+        receiver = self._receiver
+        if not (
+            self._paused
+            or receiver.has_partial_frame
+            or self._server.is_short_of_buffers
+            or self._must_wait()
+            or not receiver.make_room()
+        ):  # the usual case, thousands of times a second: it is read, and all that came is handled
+            self.frame_began = None
+            self.is_starved = False
+            return
         transport = self._transport
         if self.is_closed or transport is None or transport.is_closing():
             return

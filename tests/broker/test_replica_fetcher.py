@@ -91,3 +91,22 @@ async def test_a_reply_does_not_answer_what_a_later_request_asked() -> None:
     granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
     wire.answers[1](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
     assert [(event.leader_epoch, event.error_code, event.high_watermark) for event in heard] == [(1, ErrorCode.NONE, 3)]
+
+
+async def test_the_next_fetch_leaves_in_the_callback_of_the_last_reply() -> None:
+    """A turn of the loop in between would be part of every acknowledgement."""
+    follower = _follower(flushes=False, synced_end=0)
+    fetcher, wire = _fetcher(), Wire()
+
+    def append(event: FetchAnswered, _: object) -> None:
+        follower.state.log_end_offset += 1
+        fetcher.fetch_next(follower)
+
+    follower.handle_fetched = append
+    fetcher._connection = cast(Any, wire)
+    fetcher.partitions[PARTITION] = follower
+    fetcher._ask_anew()
+    fetcher._send_fetch(cast(Any, wire))
+    granted = FetchPartitionResponse(partition_index=0, high_watermark=3)
+    wire.answers[0](FetchResponse(responses=[FetchTopicResponse(topic="a", partitions=[granted])]))
+    assert len(wire.answers) == 2
