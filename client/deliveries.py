@@ -12,6 +12,7 @@ from typing import Any, overload
 import msgspec
 
 from minibroker.client.batches import Batch
+from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
 
 
@@ -133,7 +134,8 @@ class Deliveries(Sequence[Delivery]):
         """Are all outcomes known?"""
         return all(batch.done for batch in reversed(self._batches))
 
-    def _first_error(self) -> BaseException | None:
+    def first_error(self) -> MinibrokerError | None:
+        """Why the first record that failed did; None if none has failed."""
         for stretch, batch in enumerate(self._batches):
             if batch.error is None:
                 continue
@@ -153,6 +155,6 @@ class Deliveries(Sequence[Delivery]):
                 future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
                 yield from future
-        error = self._first_error()
+        error = self.first_error()
         if error is not None:
             raise error

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from minibroker.client.deliveries import Delivery, RecordMetadata
+from minibroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.checksum import crc32c
@@ -41,7 +41,7 @@ class Tally(msgspec.Struct):
 
 
 class RecordSender:
-    """`send` records, `collect` now and then, `finish` at the end; `tally` says how it went."""
+    """`send` or `send_many` records, `collect` now and then, `finish` at the end; `tally` says how it went."""
 
     def __init__(
         self,
@@ -58,7 +58,58 @@ class RecordSender:
         self._on_acknowledged = on_acknowledged
         self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int | None, int]]] = {}
         """Per partition, in order: (delivery, bytes, CRC of the value, tag)."""
+        self._calls: deque[tuple[Deliveries, list[bytes]]] = deque()
+        """Of `send_many`, in order, with their values."""
         self._until_collect = COLLECT_EVERY
+
+    async def send_many(
+        self,
+        values: list[bytes],
+        keys: list[bytes | None] | None = None,
+        partition: int | None = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+    ) -> None:
+        """Hand many records over, for a fraction of what `send` costs each; nobody is called back for them. Raises what
+        Producer.send_many raises: what was taken by then counts as sent."""
+        assert self._on_acknowledged is None
+        try:
+            deliveries = await self._producer.send_many(
+                self._topic, values, keys=keys, partition=partition, headers=headers
+            )
+        except MinibrokerError as error:
+            if error.taken is not None:
+                self._keep_many(error.taken, values[: len(error.taken)])
+            raise
+        self._keep_many(deliveries, values)
+
+    def _keep_many(self, deliveries: Deliveries, values: list[bytes]) -> None:
+        if self._report is not None:  # which is about single records
+            for delivery, value in zip(deliveries, values, strict=True):
+                self._keep(delivery, value, 0)
+            return
+        self._calls.append((deliveries, values))
+        self.tally.sent += len(values)
+        self.tally.sent_bytes += sum(map(len, values))
+        self._until_collect -= len(values)
+        if self._until_collect <= 0:
+            self.collect()
+
+    def _collect_calls(self) -> None:
+        """Those of which every record has its outcome."""
+        while self._calls and self._calls[0][0].done:
+            deliveries, values = self._calls.popleft()
+            written = values
+            if deliveries.first_error() is not None:
+                written = []
+                for delivery, value in zip(deliveries, values, strict=True):
+                    try:
+                        delivery.result()
+                    except MinibrokerError as error:
+                        self._failed(error)
+                    else:
+                        written.append(value)
+            self.tally.acknowledged += len(written)
+            self.tally.acknowledged_bytes += sum(map(len, written))
 
     async def send(
         self,
@@ -69,24 +120,11 @@ class RecordSender:
         tag: int = 0,
     ) -> None:
         """Hand one record over. Raises what Producer.send raises; then the record was not taken."""
-        if not self.offer(value, key, partition, headers, tag):
-            self.collect()
-            self._keep(await self._producer.send(self._topic, value, key, partition, headers), value, tag)
-
-    def offer(
-        self,
-        value: bytes | None,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: tuple[tuple[str, bytes | None], ...] = (),
-        tag: int = 0,
-    ) -> bool:
-        """As `send`, but never waits: False where it would have to (then await `send`)."""
         delivery = self._producer.try_send(self._topic, value, key, partition, headers)
         if delivery is None:
-            return False
+            self.collect()
+            delivery = await self._producer.send(self._topic, value, key, partition, headers)
         self._keep(delivery, value, tag)
-        return True
 
     def _keep(self, delivery: Delivery, value: bytes | None, tag: int) -> None:
         size = len(value) if value is not None else 0
@@ -106,6 +144,7 @@ class RecordSender:
     def collect(self) -> None:
         """Look which records have their outcome by now."""
         self._until_collect = COLLECT_EVERY
+        self._collect_calls()
         for name, waiting in self._waiting.items():
             settled: list[tuple[int, RecordMetadata, int | None, int]] = []
             count = size_bytes = 0

@@ -162,14 +162,15 @@ async def _send_all(sender: "RecordSender", descriptor: int, options: _Options) 
     progress = ProgressLine()
     started = time.monotonic()
     tally = sender.tally
-    delimiter, partition, headers = options.delimiter, options.partition, options.headers
-    key, offer = options.key, sender.offer
-    async for lines in read_lines(descriptor):
-        for value in lines:
-            if delimiter is not None:
-                key, value = split_key(value, delimiter)
-            if not offer(value, key, partition, headers):
-                await sender.send(value, key, partition, headers)
+    delimiter = options.delimiter
+    async for values in read_lines(descriptor):
+        keys: list[bytes | None] | None = None
+        if delimiter is not None:
+            pairs = [split_key(line, delimiter) for line in values]
+            keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        elif options.key is not None:
+            keys = [options.key] * len(values)
+        await sender.send_many(values, keys, options.partition, options.headers)
         if progress.due():
             sender.collect()
             rate = tally.acknowledged_bytes / (time.monotonic() - started)

@@ -1,0 +1,89 @@
+"""What became of the records that `produce` hands over, counted and reported."""
+
+import io
+
+import pytest
+
+from minibroker.client.errors import BufferTimedOut, FlushTimedOut
+from minibroker.client.producer import Producer
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.errors import ErrorCode
+from minibroker.record_sender import RecordSender
+from minibroker.runtime.ports import Runtime
+from minibroker.simulation.world import SimulatedWorld
+from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import numbered, on_produce, refuse_always
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    fake = FakeCluster(SimulatedWorld(seed=7))
+    fake.add_topic("t")
+    return fake
+
+
+def test_every_acknowledged_record_is_counted(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            sender = RecordSender(producer, "t")
+            await sender.send_many(numbered(10_000))
+            await sender.send(b"one")
+            await sender.send_many([b"a", b"b"], keys=[b"k", None])
+            tally = await sender.finish()
+        assert (tally.sent, tally.acknowledged, tally.in_doubt, tally.failed) == (10_003, 10_003, 0, 0)
+        assert tally.sent_bytes == tally.acknowledged_bytes == 60_005
+
+    cluster.run(main)
+    assert cluster.partition("t").values() == [*numbered(10_000), b"one", b"a", b"b"]
+
+
+def test_the_report_lists_each_record(cluster: FakeCluster) -> None:
+    report = io.BytesIO()
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            sender = RecordSender(producer, "t", report=report)
+            await sender.send_many(numbered(3))
+            assert (await sender.finish()).acknowledged == 3
+
+    cluster.run(main)
+    assert report.getvalue() == b"".join(
+        b"t\t0\t%d\t%08x\n" % (offset, crc32c(value)) for offset, value in enumerate(numbered(3))
+    )
+
+
+def test_records_that_fail_are_told_from_the_others_of_their_call(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(
+            cluster.bootstrap, batch_size=1_024, max_in_flight_requests_per_connection=1, runtime=runtime
+        ) as producer:
+            sender = RecordSender(producer, "t")
+            await sender.send_many([b"warm up"])
+            await sender.finish()
+            on_produce(cluster, ErrorCode.INVALID_RECORD)
+            await sender.send_many(numbered(1_000))
+            tally = await sender.finish()
+        assert tally.sent == 1_001
+        assert 0 < tally.failed < 1_000
+        assert tally.acknowledged == 1_001 - tally.failed
+        assert tally.acknowledged_bytes == 7 + 6 * (1_000 - tally.failed)
+        assert "INVALID_RECORD" in str(tally.first_failure)
+
+    cluster.run(main)
+
+
+def test_what_was_taken_of_a_call_that_did_not_end_counts_as_sent(cluster: FakeCluster) -> None:
+    refuse_always(cluster, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, max_block_ms=100, runtime=runtime)
+        await producer.start()
+        sender = RecordSender(producer, "t")
+        with pytest.raises(BufferTimedOut):
+            await sender.send_many(numbered(1_000))
+        assert 100 < sender.tally.sent < 300
+        assert sender.tally.sent_bytes == 6 * sender.tally.sent
+        with pytest.raises(FlushTimedOut):
+            await producer.close(timeout_ms=100)
+
+    cluster.run(main)
