@@ -1,0 +1,76 @@
+"""When a producer sends: how long a record waits for others, and what it does not wait for."""
+
+import asyncio
+
+import pytest
+
+from minibroker.client.errors import DeliveryTimedOut
+from minibroker.client.producer import Producer
+from minibroker.protocol.messages import ProduceRequest
+from minibroker.runtime.ports import Runtime
+from tests.client.fake_cluster import FakeCluster
+from tests.client.faults import numbered, on_produce
+
+
+def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        async with Producer(cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            start = asyncio.get_running_loop().time()
+            await producer.send_and_wait("t", b"x")
+            return asyncio.get_running_loop().time() - start
+
+    assert 0.2 <= cluster.run(main) < 0.21
+
+
+def test_without_linger_a_lone_record_leaves_at_once(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> float:
+        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            start = asyncio.get_running_loop().time()
+            await producer.send_and_wait("t", b"x")
+            return asyncio.get_running_loop().time() - start
+
+    assert cluster.run(main) < 0.01
+
+
+def test_without_linger_a_record_leaves_in_the_call_and_a_burst_behind_it_together(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> int:
+        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            before = cluster.asked(ProduceRequest)
+            deliveries = [producer.try_send("t", b"first")]
+            assert [queue.in_flight for queue in producer._accumulator.active_queues()] == [1]
+            deliveries += [producer.try_send("t", value) for value in numbered(20)]
+            for delivery in deliveries:
+                assert delivery is not None
+                await delivery
+            return cluster.asked(ProduceRequest) - before
+
+    assert cluster.run(main) == 2
+
+
+def test_without_linger_a_record_that_nobody_answers_expires_in_time(cluster: FakeCluster) -> None:
+    """Also when its timeouts are shorter than the time after which an answer counts as slow."""
+
+    async def main(runtime: Runtime) -> float:
+        async with Producer(
+            cluster.bootstrap, linger_ms=0, delivery_timeout_ms=300, request_timeout_ms=200, runtime=runtime
+        ) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            on_produce(cluster, *[True] * 50)
+            start = asyncio.get_running_loop().time()
+            with pytest.raises(DeliveryTimedOut):
+                await producer.send_and_wait("t", b"x")
+            return asyncio.get_running_loop().time() - start
+
+    assert 0.29 <= cluster.run(main) < 0.35
+
+
+def test_records_sent_in_one_go_share_a_batch(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
+            await asyncio.gather(*(producer.send_and_wait("t", value) for value in numbered(100)))
+
+    cluster.run(main)
+    assert len(cluster.partition("t").batches) <= 2
