@@ -72,8 +72,8 @@ class Succession:
                 continue
             await self._refused.wait()
             self._refused.clear()
-            is_same = await self._look() == incumbent
-            if is_same and self._refusals and await self._is_confirmed(incumbent, self._refusals):
+            found, others = await asyncio.gather(self._look(), self._read_others(incumbent))
+            if found == incumbent and self._refusals and await self._is_confirmed(incumbent, others, self._refusals):
                 return incumbent
 
     def release(self) -> None:
@@ -107,10 +107,9 @@ class Succession:
         else:
             self._refused.clear()
 
-    async def _is_confirmed(self, incumbent: Incumbent, attempt: int) -> bool:
+    async def _is_confirmed(self, incumbent: Incumbent, others: dict[int, Witness], attempt: int) -> bool:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        others = await self._read_others(incumbent)
         asked = [others[each] for each in choose_witnesses(sorted(others), attempt)]
         host, port = incumbent.address
         witness_id = await first_to_confirm(
@@ -163,19 +162,20 @@ class Succession:
 
     async def _read_others(self, incumbent: Incumbent) -> dict[int, Witness]:
         """Registered brokers but ourselves and the one in question, by id; none if ZooKeeper cannot be asked."""
-        found: dict[int, Witness] = {}
+        excluded = (incumbent.broker_id, self._candidate.broker_id)
         try:
-            for name in await self._coordination.get_children(BROKER_IDS):
-                broker_id = parse_id(name)
-                if broker_id in (incumbent.broker_id, self._candidate.broker_id):
-                    continue
-                try:
-                    content, _ = await self._coordination.get(broker_path(broker_id))
-                except NoNode:
-                    continue
-                address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
-                if address is not None:
-                    found[broker_id] = Witness(broker_id=broker_id, address=address)
+            registered = [parse_id(name) for name in await self._coordination.get_children(BROKER_IDS)]
+            asked = [broker_id for broker_id in registered if broker_id not in excluded]
+            found = await asyncio.gather(*(self._read_witness(broker_id) for broker_id in asked))
         except (CoordinationUnavailable, ProtocolError) as error:
             logger.info("cannot look for witnesses: %s", error)
-        return found
+            return {}
+        return {witness.broker_id: witness for witness in found if witness is not None}
+
+    async def _read_witness(self, broker_id: int) -> Witness | None:
+        try:
+            content, _ = await self._coordination.get(broker_path(broker_id))
+        except NoNode:
+            return None
+        address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
+        return None if address is None else Witness(broker_id=broker_id, address=address)
