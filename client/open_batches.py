@@ -38,6 +38,8 @@ class OpenBatches:
         self._random = rng
         self._check_open = check_open
         self._bytes_in_one_breath = 0
+        self._begun: Batch | None = None
+        """A batch that more records go to before the sender hears of it: without linger it would leave with one."""
         self.breath_due = False
         """Enough was taken in one go: no batch is begun before the loop has run. Whoever lets it run says so here."""
 
@@ -54,7 +56,7 @@ class OpenBatches:
     ) -> Delivery | None:
         """Take a record, in another batch if it must be. None: there is no memory, or the loop has to run.
 
-        `more` records of about the same size follow. Raises RecordTooLarge.
+        `more` records of about the same size follow: they are put, then `_tell_begun` is called. Raises RecordTooLarge.
         """
         self._check_open()
         size = record_size(key, value, headers)
@@ -78,29 +80,44 @@ class OpenBatches:
         batch.allow(reserve)
         delta = batch.append(key, value, timestamp_ms, headers)
         assert delta is not None, "a first record is always taken"
-        self._sender.batch_opened(batch)
+        if more:
+            self._begun = batch
+        else:
+            self._sender.batch_opened(batch)
         return Delivery(batch, delta, timestamp_ms)
 
     def put_many(self, topic: ProducerTopic, columns: RecordColumns, deliveries: Deliveries) -> None:
         """Go on behind what `deliveries` holds of these records, as far as possible without waiting."""
         if columns.plain is None:
             self._put_each(topic, columns, deliveries)
-            return
-        values, timestamp_ms, partition = columns.plain, deliveries.timestamp_ms, columns.partition
+        else:
+            self._put_plain(topic, columns, columns.plain, deliveries)
+
+    def _put_plain(
+        self, topic: ProducerTopic, columns: RecordColumns, values: list[bytes], deliveries: Deliveries
+    ) -> None:
+        """The same for records with values only, as many at once as a batch has room for."""
+        timestamp_ms, partition = deliveries.timestamp_ms, columns.partition
         while (position := len(deliveries)) < len(values):
             queue = topic.sticky if partition is None else topic.queues[partition]
             batch = queue.open_batch
             if batch is not None:
                 first_delta = batch.builder.record_count
                 taken = batch.builder.extend(values, position, timestamp_ms)
+                self._tell_begun()
                 if taken:
                     deliveries.add(batch, first_delta, taken)
                     continue
-            more = len(values) - position
+            more = len(values) - position - 1
             delivery = self.put(topic, queue, None, values[position], (), timestamp_ms, partition is None, more)
             if delivery is None:
                 return
             deliveries.add_one(delivery)
+
+    def _tell_begun(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._sender.batch_opened(begun)
 
     def _put_each(self, topic: ProducerTopic, columns: RecordColumns, deliveries: Deliveries) -> None:
         """The same for records of any kind, one by one."""

@@ -89,6 +89,20 @@ def test_all_records_of_a_call_carry_its_time(cluster: FakeCluster) -> None:
     assert {record.timestamp_ms for record in records_of(cluster, "t")[1:]} == {before}
 
 
+@pytest.mark.parametrize("linger_ms", [0, 5])
+def test_records_of_a_call_share_a_batch(cluster: FakeCluster, linger_ms: int) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, linger_ms=linger_ms, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"warm up")
+            start = asyncio.get_running_loop().time()
+            await (await producer.send_many("t", numbered(100)))
+            assert asyncio.get_running_loop().time() - start < 0.001 * linger_ms + 0.01
+            await (await producer.send_many("t", [b"single"]))
+
+    cluster.run(main)
+    assert [header.record_count for header in cluster.partition("t").headers()] == [1, 100, 1]
+
+
 def test_an_empty_call_is_done_at_once(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
