@@ -3,7 +3,6 @@
 Owns: the order of rounds, the warm-up, the clusters' lives, and that everything is stopped whatever happens. Refuses to
 know single cases.
 
-Every round begins on a machine in the same state: nothing waits to be written, and the page cache is full (page_cache).
 Both clusters run at the same time, and one of them has load: an idle one costs some percent of a core, the same to both
 sides, while a stopped one would begin each round with a cold JVM. The side that begins changes with every alternation,
 so that a machine that becomes slower or faster favours nobody.
@@ -50,8 +49,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     alternations: int
     volume: float
     warm: bool
-    options: dict[str, str] = {}
-    """Of the run, as the document tells them, besides those above."""
     directory: Path
     """Clusters and scratch files; each run removes what it made."""
 
@@ -64,10 +61,9 @@ class Runner:
         plan: Plan,
         make_peer: PeerMaker,
         tell: Callable[[str], None],
-        settle: Callable[[Callable[[str], None]], None] = lambda tell: os.sync(),
+        settle: Callable[[], None] = os.sync,
     ) -> None:
-        """`settle` is called before each round, in a thread: what an earlier one left behind is not this one's affair.
-        It is given what tells progress."""
+        """`settle` is called before each round: what an earlier one left to be written is not this one's affair."""
         self._settle = settle
         self._plan = plan
         self._make_peer = make_peer
@@ -86,25 +82,22 @@ class Runner:
             started=self._started,
             machine=describe_machine(plan.directory),
             configuration=self._configuration,
-            options={"alternations": str(plan.alternations), "volume": f"{plan.volume:g}", "warm": str(plan.warm)}
-            | plan.options,
+            options={"alternations": str(plan.alternations), "volume": f"{plan.volume:g}", "warm": str(plan.warm)},
             cases=[case for case in self._results.values() if case.rounds or case.failures],
         )
 
-    async def run(self, after_case: Callable[[Document], None]) -> None:
-        """Play everything. `after_case` is called whenever there is more to show. Raises PeerFailed."""
+    async def run(self, after_round: Callable[[Document], None]) -> None:
+        """Play everything. `after_round` is called whenever there is more to show. Raises PeerFailed."""
         sharing = [case for case in self._plan.cases if not case.own_cluster]
         alone = [case for case in self._plan.cases if case.own_cluster]
         try:
             if sharing:
                 await self._start_shared(sharing)
             for index, case in enumerate(sharing):
-                await self._play(case, f"{index + 1}/{len(self._plan.cases)}")
-                after_case(self.document())
+                await self._play(case, f"{index + 1}/{len(self._plan.cases)}", after_round)
             await self._stop_shared()
             for index, case in enumerate(alone, start=len(sharing)):
-                await self._play(case, f"{index + 1}/{len(self._plan.cases)}")
-                after_case(self.document())
+                await self._play(case, f"{index + 1}/{len(self._plan.cases)}", after_round)
         finally:
             await self._stop_shared()
 
@@ -151,7 +144,7 @@ class Runner:
         await asyncio.gather(*(peer.stop() for peer in stopping.values()))
 
     # ----------------------------------------------------------------------------------------------------- rounds
-    async def _play(self, case: Case, place: str) -> None:
+    async def _play(self, case: Case, place: str, after_round: Callable[[Document], None]) -> None:
         result = CaseResult(
             name=case.name,
             title=case.title,
@@ -167,6 +160,7 @@ class Runner:
             for name in peers if number % 2 == 0 else reversed(peers):
                 at = f"case {place} {case.name}, round {number + 1}/{rounds}, {name}"
                 await self._round_with_another_try(case, name, number, at, result)
+                after_round(self.document())
 
     async def _round_with_another_try(self, case: Case, name: str, number: int, at: str, result: CaseResult) -> None:
         for attempt in range(ATTEMPTS):
@@ -182,7 +176,7 @@ class Runner:
             self._tell(f"{at}: {what}")
 
         async def settle() -> None:
-            await asyncio.to_thread(self._settle, tell)
+            await asyncio.to_thread(self._settle)
 
         await settle()
         scratch = self._plan.directory / "round"

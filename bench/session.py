@@ -15,7 +15,6 @@ import msgspec
 
 from minibroker.bench.case import KAFKA, Case
 from minibroker.bench.document import Document
-from minibroker.bench.page_cache import PageCache
 from minibroker.bench.peers.kafka_installation import KafkaInstallation
 from minibroker.bench.peers.kafka_peer import KafkaPeer
 from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
@@ -32,8 +31,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     volume: float
     warm: bool
     heap: str
-    full_page_cache: bool
-    """Fill the page cache before every round, where the machine has memory for it."""
     data_directory: Path | None
     """None: a temporary folder."""
 
@@ -49,30 +46,19 @@ async def run(options: Options, tell: Callable[[str], None], keep: Callable[[Doc
     def make_peer(name: str, place: Path) -> Peer:
         return KafkaPeer(place, heap=options.heap) if name == KAFKA else MinibrokerPeer(place)
 
-    page_cache = PageCache(directory)
-
-    def settle(tell: Callable[[str], None]) -> None:
-        """What an earlier round left to be written is written, and what it left free is in use again."""
-        tell("writing what is dirty to the disk")
-        os.sync()
-        if options.full_page_cache:
-            page_cache.fill(tell)
-
     plan = Plan(
         cases=options.cases,
         peers=options.peers,
         alternations=options.alternations,
         volume=options.volume,
         warm=options.warm,
-        options={"page cache": "full before every round" if options.full_page_cache else "as it comes"},
         directory=directory,
     )
-    runner = Runner(plan, make_peer, tell, settle)
+    runner = Runner(plan, make_peer, tell)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT)  # ends everything, as Ctrl-C does
     try:
         await runner.run(keep)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-        page_cache.close()
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Consume throughput: hot (the brokers have it in the page cache) and cold (from the disk), and beside a producer."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from minibroker.bench.peers.peer import BROKERS, Peer
 HOT_BYTES = 400_000_000
 MIXED_RECORDS = 150_000
 FIGURES = ("mb_s", "records_s", "seconds")
+READ_BYTES = 1 << 20
 FROM_DISK_MIN = 0.5
 """A cold round of which less than half came from the disk was not cold; it says so."""
 FROM_DISK_MAX = 0.02
@@ -43,6 +45,8 @@ class Consume:
         for way in ways if round.number % 2 == 0 else reversed(ways):
             if self.cold:
                 drop_page_cache(peer, topic)
+            else:
+                await asyncio.to_thread(fill_page_cache, peer, topic)
             before = _read_from_disk(peer)
             report, costs_now = await metered(peer, "consume", f"consumer {way}", topic=topic, records=records, way=way)
             share = (_read_from_disk(peer) - before) / report["bytes"]
@@ -64,6 +68,16 @@ def drop_page_cache(peer: Peer, topic: str) -> None:
     for broker_id in range(1, BROKERS + 1):
         for path in sorted(peer.log_directory(broker_id).glob(f"{topic}-*/*")):
             _drop(path)
+
+
+def fill_page_cache(peer: Peer, topic: str) -> None:
+    """Read the topic's files: a kernel may have given up what nobody read for half a minute (DAMON), and between two
+    rounds of one side lies a round of the other."""
+    for broker_id in range(1, BROKERS + 1):
+        for path in sorted(peer.log_directory(broker_id).glob(f"{topic}-*/*")):
+            with path.open("rb", buffering=0) as file:
+                while file.read(READ_BYTES):
+                    pass
 
 
 def _drop(path: Path) -> None:

@@ -7,6 +7,10 @@ from minibroker.bench.peers.peer import Peer
 RECORDS = 150_000
 KEYS = 10_000
 """Enough for every partition to get its share."""
+LOADS = ((1, 5, None), (100, 50, 5), (1_000, 1_000, 5))
+"""Partitions, linger in ms, rounds. The same load over more partitions fills each one's batches more slowly: with 5 ms
+a thousandth of the load would be a record or two, and both sides would measure requests; Kafka most of all.
+Fewer rounds where Kafka needs half a minute for a round or a topic."""
 BUFFER_BYTES = 256 << 20
 """The same on both sides: a batch of 128 KiB for each of 1,000 partitions, and as much again."""
 
@@ -14,8 +18,9 @@ BUFFER_BYTES = 256 << 20
 class KeyedProduce:
     """Keyed records over so many partitions. The topic is made once: a thousand partitions take seconds to make."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, linger_ms: float) -> None:
         self.partitions = partitions
+        self.linger_ms = linger_ms
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         key = f"keyed-{self.partitions}"
@@ -24,19 +29,19 @@ class KeyedProduce:
             await peer.make_topic(topic, self.partitions)
             round.kept[key] = topic
         records = round.volume_of(RECORDS, 1_000)
-        return await produce_into(
-            peer, round.kept[key], records, KILOBYTE, 128 * KIB, keys=KEYS, buffer_bytes=BUFFER_BYTES, warm_records=KEYS
-        )
+        more = {"keys": KEYS, "buffer_bytes": BUFFER_BYTES, "warm_records": KEYS, "linger_ms": self.linger_ms}
+        return await produce_into(peer, round.kept[key], records, KILOBYTE, 128 * KIB, **more)
 
 
 CASES = [
     Case(
         name=f"partitions-{count}",
-        title=f"produce 1 KB keyed, {count:,} partition{'s' * (count > 1)}",
+        title=f"produce 1 KB keyed, {count:,} partition{'s' * (count > 1)}, linger {linger_ms} ms",
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
-        run=KeyedProduce(count),
+        run=KeyedProduce(count, linger_ms),
+        rounds=rounds,
     )
-    for count in (1, 100, 1_000)
+    for count, linger_ms, rounds in LOADS
 ]

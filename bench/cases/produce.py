@@ -4,12 +4,21 @@ from minibroker.bench.case import KAFKA, Case, Measurement, Round
 from minibroker.bench.cases.loaded import KIB, KILOBYTE, MIB, SMALL, produce_into, topic_for
 from minibroker.bench.peers.peer import Peer
 
+MANY = 1_000
+"""Records of 100 B that one call of send_many, or of librdkafka's produce_batch, hands over."""
+
 
 class Produce:
     """One load, as fast as it goes."""
 
     def __init__(
-        self, records: int, record_bytes: int, batch_bytes: int, partitions: int = 1, client: str | None = None
+        self,
+        records: int,
+        record_bytes: int,
+        batch_bytes: int,
+        partitions: int = 1,
+        client: str | None = None,
+        many: int = 0,
     ) -> None:
         self.records = records
         self.record_bytes = record_bytes
@@ -17,10 +26,13 @@ class Produce:
         self.partitions = partitions
         self.client = client
         """Of the peer's clients, if not the first one."""
+        self.many = many
+        """Records that a call hands over: send_many, produce_batch. 0: one by one."""
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         records = round.volume_of(self.records, 1_000)
-        more = {} if self.client is None else {"client": self.client}
+        more: dict[str, str | int] = {} if self.client is None else {"client": self.client}
+        more |= {"many": self.many} if self.many else {}
         async with topic_for(peer, "produce", round, self.partitions) as topic:
             return await produce_into(peer, topic, records, self.record_bytes, self.batch_bytes, **more)
 
@@ -52,7 +64,15 @@ CASES = [
     ),
     Case(
         name="produce-100b",
-        title="produce 100 B, 128 KiB batches",
+        title=f"produce 100 B, 128 KiB batches, {MANY:,} a call",
+        figure="records_s",
+        unit="records/s",
+        higher_is_better=True,
+        run=Produce(3_000_000, SMALL, 128 * KIB, many=MANY),
+    ),
+    Case(
+        name="produce-100b-single",
+        title="produce 100 B, 128 KiB batches, one a call",
         figure="records_s",
         unit="records/s",
         higher_is_better=True,

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, reading_report, report, tell
 from minibroker.bench.load.kafka_failover import failover
-from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER
+from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER, QUEUE_MESSAGES
 
 STAMP = struct.Struct("<q")
 WARM_RECORDS = 2_000
@@ -58,8 +58,13 @@ def produce(
     client: str = "confluent-kafka",
     buffer_bytes: int | None = None,
     warm_records: int = WARM_RECORDS,
+    linger_ms: float = LINGER_MS,
+    many: int = 0,
 ) -> dict[str, Any]:
-    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, spread as Java's clients spread them."""
+    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, spread as Java's clients spread them.
+
+    `many` > 0 hands so many over by one call of produce_batch, with one callback for all.
+    """
     if client == "aiokafka":
         return uvloop.run(_produce_aiokafka(bootstrap_servers, topic, records, record_bytes, batch_bytes))
     value = os.urandom(record_bytes)
@@ -67,7 +72,7 @@ def produce(
         {
             "bootstrap.servers": bootstrap_servers,
             "acks": "all",
-            "linger.ms": LINGER_MS,
+            "linger.ms": linger_ms,
             "batch.size": batch_bytes,
             "message.max.bytes": max(1_000_000, batch_bytes + 1_000),
             "partitioner": "murmur2_random",
@@ -82,7 +87,10 @@ def produce(
     outcomes = Outcomes()
     tell("started")
     watch = Stopwatch()
-    _produce(producer, topic, value, named, records, outcomes)
+    if many:
+        _produce_many(producer, topic, value, many, records, outcomes)
+    else:
+        _produce(producer, topic, value, named, records, outcomes)
     cost = watch.read()
     outcomes.check(records)
     return _rates(records, record_bytes, cost) | {"acknowledged": records, "warm_records": warm_records}
@@ -101,6 +109,19 @@ def _produce(
                 producer.poll(0.01)
         if number % SEND_POLL_EVERY == 0:
             producer.poll(0)
+    producer.flush()
+
+
+def _produce_many(producer: Producer, topic: str, value: bytes, many: int, records: int, outcomes: Outcomes) -> None:
+    """Waits until the queue has room for a whole call: what it refuses costs librdkafka's client most."""
+    for first in range(0, records, many):
+        messages = [{"value": value} for _ in range(min(many, records - first))]
+        while len(producer) > QUEUE_MESSAGES - many:
+            producer.poll(0.01)
+        taken = producer.produce_batch(topic, messages, on_delivery=outcomes.on_delivery)
+        if taken != len(messages):
+            raise Unacknowledged(f"{taken} of {len(messages)} records were taken")
+        producer.poll(0)
     producer.flush()
 
 

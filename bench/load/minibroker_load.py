@@ -22,6 +22,7 @@ STAMP = struct.Struct("<q")
 """How a stamped value begins: when it was due, in monotonic nanoseconds (one clock for all processes), 0 for never."""
 WARM_RECORDS = 2_000
 """Before the stopwatch starts: connections, metadata and the producer's identity."""
+LINGER_MS = 5
 SILENCE_MS = 20_000
 """A consumer that hears nothing for so long has lost records: the round fails."""
 
@@ -35,13 +36,14 @@ async def produce(
     keys: int = 0,
     buffer_bytes: int | None = None,
     warm_records: int = WARM_RECORDS,
+    linger_ms: float = LINGER_MS,
+    many: int = 0,
 ) -> dict[str, Any]:
-    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn."""
+    """As fast as it goes, acks=all; `keys` > 0 takes so many keys in turn, `many` > 0 hands over so many a call."""
     value = os.urandom(record_bytes)
     more: dict[str, Any] = {} if buffer_bytes is None else {"buffer_memory": buffer_bytes}
-    async with Producer(
-        bootstrap_servers, batch_size=batch_bytes, max_request_size=max(1_048_576, batch_bytes), **more
-    ) as producer:
+    more |= {"batch_size": batch_bytes, "max_request_size": max(1_048_576, batch_bytes)}
+    async with Producer(bootstrap_servers, linger_ms=linger_ms, **more) as producer:
         for number in range(warm_records):
             await producer.send(topic, value, key=_key(number, keys))
         await producer.flush()
@@ -51,6 +53,9 @@ async def produce(
             named = [_key(number, keys) for number in range(keys)]
             for number in range(records):
                 await producer.send(topic, value, key=named[number % keys])
+        elif many:
+            for first in range(0, records, many):
+                await producer.send_many(topic, [value] * min(many, records - first))
         else:
             for _ in range(records):
                 await producer.send(topic, value)

@@ -46,12 +46,6 @@ COMMANDS = {
 @click.option("--cases", metavar="NAME,...", default="", help="These; `produce-*` names all that begin so, `*` all.")
 @click.option("--alternations", type=click.IntRange(1), metavar="N", help=f"Rounds a case.  [default: {ALTERNATIONS}]")
 @click.option("--quick", is_flag=True, help="Little load, two rounds, no warm-up: does it work? Not for figures.")
-@click.option(
-    "--full-page-cache/--any-page-cache",
-    default=True,
-    show_default=True,
-    help="Fill the page cache before each round, as it is where brokers have run for long (a minute at first).",
-)
 @click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="-Xmx of a Kafka broker.")
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="FOLDER", help=f"Write {JSON_FILE} and {SVG_FILE} there."
@@ -67,7 +61,6 @@ def bench(
     cases: str,
     alternations: int | None,
     quick: bool,
-    full_page_cache: bool,
     heap: str,
     out: str | None,
     data_dir: str | None,
@@ -99,7 +92,6 @@ def bench(
         alternations=alternations or (QUICK_ALTERNATIONS if quick else ALTERNATIONS),
         volume=QUICK_VOLUME if quick else 1.0,
         warm=not quick,
-        full_page_cache=full_page_cache and not quick,
         heap=heap,
         data_directory=None if data_dir is None else Path(data_dir),
     )

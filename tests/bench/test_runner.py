@@ -68,7 +68,7 @@ class Stage:
             warm=False,
             directory=self.directory,
         )
-        self.runner = Runner(plan, self.make_peer, lambda what: None, settle=lambda tell: None)
+        self.runner = Runner(plan, self.make_peer, lambda what: None, settle=lambda: None)
         await self.runner.run(lambda document: None)
         return self.runner.document()
 
