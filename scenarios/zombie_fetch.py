@@ -4,6 +4,9 @@ from minibroker.scenarios.telling.rows import Shows
 from minibroker.scenarios.telling.stage import Stage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
 
+BACK_OFF_SECONDS = 1.5
+"""B has asked A again by then: a follower that is refused, or finds nobody, tries again after a second at most."""
+
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
@@ -30,6 +33,8 @@ async def play(stage: Stage) -> Ending:
         C=Shows(role="leader", isr="ABC"),
     )
     await stage.kill("C")
+    await stage.until(A=Shows(role="leader", epoch=2))
+    await stage.wait(BACK_OFF_SECONDS)
     await stage.tell(
         "C dies, and A leads again, in epoch 2. B still follows A in epoch 0, as it did at the beginning. Its fetch is"
         " refused: FENCED_LEADER_EPOCH. B stops and waits for the controller.",

@@ -26,19 +26,19 @@ async def play(stage: Stage) -> Ending:
     stage.release("A", "C")
     await stage.new_producer(1)
     await stage.write("n1", acks=1)
-    await stage.tell(
-        "A's ZooKeeper session ends, and B leads in epoch 1. n1, of another producer, takes offset 1. A does not know:"
-        " two brokers believe that they lead.",
-        A=Shows(role="leader, paused", epoch=0),
-        B=Shows(role="leader", epoch=1, isr="BC", records="m0 n1"),
-        C=Shows(records="m0 n1"),
-    )
-    stage.check("m1 is not acknowledged by A", not m1.is_settled)
-    await stage.resume("A")
     await stage.settled(m1)
     await stage.tell(
+        "A's ZooKeeper session ends, and B leads in epoch 1. n1, of another producer, takes offset 1. The producer of"
+        " m1 has waited long enough: it asks others who leads, and sends m1 to B. A does not know: two brokers believe"
+        " that they lead.",
+        A=Shows(role="leader, paused", epoch=0, leo=2, hw=1),
+        B=Shows(role="leader", epoch=1, isr="BC", records="m0 n1 m1"),
+        C=Shows(records="m0 n1 m1"),
+    )
+    await stage.resume("A")
+    await stage.tell(
         "A wakes. Its deadline has passed, so it is fenced before it decides anything: it acknowledges nothing. Told of"
-        " epoch 1, it asks where epoch 0 ended, cuts its m1 and follows. The producer has sent m1 to B instead.",
+        " epoch 1, it asks where epoch 0 ended, cuts its m1 at offset 1 and follows.",
         A=Shows(role="follower", epoch=1, leo=3, hw=3, records="m0 n1 m1"),
         B=Shows(leo=3, hw=3, isr="ABC", records="m0 n1 m1"),
         C=Shows(leo=3, hw=3),
