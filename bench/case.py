@@ -87,8 +87,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     stopped and wiped afterwards. Otherwise it shares one warm cluster with other cases."""
     rounds: int | None = None
     """How many it wants, if not as many as the run has (20 for a failover, 1 for what takes ten minutes)."""
+    about_s: float
+    """What a round on one peer takes on a small quiet machine, topics and generators included; for `bench list`."""
     figures_of: dict[str, str] = {}
     """By peer, where its figure has another name: {'kafka': 'aiokafka_mb_s'}."""
+
+    def about_minutes(self, peers: int, alternations: int) -> float:
+        """Of all its rounds, on so many peers at the most."""
+        rounds = self.rounds if self.rounds is not None else alternations
+        return rounds * min(peers, len(self.peers)) * self.about_s / 60
 
     def figure_of(self, peer: str) -> str:
         return self.figures_of.get(peer, self.figure)

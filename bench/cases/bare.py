@@ -80,6 +80,7 @@ CASES = [
         figure="share",
         unit="x",
         higher_is_better=True,
+        about_s=18,
         peers=(MINIBROKER,),
         run=ShareOfBare(),
     )

@@ -125,6 +125,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=5,
         run=Consume(KILOBYTE),
     ),
     Case(
@@ -133,6 +134,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=7,
         run=Consume(SMALL),
     ),
     Case(
@@ -141,6 +143,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=8,
         run=Consume(KILOBYTE, cold=True),
     ),
     Case(
@@ -149,6 +152,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=8,
         run=Mixed(),
     ),
 ]

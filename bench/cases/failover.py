@@ -23,6 +23,8 @@ from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
 from minibroker.bench.peers.peer import BROKERS, Peer
 
 RUNS = 20
+ABOUT_S = 7.0
+"""A run, with the broker back in sync after it."""
 PAUSED_RUNS = 5
 """Each lasts as long as a session."""
 KAFKA_RUNS = 3
@@ -236,6 +238,7 @@ def _case(
         peers=peers,
         own_cluster=True,
         rounds=1,
+        about_s=ABOUT_S * runs,
     )
 
 

@@ -79,6 +79,7 @@ CASES = [
         figure="p99_ms",
         unit="ms",
         higher_is_better=False,
+        about_s=9,
         run=AckLatency(SLOW_PER_S, 0),
     ),
     Case(
@@ -87,6 +88,7 @@ CASES = [
         figure="p99_ms",
         unit="ms",
         higher_is_better=False,
+        about_s=9,
         run=AckLatency(FAST_PER_S, LINGER_MS),
     ),
     Case(
@@ -95,6 +97,7 @@ CASES = [
         figure="p99_ms",
         unit="ms",
         higher_is_better=False,
+        about_s=9,
         run=EndToEnd(),
     ),
 ]

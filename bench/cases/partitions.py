@@ -7,8 +7,8 @@ from minibroker.bench.peers.peer import Peer
 RECORDS = 150_000
 KEYS = 10_000
 """Enough for every partition to get its share."""
-LOADS = ((1, 5, None), (100, 50, 5), (1_000, 1_000, 5))
-"""Partitions, linger in ms, rounds. The same load over more partitions fills each one's batches more slowly: with 5 ms
+LOADS = ((1, 5, None, 8), (100, 50, 5, 15), (1_000, 1_000, 3, 60))
+"""Partitions, linger in ms, rounds, about_s. The same load over more partitions fills each batch more slowly: in 5 ms
 a thousandth of the load would be a record or two, and both sides would measure requests; Kafka most of all.
 Fewer rounds where Kafka needs half a minute for a round or a topic."""
 BUFFER_BYTES = 256 << 20
@@ -42,6 +42,7 @@ CASES = [
         higher_is_better=True,
         run=KeyedProduce(count, linger_ms),
         rounds=rounds,
+        about_s=about_s,
     )
-    for count, linger_ms, rounds in LOADS
+    for count, linger_ms, rounds, about_s in LOADS
 ]

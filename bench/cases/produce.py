@@ -44,6 +44,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=7,
         run=Produce(200_000, KILOBYTE, 128 * KIB),
     ),
     Case(
@@ -52,6 +53,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=8,
         run=Produce(300_000, KILOBYTE, MIB),
     ),
     Case(
@@ -60,6 +62,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=9,
         run=Produce(100_000, KILOBYTE, 16 * KIB),
     ),
     Case(
@@ -68,6 +71,7 @@ CASES = [
         figure="records_s",
         unit="records/s",
         higher_is_better=True,
+        about_s=8,
         run=Produce(3_000_000, SMALL, 128 * KIB, many=MANY),
     ),
     Case(
@@ -76,6 +80,7 @@ CASES = [
         figure="records_s",
         unit="records/s",
         higher_is_better=True,
+        about_s=7,
         run=Produce(1_200_000, SMALL, 128 * KIB),
     ),
     Case(
@@ -84,6 +89,7 @@ CASES = [
         figure="records_s",
         unit="records/s",
         higher_is_better=True,
+        about_s=13,
         peers=(KAFKA,),
         run=Produce(400_000, SMALL, 128 * KIB, client="aiokafka"),
     ),
@@ -93,6 +99,7 @@ CASES = [
         figure="mb_s",
         unit="MB/s",
         higher_is_better=True,
+        about_s=8,
         run=Produce(200_000, KILOBYTE, 128 * KIB, partitions=12),
     ),
 ]

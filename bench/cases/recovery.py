@@ -102,6 +102,7 @@ CASES = (
         figure="of_plain_walk",
         unit="x",
         higher_is_better=True,
+        about_s=45,
         run=run,
         peers=(MINIBROKER,),
         own_cluster=True,

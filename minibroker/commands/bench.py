@@ -119,16 +119,25 @@ def bench(
 @click.command("list")
 @json_option
 def list_cases(as_json: bool) -> int:
-    """Name the cases."""
+    """Name the cases, and about how long each takes on a small quiet machine; two minutes of warm-up come on top."""
     from minibroker.bench.cases.catalogue import BY_DEFAULT, CASES
 
     if as_json:
         for case in CASES:
             told = {"name": case.name, "title": case.title, "unit": case.unit, "peers": list(case.peers)}
-            print_json(told | {"by_default": case in BY_DEFAULT})
+            print_json(told | {"by_default": case in BY_DEFAULT, "about_minutes": case.about_minutes(2, ALTERNATIONS)})
         return EXIT_FINE
-    rows = [(case.name, case in BY_DEFAULT, case.peers, f"{case.title}, {case.unit}") for case in CASES]
-    print_table(("NAME", "BY DEFAULT", "PEERS", "CASE"), rows)
+    rows = [
+        (
+            case.name,
+            case in BY_DEFAULT,
+            case.peers,
+            " / ".join(f"{case.about_minutes(peers, ALTERNATIONS):.1f}" for peers in (1, 2)),
+            f"{case.title}, {case.unit}",
+        )
+        for case in CASES
+    ]
+    print_table(("NAME", "BY DEFAULT", "PEERS", "MINUTES ALONE / BESIDE KAFKA", "CASE"), rows)
     return EXIT_FINE
 
 

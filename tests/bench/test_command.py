@@ -23,6 +23,13 @@ def test_cases_are_listed() -> None:
     assert "produce-1kb-128kib" in names
 
 
+def test_the_list_says_how_long_a_case_takes_alone_and_beside_kafka() -> None:
+    case = next(case for case in CASES if case.name == "produce-1kb-128kib")
+    assert case.about_minutes(2, 7) == 2 * case.about_minutes(1, 7) == 2 * 7 * case.about_s / 60
+    (paused,) = choose(["failover-leader-paused"])
+    assert paused.about_minutes(2, 7) == paused.about_s / 60
+
+
 def test_cases_that_take_long_are_played_when_they_are_named() -> None:
     assert "memory" not in [case.name for case in choose([])]
     assert [case.name for case in choose(["memory"])] == ["memory"]

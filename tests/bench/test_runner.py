@@ -57,6 +57,7 @@ class Stage:
             figure="mb_s",
             unit="MB/s",
             higher_is_better=True,
+            about_s=1,
             run=self.play,
             own_cluster=case.get("own_cluster", False),
         )
