@@ -175,6 +175,8 @@ def _who_asks(frame: bytes) -> str:
         client_id = decode_request_frame(frame[4:]).client_id
     except ProtocolError:
         return CLIENTS
+    if client_id is None:
+        return CLIENTS
     if client_id == CLIENT_ID:
         return OBSERVER
     found = BROKER_CLIENT_ID.fullmatch(client_id)
