@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from minibroker.bench.case import CaseFailed
+from minibroker.bench.child import output_of
 
 WALK_TIMEOUT_S = 600.0
 
@@ -66,16 +67,6 @@ async def walk(files: Sequence[Path], processes: int) -> Walk:
 
 async def _walk(files: list[str]) -> dict[str, Any]:
     words = [sys.executable, "-m", "minibroker.bench.load.plain_walk", "walk", json.dumps({"files": files})]
-    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
-    try:
-        said, _ = await asyncio.wait_for(process.communicate(), WALK_TIMEOUT_S)
-    except TimeoutError:
-        raise CaseFailed(f"the plain walk does not end within {WALK_TIMEOUT_S:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise CaseFailed(f"the plain walk ended with {process.returncode}")
+    said = await output_of("the plain walk", words, WALK_TIMEOUT_S)
     found: dict[str, Any] = json.loads(said)["report"]
     return found

@@ -4,15 +4,15 @@ Owns: the files (three replicas of one topic in small batches, stopped cleanly),
 and again) and the ratios. What an audit reports of its own time (`timings`) is taken as it is: Spark's start is apart.
 """
 
-import asyncio
 import json
 import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from minibroker.bench.case import MINIBROKER, Case, CaseFailed, Measurement, Round
+from minibroker.bench.case import MINIBROKER, Case, Measurement, Round
 from minibroker.bench.cases.loaded import KIB
+from minibroker.bench.child import output_of
 from minibroker.bench.load_process import run_load
 from minibroker.bench.peers.peer import BROKERS, Peer
 from minibroker.bench.walking import segment_files, walk
@@ -78,19 +78,7 @@ def rounded(value: float) -> float:
 async def audit(engine: str, directories: list[Path]) -> dict[str, Any]:
     """Where its time went. Raises CaseFailed unless it proved the replicas equal."""
     words = [sys.executable, "-m", "minibroker", "audit", "--engine", engine, "--json", *map(str, directories)]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
-    try:
-        said, complaint = await asyncio.wait_for(process.communicate(), AUDIT_TIMEOUT_S)
-    except TimeoutError:
-        raise CaseFailed(f"the audit ({engine}) does not end within {AUDIT_TIMEOUT_S:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            await process.wait()
-    if process.returncode:
-        said_last = (complaint or said).decode(errors="replace")[-300:].strip()
-        raise CaseFailed(f"the audit ({engine}) ended with {process.returncode}: {said_last}")
+    said = await output_of(f"the audit ({engine})", words, AUDIT_TIMEOUT_S)
     timings: dict[str, Any] = json.loads(said)["timings"]
     return timings
 

@@ -5,13 +5,13 @@ in which every round begins (what the other one wrote is removed and written to 
 first changes with every round.
 """
 
-import asyncio
 import json
 import sys
 from pathlib import Path
 
-from minibroker.bench.case import MINIBROKER, Case, CaseFailed, Measurement, Round
+from minibroker.bench.case import MINIBROKER, Case, Measurement, Round
 from minibroker.bench.cases.loaded import KIB, KILOBYTE, produce_into, topic_for
+from minibroker.bench.child import output_of
 from minibroker.bench.peers.peer import Peer
 
 TOTAL_BYTES = 800_000_000
@@ -56,20 +56,8 @@ async def bare_mb_s(round: Round, total_bytes: int) -> float:
 
 async def _bare_mb_s(folder: Path, total_bytes: int) -> float:
     arguments = [str(folder), str(FRAME_BYTES), str(total_bytes)]
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "minibroker.bench.load.bare_data_path", *arguments],
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), BARE_TIMEOUT_S)
-    except TimeoutError:
-        raise CaseFailed(f"the bare data path did not end within {BARE_TIMEOUT_S:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.terminate()
-    if process.returncode:
-        raise CaseFailed(f"the bare data path ended with {process.returncode}")
+    words = [sys.executable, "-m", "minibroker.bench.load.bare_data_path", *arguments]
+    output = await output_of("the bare data path", words, BARE_TIMEOUT_S)
     return float(json.loads(output)["mb_s"])
 
 

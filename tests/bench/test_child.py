@@ -1,0 +1,22 @@
+"""A case's own programs: what they print, and what is said of one that fails or hangs."""
+
+import sys
+
+import pytest
+
+from minibroker.bench.case import CaseFailed
+from minibroker.bench.child import output_of
+
+
+async def test_what_it_prints_is_handed_back() -> None:
+    assert await output_of("it", [sys.executable, "-c", "print(3)"], 30.0) == b"3\n"
+
+
+async def test_a_program_that_fails_is_quoted() -> None:
+    with pytest.raises(CaseFailed, match="it ended with 1: no room"):
+        await output_of("it", [sys.executable, "-c", "raise SystemExit('no room')"], 30.0)
+
+
+async def test_a_program_that_hangs_is_ended() -> None:
+    with pytest.raises(CaseFailed, match="it does not end within"):
+        await output_of("it", [sys.executable, "-c", "import signal; signal.pause()"], 0.2)
