@@ -154,7 +154,7 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------------------------ appending
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
-        """Write checked and stamped batches that continue the log, with one system call. Then, and only then, the log
+        """Write checked and stamped batches that continue the log, with few system calls. Then, and only then, the log
         ends behind them (KAFKA-698). The buffers are kept: nobody may change them afterwards. On DiskError or DiskFull
         nothing of them is in the log."""
         if self.storage.unwell:

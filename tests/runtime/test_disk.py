@@ -5,13 +5,14 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from minibroker.runtime import disk as real_disk
-from minibroker.runtime.disk import RealDisk
-from minibroker.runtime.ports import DiskError, DiskFull, FileMissing, LockHeld
+from minibroker.runtime.disk import WRITE_BYTES_MAX, RealDisk
+from minibroker.runtime.ports import Buffer, DiskError, DiskFull, FileMissing, LockHeld
 from tests.runtime.doors import Doors, conformance, settle
 
 
@@ -337,6 +338,45 @@ def test_failed_append_leaves_nothing_behind(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"kept"
     file.append([b" again"])
     assert (tmp_path / "log").read_bytes() == b"kept again"
+
+
+def test_a_large_append_is_written_in_pieces_and_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = os.pwritev
+
+    def counted(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
+        written.append(sum(map(len, parts)))
+        return write(descriptor, parts, position)
+
+    monkeypatch.setattr(os, "pwritev", counted)
+    path = str(tmp_path / "file")
+    limit = WRITE_BYTES_MAX
+    parts = [os.urandom(size) for size in (5, limit - 5, 1, limit, 2 * limit + 3, 7)]
+    RealDisk().open(path, create=True).append(parts)
+    assert RealDisk().read_file(path) == b"".join(parts)
+    assert written == [limit, 1, limit, limit, limit, 3, 7]
+
+
+def test_a_large_append_that_fails_behind_its_first_piece_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "file")
+    file = RealDisk().open(path, create=True)
+    file.append([b"before"])
+    write = os.pwritev
+
+    def full_soon(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
+        if position > len(b"before"):
+            raise OSError(errno.ENOSPC, "no space")
+        return write(descriptor, parts, position)
+
+    monkeypatch.setattr(os, "pwritev", full_soon)
+    with pytest.raises(DiskFull):
+        file.append([bytes(WRITE_BYTES_MAX), b"more"])
+    assert RealDisk().read_file(path) == b"before"
+    monkeypatch.undo()
+    file.append([b" and after"])
+    assert RealDisk().read_file(path) == b"before and after"
 
 
 def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
