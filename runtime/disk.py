@@ -29,7 +29,7 @@ PARTS_PER_WRITE = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names e
 
 WRITE_BYTES_MAX = 128 * 1024
 """A larger write makes the kernel take larger blocks for its page cache: memory that nobody touched lately. Where a
-host has taken it back (a virtual machine), followers that wrote 1 MiB at once paid up to seven times the system time."""
+host has taken it back (a virtual machine), followers writing 1 MiB at once paid up to seven times the system time."""
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
