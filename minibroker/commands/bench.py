@@ -26,7 +26,7 @@ ALTERNATIONS = 7
 QUICK_ALTERNATIONS, QUICK_VOLUME = 2, 0.1
 JSON_FILE, SVG_FILE = "bench.json", "bench.svg"
 COMMANDS = {
-    "list": ("minibroker.commands.bench:list_cases", "Name the cases."),
+    "list": ("minibroker.commands.bench:list_cases", "Name the cases, and about how long each takes."),
     "profile": (
         "minibroker.bench.profile.command:profile",
         "Where the microseconds of a produce and of a fetch go, system calls included.",
@@ -119,7 +119,10 @@ def bench(
 @click.command("list")
 @json_option
 def list_cases(as_json: bool) -> int:
-    """Name the cases, and about how long each takes on a small quiet machine; two minutes of warm-up come on top."""
+    """Name the cases, and about how long each takes.
+
+    On a small quiet machine; two minutes of warm-up come on top.
+    """
     from minibroker.bench.cases.catalogue import BY_DEFAULT, CASES
 
     if as_json:
