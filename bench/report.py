@@ -28,6 +28,7 @@ SHOWN_BESIDES = {
     "consume-1kb-cold": ("getmany_mb_s",),
     "mixed": ("produce_mb_s",),
     "share-of-bare": ("bare_mb_s",),
+    "partitions-1000": ("one_partition_mb_s",),
     **{
         f"failover-{where}{hit}": ("worst_gap_s",)
         for where in ("", "compose-")

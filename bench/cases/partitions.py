@@ -1,13 +1,18 @@
 """The same load over 1, 100 and 1,000 partitions, spread by keys."""
 
-from minibroker.bench.case import Case, Measurement, Round
-from minibroker.bench.cases.loaded import KIB, KILOBYTE, produce_into
+from minibroker.bench.case import MINIBROKER, Case, Measurement, Round
+from minibroker.bench.cases.loaded import KIB, KILOBYTE, produce_into, topic_for
 from minibroker.bench.peers.peer import Peer
 
 RECORDS = 150_000
+RECORDS_OVER_MANY = 1_000_000
+"""Over a thousand partitions, ours: some eight batches for each, so that it is not the filling that is measured."""
+RECORDS_OVER_MANY_KAFKA = 40_000
+"""What Kafka has time for in a round there: a few MB/s on two cores. Both figures are rates."""
+MANY = 1_000
 KEYS = 10_000
 """Enough for every partition to get its share."""
-LOADS = ((1, 5, None, 8), (100, 50, 5, 15), (1_000, 1_000, 3, 60))
+LOADS = ((1, 5, None, 8), (100, 50, 5, 15), (MANY, 1_000, 3, 60))
 """Partitions, linger in ms, rounds, about_s. The same load over more partitions fills each batch more slowly: in 5 ms
 a thousandth of the load would be a record or two, and both sides would measure requests; Kafka most of all.
 Fewer rounds where Kafka needs half a minute for a round or a topic."""
@@ -16,7 +21,10 @@ BUFFER_BYTES = 256 << 20
 
 
 class KeyedProduce:
-    """Keyed records over so many partitions. The topic is made once: a thousand partitions take seconds to make."""
+    """Keyed records over so many partitions. The topic is made once: a thousand partitions take seconds to make.
+
+    Ours over the most of them is followed by as many records without keys over one partition: what spreading costs.
+    """
 
     def __init__(self, partitions: int, linger_ms: float) -> None:
         self.partitions = partitions
@@ -28,9 +36,21 @@ class KeyedProduce:
             topic = f"{key}-{round.label}"  # a first attempt may have failed half-way
             await peer.make_topic(topic, self.partitions)
             round.kept[key] = topic
-        records = round.volume_of(RECORDS, 1_000)
+        records = round.volume_of(self._records(peer), 1_000)
         more = {"keys": KEYS, "buffer_bytes": BUFFER_BYTES, "warm_records": KEYS, "linger_ms": self.linger_ms}
-        return await produce_into(peer, round.kept[key], records, KILOBYTE, 128 * KIB, **more)
+        keyed = await produce_into(peer, round.kept[key], records, KILOBYTE, 128 * KIB, **more)
+        if self.partitions < MANY or peer.name != MINIBROKER:
+            return keyed
+        await round.settle()
+        async with topic_for(peer, "without-keys", round) as topic:
+            plain = await produce_into(peer, topic, records, KILOBYTE, 128 * KIB, buffer_bytes=BUFFER_BYTES)
+        share = keyed.figures["mb_s"] / plain.figures["mb_s"]
+        return Measurement(keyed.figures | {"one_partition_mb_s": plain.figures["mb_s"], "of_one": share}, keyed.costs)
+
+    def _records(self, peer: Peer) -> int:
+        if self.partitions < MANY:
+            return RECORDS
+        return RECORDS_OVER_MANY if peer.name == MINIBROKER else RECORDS_OVER_MANY_KAFKA
 
 
 CASES = [
