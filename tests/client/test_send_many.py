@@ -19,7 +19,7 @@ from minibroker.client.errors import (
     UndeliveredRecords,
     UnknownTopicOrPartition,
 )
-from minibroker.client.limits import BREATH_BYTES
+from minibroker.client.limits import BREATH_BYTES, Deadline
 from minibroker.client.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import Record, decode_records
@@ -40,6 +40,36 @@ def test_records_stand_in_the_log_in_the_order_of_the_call(cluster: FakeCluster)
 
     cluster.run(main)
     assert cluster.partition("t").values() == numbered(5_000)
+
+
+def test_many_records_pass_through_a_memory_that_is_smaller_than_a_batch(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        limits: dict[str, Any] = {"batch_size": 131_072, "buffer_memory": 20_000, "max_block_ms": 1_000}
+        async with Producer(cluster.bootstrap, runtime=runtime, **limits) as producer:
+            await producer.send("t", b"a batch is open")
+            sending = asyncio.create_task(producer.send_many("t", [b"x" * 300] * 400))
+            held = []
+            while not sending.done():
+                await asyncio.sleep(0.00001)
+                held.append(producer.buffered_bytes)
+            await (await sending)
+            assert max(held) <= 20_000
+
+    cluster.run(main)
+    assert len(cluster.partition("t").values()) == 401
+
+
+def test_a_call_lines_up_behind_those_that_wait(cluster: FakeCluster) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"the topic is known")
+            async with producer._lines.turn("t", Deadline(1_000)):
+                behind = asyncio.create_task(producer.send_many("t", [b"x"]))
+                await asyncio.sleep(0.01)
+                assert not behind.done()
+            await (await behind)
+
+    cluster.run(main)
 
 
 def test_a_single_record_is_found_by_its_place_in_the_call(cluster: FakeCluster) -> None:

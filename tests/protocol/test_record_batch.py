@@ -183,6 +183,16 @@ def test_taking_many_at_once_is_taking_each(
         assert at_once.close() == one_by_one.close()
 
 
+@pytest.mark.parametrize("length", range(41))
+def test_many_at_once_are_cut_where_the_room_ends_though_the_first_is_short(length: int) -> None:
+    at_once, one_by_one = BatchBuilder(700), BatchBuilder(700)
+    values = [b"first", b"", *[b"x" * length] * 100]
+    taken = at_once.extend(values, 0, 7)
+    assert taken == sum(1 for value in values if one_by_one.append(None, value, 7) is not None)
+    assert at_once.size_bytes <= 700
+    assert at_once.close() == one_by_one.close()
+
+
 def test_many_at_once_beyond_the_small_offset_deltas() -> None:
     at_once, one_by_one = BatchBuilder(2**24), BatchBuilder(2**24)
     values = [b"x"] * 70_000
