@@ -9,6 +9,7 @@ import pytest
 from minibroker.bench.case import ProcessCost
 from minibroker.bench.cases.catalogue import CASES
 from minibroker.bench.chart import bars_of, render
+from minibroker.bench.goals import OURS
 from minibroker.bench.page import BEGIN, END, NoMarks, with_tables
 from minibroker.bench.report import SHOWN_BESIDES, cost_rows, failures, figure_words, number, rows_of
 from tests.bench.documents import FAILURE, case, document
@@ -31,6 +32,14 @@ def test_a_latency_is_bound_from_above() -> None:
 def test_a_case_of_one_side_has_no_ratio() -> None:
     (row,) = rows_of(document(case("alone", [1.0], [])))
     assert row.cells()[3:] == ("-", "-", "-", "-", "1")
+
+
+def test_a_figure_that_kafka_has_not_is_not_compared_with_its_first_one() -> None:
+    both = case("partitions-1000", [10.0], [2.0])
+    more = {"mb_s": 10.0, "one_partition_mb_s": 12.0}
+    rounds = [msgspec.structs.replace(each, figures=more) if each.peer == OURS else each for each in both.rounds]
+    _, besides = rows_of(document(msgspec.structs.replace(both, rounds=rounds)))
+    assert (besides.ours is not None, besides.theirs, besides.ratio) == (True, None, None)
 
 
 def test_rows_below_the_first_one_belong_to_cases_that_exist() -> None:
