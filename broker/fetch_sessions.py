@@ -272,5 +272,8 @@ class FetchSessions:
         granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
         entry.told_high_watermark = granted.high_watermark
         entry.told_log_start_offset = granted.log_start_offset
-        session.news.pop(topic_partition, None)
+        if not entry.partition.log.has_data(
+            entry.fetch.fetch_offset, granted.end_offset
+        ):  # else: no room in this answer
+            session.news.pop(topic_partition, None)
         topics.setdefault(topic_partition.topic, []).append(marks(topic_partition.partition, granted))

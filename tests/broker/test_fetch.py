@@ -213,6 +213,30 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
 
 
 @on_a_broker
+async def test_what_an_answer_had_no_room_for_comes_with_the_next_one(bench: Bench) -> None:
+    """Also where that answer told its partition's newer marks: a follower stayed behind until it left the ISR."""
+    runtime = bench.cluster.client_runtime()
+    async with AdminClient(bench.cluster.bootstrap_servers, runtime=runtime) as admin:
+        await admin.create_topic("several", partitions=4)
+    led = [index for index in range(4) if bench.cluster.leader("several", index) == 1]
+    async with Producer(bench.cluster.bootstrap_servers, runtime=runtime) as producer:
+        for index in led:
+            await producer.send_and_wait("several", b"x", partition=index)
+    peer = await bench.peer()
+    listed = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=2**30) for index in led]
+    topics = [FetchTopic(topic="several", partitions=listed)]
+    peer.ask(standing(bench, 0, max_wait_ms=0, max_bytes=1, topics=topics), 1)
+    opened = await bench.answer(peer, 1, 0.5)
+    answered = {each["partition_index"]: bool(each["records"]) for each in opened["responses"][0]["partitions"]}
+    assert answered == {led[0]: True, led[1]: False}
+    position = FetchPartition(partition=led[0], fetch_offset=1, partition_max_bytes=2**30)
+    topics = [FetchTopic(topic="several", partitions=[position])]
+    peer.ask(standing(bench, 1, opened["session_id"], max_wait_ms=20_000, max_bytes=1, topics=topics), 2)
+    news = one(await bench.answer(peer, 2, 0.5))
+    assert (news["partition_index"], bool(news["records"])) == (led[1], True)
+
+
+@on_a_broker
 async def test_a_request_of_another_session_or_epoch_is_refused(bench: Bench) -> None:
     peer = await bench.peer()
     peer.ask(standing(bench, 3, 999), 1)
