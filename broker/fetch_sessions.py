@@ -55,6 +55,11 @@ class SessionPartition:
         state = self.partition.state
         return state.high_watermark != self.told_high_watermark or state.log_start_offset != self.told_log_start_offset
 
+    @property
+    def has_records(self) -> bool:
+        """The follower lacks some: what an answer has no room for stays news, whatever else that answer tells."""
+        return self.partition.log.has_data(self.fetch.fetch_offset, self.partition.state.log_end_offset)
+
 
 class FetchSession:
     """One follower's standing fetch on one connection."""
@@ -221,7 +226,7 @@ class FetchSessions:
             if answer is None:
                 if entry.has_newer_marks:
                     with_marks.append(topic_partition)
-                elif not entry.partition.log.has_data(entry.fetch.fetch_offset, entry.partition.state.log_end_offset):
+                elif not entry.has_records:
                     del session.news[topic_partition]
                 continue
             topics.setdefault(topic_partition.topic, []).append(answer)
@@ -272,8 +277,6 @@ class FetchSessions:
         granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
         entry.told_high_watermark = granted.high_watermark
         entry.told_log_start_offset = granted.log_start_offset
-        if not entry.partition.log.has_data(
-            entry.fetch.fetch_offset, granted.end_offset
-        ):  # else: no room in this answer
+        if not entry.has_records:
             session.news.pop(topic_partition, None)
         topics.setdefault(topic_partition.topic, []).append(marks(topic_partition.partition, granted))

@@ -69,9 +69,7 @@ class Delivery(msgspec.Struct, frozen=True, eq=False, gc=False):
         while not self.done:
             batch, _ = self._batch.holder_of(self._delta)
             batch.observed = True
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
-            yield from future
+            yield from _outcome_of(batch)
         return self.result()
 
 
@@ -152,9 +150,19 @@ class Deliveries(Sequence[Delivery]):
             batch.observe()
         for batch in self._batches:
             while not batch.done:
-                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                batch.when_done(lambda future=future: future.done() or future.set_result(None))  # type: ignore[misc]
-                yield from future
+                yield from _outcome_of(batch)
         error = self.first_error()
         if error is not None:
             raise error
+
+
+def _outcome_of(batch: Batch) -> Generator[Any, None, None]:
+    """Wait until the batch has its outcome."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    batch.when_done(end)
+    yield from future

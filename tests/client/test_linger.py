@@ -12,13 +12,18 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.faults import numbered, on_produce
 
 
+async def _seconds_of_one(producer: Producer) -> float:
+    """Until a record is acknowledged."""
+    start = asyncio.get_running_loop().time()
+    await producer.send_and_wait("t", b"x")
+    return asyncio.get_running_loop().time() - start
+
+
 def test_a_lone_record_waits_for_linger_and_no_longer(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> float:
         async with Producer(cluster.bootstrap, linger_ms=200, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
-            start = asyncio.get_running_loop().time()
-            await producer.send_and_wait("t", b"x")
-            return asyncio.get_running_loop().time() - start
+            return await _seconds_of_one(producer)
 
     assert 0.2 <= cluster.run(main) < 0.21
 
@@ -27,9 +32,7 @@ def test_without_linger_a_lone_record_leaves_at_once(cluster: FakeCluster) -> No
     async def main(runtime: Runtime) -> float:
         async with Producer(cluster.bootstrap, linger_ms=0, runtime=runtime) as producer:
             await producer.send_and_wait("t", b"warm up")
-            start = asyncio.get_running_loop().time()
-            await producer.send_and_wait("t", b"x")
-            return asyncio.get_running_loop().time() - start
+            return await _seconds_of_one(producer)
 
     assert cluster.run(main) < 0.01
 
