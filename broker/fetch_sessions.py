@@ -74,7 +74,10 @@ class FetchSession:
         self.replica_epoch = body.replica_epoch
         self.partitions: dict[TopicPartition, SessionPartition] = {}
         self.news: dict[TopicPartition, None] = {}
-        """Partitions that may have something to send; looked at with the next answer."""
+        """Partitions that may have something to send, looked at with the next answer in this order.
+
+        One that was served leaves, and its position report puts it behind those that had no room: nobody starves.
+        """
         self.parked: ParkedFetch | None = None
 
     def is_like(self, replica_id: int, is_broker: bool) -> bool:
@@ -229,6 +232,7 @@ class FetchSessions:
                 elif not entry.has_records:
                     del session.news[topic_partition]
                 continue
+            session.news.pop(topic_partition, None)
             topics.setdefault(topic_partition.topic, []).append(answer)
             size += answer.size_bytes
             urgent = urgent or is_error or answer.size_bytes > 0

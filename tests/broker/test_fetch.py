@@ -212,15 +212,17 @@ async def test_a_session_lists_its_partitions_once(bench: Bench) -> None:
     assert len(one(news)["records"]) > 100
 
 
-@on_a_broker
-async def test_what_an_answer_had_no_room_for_comes_with_the_next_one(bench: Bench) -> None:
-    """Also where that answer told its partition's newer marks: a follower stayed behind until it left the ISR."""
+async def after_a_full_answer(bench: Bench, batches_in_the_first: int) -> tuple[list[int], dict[str, Any]]:
+    """Open a session of two partitions whose answers have room for one batch, and report the first one's position.
+
+    Returns the partitions, and what the second answer says of the one partition it tells of.
+    """
     runtime = bench.cluster.client_runtime()
     async with AdminClient(bench.cluster.bootstrap_servers, runtime=runtime) as admin:
         await admin.create_topic("several", partitions=4)
     led = [index for index in range(4) if bench.cluster.leader("several", index) == 1]
     async with Producer(bench.cluster.bootstrap_servers, runtime=runtime) as producer:
-        for index in led:
+        for index in led[:1] * batches_in_the_first + led[1:]:
             await producer.send_and_wait("several", b"x", partition=index)
     peer = await bench.peer()
     listed = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=2**30) for index in led]
@@ -232,7 +234,20 @@ async def test_what_an_answer_had_no_room_for_comes_with_the_next_one(bench: Ben
     position = FetchPartition(partition=led[0], fetch_offset=1, partition_max_bytes=2**30)
     topics = [FetchTopic(topic="several", partitions=[position])]
     peer.ask(standing(bench, 1, opened["session_id"], max_wait_ms=20_000, max_bytes=1, topics=topics), 2)
-    news = one(await bench.answer(peer, 2, 0.5))
+    return led, one(await bench.answer(peer, 2, 0.5))
+
+
+@on_a_broker
+async def test_what_an_answer_had_no_room_for_comes_with_the_next_one(bench: Bench) -> None:
+    """Also where that answer told its partition's newer marks: a follower stayed behind until it left the ISR."""
+    led, news = await after_a_full_answer(bench, batches_in_the_first=1)
+    assert (news["partition_index"], bool(news["records"])) == (led[1], True)
+
+
+@on_a_broker
+async def test_a_partition_that_was_served_goes_behind_those_that_wait(bench: Bench) -> None:
+    """Two partitions that always have more would keep every other one of their follower waiting."""
+    led, news = await after_a_full_answer(bench, batches_in_the_first=3)
     assert (news["partition_index"], bool(news["records"])) == (led[1], True)
 
 
