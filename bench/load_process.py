@@ -57,7 +57,7 @@ class LoadProcess:
             text = await asyncio.wait_for(self.process.stdout.readline(), timeout_s)
         except TimeoutError:
             raise CaseFailed(f"the {self.load} generator is silent for {timeout_s:g} s") from None
-        if not text:
+        if not text.endswith(b"\n"):  # also if it died within a line
             await self.process.wait()
             await self._reading_errors
             words = " | ".join(self.error_lines[-3:]) or "(nothing)"

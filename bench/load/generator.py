@@ -5,6 +5,7 @@ Python of Kafka's clients, too.
 """
 
 import json
+import os
 import resource
 import sys
 import threading
@@ -35,12 +36,20 @@ def arguments() -> tuple[str, dict[str, Any]]:
 
 def tell(event: str, **values: Any) -> None:
     """A line for the bench, which may wait for it."""
-    print(json.dumps({"event": event} | values), flush=True)
+    _write_line({"event": event} | values)
 
 
 def report(figures: dict[str, Any]) -> None:
     """The last line."""
-    print(json.dumps({"report": figures}), flush=True)
+    _write_line({"report": figures})
+
+
+def _write_line(content: dict[str, Any]) -> None:
+    """All of it, which `print` does not promise: where PYTHONUNBUFFERED is set it writes once, and what did not fit into
+    the pipe (64 KiB) when a signal comes, or when the process is stopped and goes on, is lost without a word."""
+    rest = json.dumps(content).encode() + b"\n"
+    while rest:
+        rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
 def wait_for_word() -> str:

@@ -1,6 +1,28 @@
-"""Load generators keep to a schedule and count what waited."""
+"""Load generators keep to a schedule, count what waited, and report all of it."""
 
+import array
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import IO
+
+import minibroker
 from minibroker.bench.load.generator import latencies, schedule
+
+ROOT = Path(minibroker.__file__).resolve().parent.parent
+PIPE_BYTES = 65_536
+REPORTS_UNDER_SIGNALS = """
+import os, signal
+from minibroker.bench.load.generator import report
+signal.signal(signal.SIGALRM, lambda number, frame: os.write(2, b"interrupted\\n"))
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+report({"acknowledged_ns": [1_234_567_890_123] * 20_000})
+signal.setitimer(signal.ITIMER_REAL, 0.0)
+"""
 
 
 def test_a_slow_schedule_is_even() -> None:
@@ -31,3 +53,24 @@ def test_a_stall_shows_in_the_high_percentiles() -> None:
 
 def test_nothing_waited_nothing_is_said() -> None:
     assert latencies([]) == {}
+
+
+def test_a_report_longer_than_a_pipe_is_written_to_its_end_though_signals_interrupt_it() -> None:
+    """With PYTHONUNBUFFERED, `print` leaves off at the first of them."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", REPORTS_UNDER_SIGNALS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as generator:
+        assert generator.stdout is not None
+        assert generator.stderr is not None
+        while bytes_waiting(generator.stdout) < PIPE_BYTES:  # then it waits in the middle of its line
+            assert generator.stderr.readline()
+        assert generator.stderr.readline() == b"interrupted\n"
+        assert generator.stderr.readline() == b"interrupted\n"
+        said, _ = generator.communicate(timeout=30.0)
+    assert len(json.loads(said)["report"]["acknowledged_ns"]) == 20_000
+
+
+def bytes_waiting(pipe: IO[bytes]) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, count)
+    return count[0]
