@@ -45,8 +45,8 @@ def report(figures: dict[str, Any]) -> None:
 
 
 def _write_line(content: dict[str, Any]) -> None:
-    """All of it, which `print` does not promise: where PYTHONUNBUFFERED is set it writes once, and what did not fit into
-    the pipe (64 KiB) when a signal comes, or when the process is stopped and goes on, is lost without a word."""
+    """All of it, which `print` does not promise: where PYTHONUNBUFFERED is set it writes once, and what did not fit
+    into the pipe (64 KiB) when a signal comes, or when the process is stopped and goes on, is lost without a word."""
     rest = json.dumps(content).encode() + b"\n"
     while rest:
         rest = rest[os.write(sys.stdout.fileno(), rest) :]
