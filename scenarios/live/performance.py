@@ -60,7 +60,7 @@ async def perform_live(
         async with stage.opened():
             ending, problem = await play_script(act, stage)
             await stage.checkpointed()
-            state = await stage.true_state()
+            state = await stage.state_at_the_end()
         tell(f"{engine} audit of the files")
         write_facts(Path(name), stage.acknowledged, state)
         verdict = await asyncio.to_thread(audit_disks, Path(name), engine)

@@ -18,7 +18,7 @@ from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
 from minibroker.network_gates import ZOOKEEPER, NetworkGates, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
-from minibroker.runtime.ports import Coordination, CoordinationError
+from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
 from minibroker.scenarios.live.ears import Ears
 from minibroker.scenarios.live.files import read_files
 from minibroker.scenarios.telling.client_stage import ClientStage, in_words, settings_of
@@ -37,6 +37,8 @@ CHECKPOINTED_SECONDS = 1.2
 OBSERVER_SESSION_MS = 10_000
 SESSION_MS = 3_000
 ELECTED_WITHIN_SECONDS = 20.0
+RECONNECTED_WITHIN_SECONDS = 10.0
+"""The observer's session timeout: it tries every second or so, more seldom on a busy machine."""
 PATIENCE_SECONDS = 8.0
 """Where a simulated story waits for half a minute to make its point, twice a session timeout or lag limit is enough."""
 
@@ -123,6 +125,20 @@ class LiveStage(ClientStage):
         """Leader, epoch and ISR as ZooKeeper has them. Raises CoordinationError."""
         assert self._observer is not None
         return PartitionState.decode((await self._observer.get(partition_state_path(PARTITION)))[0])
+
+    async def state_at_the_end(self) -> PartitionState:
+        """As `true_state`; an observer that is still on its way back to ZooKeeper after an outage gets its time.
+
+        Raises CoordinationError where it does not come back.
+        """
+        deadline = asyncio.get_running_loop().time() + RECONNECTED_WITHIN_SECONDS
+        while True:
+            try:
+                return await self.true_state()
+            except CoordinationUnavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(self.poll_seconds)
 
     # ------------------------------------------------------------------------------------------------------ looking
     async def tell(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
