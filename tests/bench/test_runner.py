@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from minibroker.bench.case import Case, CaseFailed, Measurement, Round
+from minibroker.bench.case import Case, CaseFailed, Measurement, ProcessCost, Round
 from minibroker.bench.document import Document
 from minibroker.bench.peers.peer import Peer
 from minibroker.bench.runner import Plan, Runner
@@ -20,6 +20,10 @@ class FakePeer:
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
         self.log = log
+
+    async def make_topic(self, name: str) -> None: ...
+
+    async def delete_topic(self, name: str) -> None: ...
 
     async def start(self) -> None:
         self.log.append(f"start {self.name}")
@@ -50,7 +54,7 @@ class Stage:
             raise CaseFailed("a record was lost")
         return Measurement({"mb_s": 1.0})
 
-    async def run(self, alternations: int = 2, **case: bool) -> Document:
+    async def run(self, alternations: int = 2, warm: bool = False, **case: bool) -> Document:
         played = Case(
             name="case",
             title="a case",
@@ -66,7 +70,7 @@ class Stage:
             peers=("minibroker", "kafka"),
             alternations=alternations,
             volume=1.0,
-            warm=False,
+            warm=warm,
             directory=self.directory,
         )
         self.runner = Runner(plan, self.make_peer, lambda what: None, settle=lambda: None)
@@ -79,7 +83,8 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    monkeypatch.setattr("minibroker.bench.runner.IDLE_SECONDS", 0.001)
+    for name in ("IDLE_SECONDS", "REST_SECONDS"):
+        monkeypatch.setattr(f"minibroker.bench.runner.{name}", 0.001)
     return Stage(tmp_path)
 
 
@@ -113,6 +118,44 @@ async def test_shared_clusters_live_for_the_whole_run(stage: Stage) -> None:
 async def test_a_case_of_its_own_cluster_starts_it_itself_and_has_it_stopped(stage: Stage) -> None:
     await stage.run(alternations=1, own_cluster=True)
     assert stage.log == ["minibroker 0-0", "stop minibroker", "kafka 0-0", "stop kafka"]
+
+
+@pytest.fixture
+def busy_clusters(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """CPU seconds that both clusters are found to have spent, look after look; then nothing. Warming costs none."""
+    spent: list[float] = []
+
+    class FakeMeter:
+        def __init__(self, pids: dict[str, int]) -> None: ...
+
+        def read(self) -> list[ProcessCost]:
+            stage.log.append("look")
+            return [ProcessCost("broker", spent.pop(0) if spent else 0.0, 1.0)]
+
+    async def no_load(*what: object, **parameters: object) -> None: ...
+
+    monkeypatch.setattr("minibroker.bench.runner.Meter", FakeMeter)
+    monkeypatch.setattr("minibroker.bench.runner.run_load", no_load)
+    monkeypatch.setattr("minibroker.bench.runner.WARM_SECONDS_MAX", 0.0)
+    return spent
+
+
+async def test_a_round_begins_when_both_clusters_are_at_rest(stage: Stage, busy_clusters: list[float]) -> None:
+    """A JVM that still compiles what was called in its last round would be the other side's burden."""
+    for_idle = [0.0] * 4  # once until they are at rest, and once as the figure
+    busy_clusters += [*for_idle, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    await stage.run(alternations=1, warm=True)
+    played = [what for what in stage.log if not what.startswith("st")]
+    assert played == ["look"] * (4 + 6) + ["minibroker 0-0", "look", "look", "kafka 0-0"]
+
+
+async def test_a_cluster_that_never_rests_is_not_waited_for_longer_than_a_limit(
+    stage: Stage, busy_clusters: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibroker.bench.runner.REST_SECONDS_MAX", 0.0)
+    busy_clusters += [1.0] * 1_000
+    document = await stage.run(alternations=1, warm=True)
+    assert document.cases[0].values("kafka") == {0: 1.0}
 
 
 async def test_clusters_are_stopped_when_the_run_is_cancelled(stage: Stage) -> None:
