@@ -58,6 +58,9 @@ CONNECT_TIMEOUT_MS = 2_000
 REDIAL_TIMEOUT_MS = 200
 """A lost connection is dialled again at once, where it led to: a kernel that refuses does so within one round trip, and
 where an address goes away with its process (a container) it does so for some milliseconds only."""
+REDIAL_PAUSES_MS = (0, 10, 20, 40)
+"""Before each such attempt. A dying process may close its listening socket last: then it takes another connection, and
+loses it at once. All of them together take no longer than a container's address refuses."""
 STEADY_SECONDS = 1.0
 """A connection that was held for so long is dialled again without a pause."""
 RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)
@@ -152,7 +155,7 @@ class ReplicaFetcher:
     # ------------------------------------------------------------------------------------------------- connection
     async def run(self) -> None:
         """Keep a connection while there is somebody to follow, for ever."""
-        failures = 0
+        failures = redials = 0
         redial: tuple[str, int] | None = None
         while True:
             await self._work.wait()
@@ -162,7 +165,7 @@ class ReplicaFetcher:
                 continue
             try:
                 await self._open(redial)
-                failures, redial = 0, None
+                failures = 0
             except NetworkError as error:
                 if failures == 0:
                     log.info("broker %d cannot be reached: %s", self.leader_id, error)
@@ -172,15 +175,17 @@ class ReplicaFetcher:
                 continue
             opened_at, registration = self._loop.time(), self._leader_registration(self.leader_id)
             try:
-                await self._watch()
+                was_lost = await self._watch()
             finally:
-                connection = self._close()
-            is_steady = self._loop.time() - opened_at >= STEADY_SECONDS
-            if is_steady and connection is not None:
-                is_same = registration == self._leader_registration(self.leader_id)
-                redial = connection.remote_address if is_same else None
-                continue
-            await asyncio.sleep(RECONNECT_MS[0] / 1000)
+                address = self._close()
+            if self._loop.time() - opened_at >= STEADY_SECONDS:
+                redials = 0
+            else:
+                redials = len(REDIAL_PAUSES_MS) if redial is None else redials + 1
+            may_redial = was_lost and redials < len(REDIAL_PAUSES_MS)
+            await asyncio.sleep((REDIAL_PAUSES_MS[redials] if may_redial else RECONNECT_MS[0]) / 1000)
+            is_same = registration == self._leader_registration(self.leader_id)
+            redial = address if may_redial and is_same else None
 
     async def _open(self, redial: tuple[str, int] | None) -> None:
         """`redial`: where the connection led to that was lost just now."""
@@ -205,8 +210,8 @@ class ReplicaFetcher:
         self._ask_anew()
         self._schedule()
 
-    async def _watch(self) -> None:
-        """Until the connection is lost, or silent for too long with something asked."""
+    async def _watch(self) -> bool:
+        """Until the connection is lost (True), or silent for too long with something asked, or not needed any more."""
         loop = asyncio.get_running_loop()
         limit = (self._config.socket_timeout_ms + self._config.max_wait_ms) / 1000
         while not self._lost.is_set():
@@ -216,20 +221,21 @@ class ReplicaFetcher:
             except TimeoutError:
                 if self._in_flight and loop.time() - self._last_reply_at > limit:
                     log.warning("broker %d is silent, connecting anew", self.leader_id)
-                    return
+                    return False
                 if not self.partitions:
                     self._work.clear()
-                    return
+                    return False
+        return True
 
-    def _close(self) -> RpcConnection | None:
-        """The connection, if it was its peer that ended it."""
+    def _close(self) -> tuple[str, int] | None:
+        """Where the connection led to."""
         connection, self._connection = self._connection, None
         self._in_flight = 0
-        if connection is None or connection.closed:
-            return connection
+        if connection is None:
+            return None
         connection.on_closed = None
         connection.abort()
-        return None
+        return connection.remote_address
 
     def _ask_anew(self) -> None:
         """On a new connection every partition says again what it waits for."""
