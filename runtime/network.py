@@ -28,17 +28,24 @@ SocketAddress = tuple[Any, ...]
 logger = logging.getLogger(__name__)
 
 
-async def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
-    """Address families and addresses of a host; numeric hosts need no thread."""
+def numeric(host: str, port: int) -> list[tuple[int, SocketAddress]]:
+    """Its address family and address, if the host is told in numbers."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             socket.inet_pton(family, host)
             return [(family, (host, port))]
+    return []
+
+
+async def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
+    """Address families and addresses of a host; numeric hosts need no thread."""
+    if found := numeric(host, port):
+        return found
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
+        names = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
     except OSError as error:
         raise NetworkError(f"cannot resolve {host}:{port}: {error.strerror or error}") from error
-    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
+    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in names))
 
 
 class RealListener:
@@ -110,6 +117,9 @@ def listening_socket(family: int, address: SocketAddress) -> socket.socket:
 class RealNetwork:
     """Implements `ports.Network`."""
 
+    def __init__(self) -> None:
+        self._look_ups: dict[tuple[str, int], asyncio.Task[list[tuple[int, SocketAddress]]]] = {}
+
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> RealListener:
         sockets: list[socket.socket] = []
         failure: OSError | None = None
@@ -132,16 +142,30 @@ class RealNetwork:
     ) -> tuple[Transport, asyncio.BufferedProtocol]:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await connect_to_any(factory, host, port)
+                found = numeric(host, port) or await self._look_up(host, port)
+                return await connect_to_any(factory, host, port, found)
         except TimeoutError:
             raise NetworkError(f"cannot connect to {host}:{port}: no answer in {timeout_ms} ms") from None
 
+    async def _look_up(self, host: str, port: int) -> list[tuple[int, SocketAddress]]:
+        """One at a time of each name, and it goes on when who asked has given up: a look-up cannot be taken back, and
+        keeps one of the loop's few threads; for ten seconds where the name is a dead container's and the engine asks a
+        resolver that is silent. Who dials that name again and again would leave no thread for other names."""
+        under_way = self._look_ups.get((host, port))
+        if under_way is None or under_way.done():
+            under_way = asyncio.get_running_loop().create_task(resolve(host, port), name=f"look-up-{host}")
+            self._look_ups[host, port] = under_way
+            under_way.add_done_callback(lambda _: self._look_ups.pop((host, port), None))
+        return await asyncio.shield(under_way)
 
-async def connect_to_any(factory: ProtocolFactory, host: str, port: int) -> tuple[Transport, asyncio.BufferedProtocol]:
+
+async def connect_to_any(
+    factory: ProtocolFactory, host: str, port: int, found: list[tuple[int, SocketAddress]]
+) -> tuple[Transport, asyncio.BufferedProtocol]:
     """The first address of the host that takes the connection. Refused only if every address refused."""
     loop = asyncio.get_running_loop()
     failures: list[OSError] = []
-    for family, address in await resolve(host, port):
+    for family, address in found:
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
             connecting.setblocking(False)

@@ -369,6 +369,37 @@ async def test_refusal_of_every_address_of_a_name_is_a_refusal() -> None:
         await RealNetwork().connect(Recorder, "localhost", listener.port, TIMEOUT_MS)
 
 
+async def test_a_name_is_looked_up_once_at_a_time_however_often_it_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up keeps its thread when nobody waits for it any more: one name must not take all there are."""
+    asked: list[str] = []
+    answered = asyncio.Event()
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        asked.append(host)
+        if host == "dead":
+            await answered.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "the resolver does not answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    network = RealNetwork()
+    listener = await network.listen(Recorder, HOST, 0)
+    for _ in range(3):
+        with pytest.raises(NetworkError, match="no answer in 1 ms"):
+            await network.connect(Recorder, "dead", listener.port, 1)
+    assert asked == ["dead"]
+    transport, _ = await network.connect(Recorder, "alive", listener.port, TIMEOUT_MS)
+    answered.set()
+    with pytest.raises(NetworkError, match="the resolver does not answer"):
+        await network.connect(Recorder, "dead", listener.port, TIMEOUT_MS)
+    assert asked == ["dead", "alive"]
+    with pytest.raises(NetworkError, match="the resolver does not answer"):
+        await network.connect(Recorder, "dead", listener.port, TIMEOUT_MS)
+    assert asked == ["dead", "alive", "dead"]
+    transport.abort()
+    await listener.close()
+
+
 async def test_accepting_survives_a_lack_of_file_descriptors(caplog: pytest.LogCaptureFixture) -> None:
     accepted: asyncio.Queue[Recorder] = asyncio.Queue()
 
