@@ -59,8 +59,8 @@ REDIAL_TIMEOUT_MS = 200
 """A lost connection is dialled again at once, where it led to: a kernel that refuses does so within one round trip, and
 where an address goes away with its process (a container) it does so for some milliseconds only."""
 REDIAL_PAUSES_MS = (0, 10, 20, 40)
-"""Before each such attempt. A dying process may close its listening socket last: then it takes another connection, and
-loses it at once. All of them together take no longer than a container's address refuses."""
+"""Before each such attempt. A dying process may close its listening socket last: then it takes another connection and
+loses it at once, or resets who dials just then. All together take no longer than a container's address refuses."""
 STEADY_SECONDS = 1.0
 """A connection that was held for so long is dialled again without a pause."""
 RECONNECT_MS = (50, 100, 200, 400, 800, 1_000)
@@ -76,6 +76,17 @@ class FetcherConfig(msgspec.Struct, frozen=True, kw_only=True):
     partition_max_bytes: int
     response_max_bytes: int
     socket_timeout_ms: int
+
+
+class Redial(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a connection led to that was lost a moment ago."""
+
+    address: tuple[str, int]
+    registration: int | None
+    """Of the leader, when it was opened."""
+    lost_at: float
+    attempt: int = 0
+    """How often it was dialled since."""
 
 
 class ReplicaFetcher:
@@ -155,41 +166,52 @@ class ReplicaFetcher:
     # ------------------------------------------------------------------------------------------------- connection
     async def run(self) -> None:
         """Keep a connection while there is somebody to follow, for ever."""
-        failures = redials = 0
-        redial: tuple[str, int] | None = None
+        failures = 0
+        redial: Redial | None = None
         while True:
             await self._work.wait()
             if not self.partitions:
                 self._work.clear()
                 redial = None
                 continue
+            pause_ms = RECONNECT_MS[min(failures, len(RECONNECT_MS) - 1)]
             try:
                 await self._open(redial)
-                failures = 0
             except NetworkError as error:
                 if failures == 0:
                     log.info("broker %d cannot be reached: %s", self.leader_id, error)
-                redial = None
-                await asyncio.sleep(RECONNECT_MS[min(failures, len(RECONNECT_MS) - 1)] / 1000)
-                failures += 1
-                continue
-            opened_at, registration = self._loop.time(), self._leader_registration(self.leader_id)
-            try:
-                was_lost = await self._watch()
-            finally:
-                address = self._close()
-            if self._loop.time() - opened_at >= STEADY_SECONDS:
-                redials = 0
+                redial = None if isinstance(error, ConnectionRefused) else self._once_more(redial)
+                failures += redial is None
             else:
-                redials = len(REDIAL_PAUSES_MS) if redial is None else redials + 1
-            may_redial = was_lost and redials < len(REDIAL_PAUSES_MS)
-            await asyncio.sleep((REDIAL_PAUSES_MS[redials] if may_redial else RECONNECT_MS[0]) / 1000)
-            is_same = registration == self._leader_registration(self.leader_id)
-            redial = address if may_redial and is_same else None
+                failures, pause_ms = 0, RECONNECT_MS[0]
+                redial = await self._use(redial)
+            await asyncio.sleep((pause_ms if redial is None else REDIAL_PAUSES_MS[redial.attempt]) / 1000)
+            if redial is not None and redial.registration != self._leader_registration(self.leader_id):
+                redial = None
 
-    async def _open(self, redial: tuple[str, int] | None) -> None:
-        """`redial`: where the connection led to that was lost just now."""
-        address = redial or self._address(self.leader_id)
+    async def _use(self, redial: Redial | None) -> Redial | None:
+        """Until the open connection ends; what is to be dialled next, if not what the leader's name leads to."""
+        opened_at, registration = self._loop.time(), self._leader_registration(self.leader_id)
+        try:
+            was_lost = await self._watch()
+        finally:
+            address = self._close()
+        now = self._loop.time()
+        if not was_lost or address is None:
+            return None
+        if now - opened_at >= STEADY_SECONDS:
+            return Redial(address=address, registration=registration, lost_at=now)
+        return self._once_more(redial)
+
+    def _once_more(self, redial: Redial | None) -> Redial | None:
+        """Unless that was the last time, or it took so long that nobody answers there."""
+        if redial is None or self._loop.time() - redial.lost_at >= REDIAL_TIMEOUT_MS / 1000:
+            return None
+        attempt = redial.attempt + 1
+        return msgspec.structs.replace(redial, attempt=attempt) if attempt < len(REDIAL_PAUSES_MS) else None
+
+    async def _open(self, redial: Redial | None) -> None:
+        address = redial.address if redial else self._address(self.leader_id)
         if address is None:
             raise NetworkError(f"broker {self.leader_id} is not registered")
         client_id = f"broker-{self._config.broker_id}-fetcher"

@@ -11,7 +11,8 @@ other broker could confirm) gets another; a line that is held again takes back w
 
 A container's address goes away with its process: it refuses for some milliseconds, then nobody answers, and its name is
 unknown. So the address that the lost line led to is dialled first, in numbers and at once, and a refusal is told again
-for a moment though nobody answers any more.
+for a moment though nobody answers any more. Whoever dials while the listening socket is being closed is reset, which is
+no refusal; it dials there once more.
 """
 
 import asyncio
@@ -58,8 +59,8 @@ async def hold_line(network: Network, address: tuple[str, int], client_id: str, 
     while True:
         is_recent = loop.time() - lost_at <= RECENT_SECONDS
         timeout_ms = RECENT_CONNECT_TIMEOUT_MS if is_recent else CONNECT_TIMEOUT_MS
-        host, port = lost_address or address
-        lost_address = None
+        dialled_again, lost_address = lost_address, None
+        host, port = dialled_again or address
         try:
             connection = await connect(network, host, port, client_id=client_id, timeout_ms=timeout_ms)
         except ConnectionRefused:
@@ -70,6 +71,8 @@ async def hold_line(network: Network, address: tuple[str, int], client_id: str, 
             if loop.time() - refused_at <= RECENT_SECONDS:
                 told += 1
                 events.on_silent(told)
+            elif loop.time() - lost_at < RECENT_CONNECT_TIMEOUT_MS / 1000:  # too soon for silence: it was a reset
+                lost_address = dialled_again
         else:
             was_held, told, held_since, refused_at = True, 0, loop.time(), -math.inf
             lost = asyncio.Event()

@@ -8,7 +8,10 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.producer import Producer
+from minibroker.runtime.ports import NetworkError, Transport
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.network import SimulatedNetwork
+from minibroker.simulation.transport import ProtocolFactory
 
 TOPIC = "t"
 SESSION_MS = 6_000
@@ -154,6 +157,35 @@ def test_container_that_takes_connections_while_it_dies_is_replaced_at_once(lead
         dead = scene.leader
         scene.close_connections_to(dead)
         await asyncio.sleep(LISTENS_SECONDS)
+        await scene.kill_container(dead, CONTAINER_REFUSES_SECONDS)
+        assert await scene.write() < CONTAINER_MS
+        assert dead not in scene.registered()
+
+    for seed in range(5):
+        Scene(seed).play(story, leader_is_controller)
+
+
+@pytest.mark.parametrize("leader_is_controller", [False, True])
+def test_container_that_resets_who_dials_it_while_it_dies_is_replaced_at_once(
+    leader_is_controller: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listening socket is closed between the two halves of the attempt: that is neither taken nor refused."""
+    dying: list[str] = []
+    connect = SimulatedNetwork.connect
+
+    async def reset(
+        network: SimulatedNetwork, factory: ProtocolFactory, host: str, port: int, timeout_ms: int
+    ) -> tuple[Transport, asyncio.BufferedProtocol]:
+        if host in dying:
+            raise NetworkError(f"cannot connect to {host}:{port}: connection reset by peer")
+        return await connect(network, factory, host, port, timeout_ms)
+
+    monkeypatch.setattr(SimulatedNetwork, "connect", reset)
+
+    async def story(scene: Scene) -> None:
+        dead = scene.leader
+        dying.append(scene.world.network.address_of(f"broker-{dead}"))
+        asyncio.get_running_loop().call_later(LISTENS_SECONDS, dying.clear)
         await scene.kill_container(dead, CONTAINER_REFUSES_SECONDS)
         assert await scene.write() < CONTAINER_MS
         assert dead not in scene.registered()
