@@ -27,7 +27,7 @@ SHOWN_BESIDES = {
     "consume-100b": ("getmany_mb_s",),
     "consume-1kb-cold": ("getmany_mb_s",),
     "mixed": ("produce_mb_s",),
-    "share-of-bare": ("bare_mb_s",),
+    "share-of-bare": ("bare_mb_s", "one_a_call_share"),
     "partitions-1000": ("one_partition_mb_s",),
     **{
         f"failover-{where}{hit}": ("worst_gap_s",)
@@ -48,7 +48,15 @@ HEADER = ("case", "minibroker", "spread", "Kafka", "spread", "ratio", "95 % boun
 GOAL_HEADER = ("goal", "wanted", "ratio or figure", "judged", "")
 COST_HEADER = ("case", "minibroker: cluster", "client", "broker MB", "Kafka: cluster", "client", "broker MB")
 COSTS = ("cluster_cpu_s_per_gb", "client_cpu_s_per_gb", "broker_peak_rss_mb")
-UNITS = {"cpu_s_per_gb": "CPU s/GB", "mb_s": "MB/s", "ms": "ms", "records_s": "records/s", "s": "s", "mb": "MB"}
+UNITS = {
+    "cpu_s_per_gb": "CPU s/GB",
+    "mb_s": "MB/s",
+    "ms": "ms",
+    "records_s": "records/s",
+    "s": "s",
+    "mb": "MB",
+    "share": "x",
+}
 """By the end of a figure's name; longer ends first."""
 
 
