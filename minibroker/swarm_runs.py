@@ -86,13 +86,13 @@ class Sum(msgspec.Struct, kw_only=True):
         """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
-        from minibroker.simulation.swarm.options import FAULTS, PLOTS
+        from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, PLOTS
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
         if self.beyond:
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
-        kinds = [*(f"fault {each}" for each in FAULTS), *(f"plot {each}" for each in PLOTS)]
+        kinds = [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"plot {each}" for each in PLOTS)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
 

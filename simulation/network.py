@@ -115,6 +115,11 @@ class Fabric:
         for other in sorted(self._addresses.keys() - {host}):
             self.partition(host, other)
 
+    def join(self, host: str) -> None:
+        """Undo `isolate`, and whatever else was cut there."""
+        for source, target in sorted(pair for pair in self._cut if host in pair):
+            self.heal(source, target)
+
     def reject(self, source: str | None, target: str) -> None:
         """A firewall on `target` turns away who connects from `source` (None: from anywhere else), as iptables' REJECT
         with tcp-reset does: open connections that were made that way are reset, new ones refused. The process behind it

@@ -38,7 +38,7 @@ def beyond_options(options: Options, disaster: str) -> Options:
     settings["unclean.leader.election.enable"] = "true" if disaster == "unclean_election" else "false"
     options.settings = settings
     options.topics = {"a": (options.topics["a"][0], options.topics["a"][1], 1)}
-    options.churn = options.config_changes = False
+    options.churn = options.config_changes = options.containers = False
     return options
 
 

@@ -15,13 +15,15 @@ from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import Process
 from minibroker.simulation.storage import Storage
-from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.options import ADDRESS_GONE, Options
 from minibroker.simulation.swarm.workload import Workload
 
 LOOK_SECONDS = 0.01
 SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 FAULT_SECONDS_MIN = 0.1
+REFUSES_SECONDS = (0.0, 0.002, 0.01, 0.05)
+"""So long a dead container's address refuses who dials before it is silent; 50 to 80 ms were measured."""
 
 
 class Hand:
@@ -38,6 +40,7 @@ class Hand:
         self.truth = truth
         self.workload = workload
         self.random = rng
+        self._refuses = cluster.world.random("containers")
         self.history: list[str] = []
         self.counts: Counter[str] = Counter()
         """How often each thing was done, by its word in the history."""
@@ -157,6 +160,9 @@ class Hand:
         self.note("start", broker_id)
         if not self.storage(broker_id).faults:
             self.broken_disks.discard(broker_id)
+        if self.options.containers:
+            self.network.restore_name(name_of(broker_id))
+            self.network.join(name_of(broker_id))
         self.cluster.start(broker_id)
 
     def kill(self, broker_id: int) -> bool:
@@ -165,7 +171,17 @@ class Hand:
             return False
         self.note("kill", broker_id)
         self.cluster.kill(broker_id)
+        if self.options.containers:
+            self.network.forget_name(name_of(broker_id))
+            self.later(lambda: self._take_address(broker_id), self._refuses.choice(REFUSES_SECONDS))
         return True
+
+    def _take_address(self, broker_id: int) -> None:
+        """Nobody is refused there any more; `start` gives it back."""
+        if not self.is_alive(broker_id):
+            self.note("address gone", broker_id)
+            self.injected[f"fault {ADDRESS_GONE}"] += 1
+            self.network.isolate(name_of(broker_id))
 
     def bounce(self, broker_id: int) -> bool:
         """Killed and started again within its session."""

@@ -17,6 +17,8 @@ LINKS = (
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
 FAULTS = (*DEATHS, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
+ADDRESS_GONE = "address_gone"
+"""What comes after a broker's death where brokers are containers. Not drawn: see Options.containers."""
 PLOTS = (
     "tail",
     "tails",
@@ -83,6 +85,8 @@ class Options(msgspec.Struct, kw_only=True):
     churn: bool
     config_changes: bool
     seconds: float
+    containers: bool
+    """The name and the address of a killed broker are gone a moment later, until it is started again."""
 
     @property
     def flushes(self) -> bool:
@@ -119,6 +123,7 @@ def draw_options(rng: random.Random, brokers: int = 3) -> Options:
         churn=rng.random() < 0.15,
         config_changes=rng.random() < 0.15,
         seconds=rng.choice((5.0, 6.0, 7.0, 8.0, 9.0, 12.0)) if rng.random() < 0.97 else 30.0,
+        containers=rng.random() < 0.25,
     )
 
 

@@ -128,6 +128,15 @@ async def test_connecting_goes_on_when_the_cut_is_healed_in_time(link: Link) -> 
 
 
 @in_a_world
+async def test_joining_ends_an_isolation_and_every_cut_there(link: Link) -> None:
+    await link.listen()
+    link.world.network.cut("client", "server")
+    link.world.network.isolate("server")
+    link.world.network.join("server")
+    await link.connect(timeout_ms=1_000)
+
+
+@in_a_world
 async def test_machine_without_power_says_nothing(link: Link) -> None:
     await link.open()
     link.world.power_loss("server")

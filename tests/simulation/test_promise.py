@@ -92,3 +92,29 @@ def test_broker_that_loses_its_disk_before_it_has_registered_anew_counts_for_wha
         assert not hand.kill(other)
 
     under_the_hand(case)
+
+
+def test_killed_container_refuses_for_a_moment_is_silent_then_and_is_back_when_it_is_started() -> None:
+    async def case(hand: Hand) -> None:
+        hand.options.containers = True
+        dead, other = hand.cluster.broker_ids[:2]
+        assert hand.kill(dead)
+        assert hand.network.is_open(f"broker-{other}", f"broker-{dead}")
+        await hand.wait(lambda: hand.injected["fault address_gone"] > 0, 1.0)
+        assert not hand.network.is_open(f"broker-{other}", f"broker-{dead}")
+        hand.start(dead)
+        assert hand.network.is_open(f"broker-{other}", f"broker-{dead}")
+
+    under_the_hand(case)
+
+
+def test_container_that_is_started_again_at_once_keeps_its_address() -> None:
+    async def case(hand: Hand) -> None:
+        hand.options.containers = True
+        dead, other = hand.cluster.broker_ids[:2]
+        assert hand.bounce(dead)
+        await asyncio.sleep(1.0)
+        assert hand.network.is_open(f"broker-{other}", f"broker-{dead}")
+        assert not hand.injected["fault address_gone"]
+
+    under_the_hand(case)
