@@ -108,4 +108,15 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
             reasons.append(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}")
-    return reasons
+    return reasons + _ahead_of_the_map(view)
+
+
+def _ahead_of_the_map(view: ClusterView) -> list[str]:
+    """Who knows of a newer leader than the broker that told the map: one that stood still tells what was, at first."""
+    return [
+        f"{name}: broker {broker_id} is in leader epoch {replica.leader_epoch}, "
+        f"the map still in {partition.leader_epoch}"
+        for name, replicas in view.replicas().items()
+        for broker_id, replica in replicas.items()
+        if (partition := view.partitions.get(name)) is not None and replica.leader_epoch > partition.leader_epoch
+    ]

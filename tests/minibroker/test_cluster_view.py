@@ -59,6 +59,10 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
         (view(three=broker(3, None)), "broker 3 does not answer: refused"),
         (msgspec.structs.replace(view(), controller_id=-1), "no controller is elected"),
         (msgspec.structs.replace(view(), controller_id=9), "no controller is elected"),
+        (
+            view(two=broker(2, replica("leader", 9, epoch=1))),  # told by a leader that stood still, and has just woken
+            "t-0: broker 2 is in leader epoch 1, the map still in 0",
+        ),
     ],
 )
 def test_each_sickness_is_named(sick: ClusterView, reason: str) -> None:
