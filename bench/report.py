@@ -114,7 +114,7 @@ def _unit(figure: str) -> str:
 
 def _row(case: CaseResult, figure: str, title: str, unit: str) -> Row:
     ours = case.values(OURS, figure)
-    theirs = case.values(KAFKA, figure) or case.values(KAFKA, KAFKA_COUNTERPART.get(figure, figure))
+    theirs = case.values(KAFKA, KAFKA_COUNTERPART.get(figure, figure))
     compared = ratios(ours, theirs)
     return Row(
         title=title,

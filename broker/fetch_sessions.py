@@ -260,9 +260,9 @@ class FetchSessions:
         if refusal is not None:
             session.drop(partition.topic_partition)
             return self._answers.refused(partition, refusal), True
-        granted = grant_follower(partition.state, fetch.fetch_offset)
-        if budget <= 0 or not partition.log.has_data(fetch.fetch_offset, granted.end_offset):
+        if budget <= 0 or not entry.has_records:
             return None, False
+        granted = grant_follower(partition.state, fetch.fetch_offset)
         records = self._answers.read(partition, fetch, granted, budget, first)
         if records.response.error_code:
             session.drop(partition.topic_partition)

@@ -37,15 +37,13 @@ def numeric(host: str, port: int) -> list[tuple[int, SocketAddress]]:
     return []
 
 
-async def resolve(host: str, port: int) -> list[tuple[int, SocketAddress]]:
-    """Address families and addresses of a host; numeric hosts need no thread."""
-    if found := numeric(host, port):
-        return found
+async def look_up(host: str, port: int) -> list[tuple[int, SocketAddress]]:
+    """Address families and addresses of a host that is told by name, by one of the loop's threads."""
     try:
-        names = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
+        found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
     except OSError as error:
         raise NetworkError(f"cannot resolve {host}:{port}: {error.strerror or error}") from error
-    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in names))
+    return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
 
 
 class RealListener:
@@ -123,7 +121,7 @@ class RealNetwork:
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> RealListener:
         sockets: list[socket.socket] = []
         failure: OSError | None = None
-        for family, address in await resolve(host, port):
+        for family, address in numeric(host, port) or await look_up(host, port):
             bound_port = sockets[0].getsockname()[1] if sockets else port
             try:
                 sockets.append(listening_socket(family, (address[0], bound_port, *address[2:])))
@@ -153,7 +151,7 @@ class RealNetwork:
         resolver that is silent. Who dials that name again and again would leave no thread for other names."""
         under_way = self._look_ups.get((host, port))
         if under_way is None or under_way.done():
-            under_way = asyncio.get_running_loop().create_task(resolve(host, port), name=f"look-up-{host}")
+            under_way = asyncio.get_running_loop().create_task(look_up(host, port), name=f"look-up-{host}")
             self._look_ups[host, port] = under_way
             under_way.add_done_callback(lambda _: self._look_ups.pop((host, port), None))
         return await asyncio.shield(under_way)

@@ -8,6 +8,7 @@ and one by one.
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from minibroker.bench.case import MINIBROKER, Case, Measurement, Round
@@ -20,8 +21,6 @@ TOTAL_BYTES = 800_000_000
 FRAME_BYTES = 100_000
 """About what a batch of 128 KiB holds of records of 1 KB."""
 BARE_TIMEOUT_S = 120.0
-
-
 RECORDS_A_CALL = 100
 """What send_many is given at once: as many bytes as a frame has."""
 
@@ -31,22 +30,21 @@ class ShareOfBare:
 
     async def __call__(self, peer: Peer, round: Round) -> Measurement:
         records = round.volume_of(TOTAL_BYTES // KILOBYTE, 1_000)
+
+        async def bare() -> Measurement:
+            return Measurement({"mb_s": await bare_mb_s(round, records * KILOBYTE)})
+
+        ways: list[tuple[str, Callable[[], Awaitable[Measurement]]]] = [
+            ("bare", bare),
+            ("many", lambda: _ours(peer, round, records, many=RECORDS_A_CALL)),
+            ("one", lambda: _ours(peer, round, records)),
+        ]
+        first = round.number % len(ways)
         found: dict[str, Measurement] = {}
-
-        async def bare() -> None:
-            found["bare"] = Measurement({"mb_s": await bare_mb_s(round, records * KILOBYTE)})
-
-        async def many() -> None:
-            found["many"] = await _ours(peer, round, records, many=RECORDS_A_CALL)
-
-        async def one() -> None:
-            found["one"] = await _ours(peer, round, records)
-
-        turns = [bare, many, one]
-        first = round.number % len(turns)
-        for turn in turns[first:] + turns[:first]:
-            await turn()
-            await round.settle()
+        for way, measure in ways[first:] + ways[:first]:
+            if found:  # before the first one the round itself has settled
+                await round.settle()
+            found[way] = await measure()
         return compared(found)
 
 
