@@ -78,6 +78,8 @@ class PartitionLog:
         the recovery point lies below: its new batches would count as synced after a power cut (KAFKA-10101)."""
         self.producers: ProducerStates = loaded.producers
         self.deleted = False
+        self.damage: str | None = loaded.damage
+        """Why this log must not be used; see `LoadedLog.damage`."""
         self.unsynced = UnsyncedFiles()
         self.cut_is_unsynced = False
         """Whether a power cut may bring back what was cut from the last segment. It is not closed until then: the old

@@ -61,6 +61,9 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     producers: ProducerStates
     snapshots: ProducerSnapshots
     report: RecoveryReport
+    damage: str | None = None
+    """Why the files cannot be what this replica promised: they contradict each other, or what is durably recorded of
+    them. Such a replica serves nothing and joins no ISR; what it has on the disk stays there until it starts anew."""
 
 
 def load_log(
