@@ -100,7 +100,8 @@ def text_files() -> Iterator[Path]:
     """Every text file that belongs to the project: code, documents, configuration."""
     suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".lock", ".cfg", ".sh", ".html", ".json", ""}
     top = [*CODE_FOLDERS, "docs", "docker", "requirements", ".ci"]
-    pending = [ROOT / name for name in top] + [path for path in ROOT.iterdir() if path.is_file()]
+    files = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # git's own, in a work tree
+    pending = [ROOT / name for name in top] + files
     while pending:
         path = pending.pop()
         if path.is_symlink() or path.name == "__pycache__":
