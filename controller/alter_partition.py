@@ -116,6 +116,7 @@ def _accept(
         leader_epoch=current.leader_epoch,
         in_sync_replicas=members,
         incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),
+        directories=tuple((each, state.brokers[each].directory_id) for each in members),
         controller_epoch=state.controller_epoch,
         partition_epoch=current.partition_epoch,
         is_recovering=wish.leader_recovery_state == RECOVERING,

@@ -124,6 +124,7 @@ class ClusterReader:
             broker_id=broker_id,
             broker_epoch=stat.czxid,
             incarnation_id=registration.incarnation_id,
+            directory_id=registration.directory_id,
             listeners=tuple((each, *listeners[each]) for each in listeners),
         )
 
@@ -190,14 +191,13 @@ class ClusterReader:
 
 def to_leadership(state: PartitionState, version: int) -> Leadership:
     members = tuple(state.isr)
-    incarnations = tuple(
-        (each, state.isr_incarnations[str(each)]) for each in members if str(each) in state.isr_incarnations
-    )
+    known, directories = state.isr_incarnations, state.isr_directories
     return Leadership(
         leader=from_wire(state.leader),
         leader_epoch=state.leader_epoch,
         in_sync_replicas=members,
-        incarnations=incarnations,
+        incarnations=tuple((each, known[str(each)]) for each in members if str(each) in known),
+        directories=tuple((each, directories[str(each)]) for each in members if str(each) in directories),
         controller_epoch=state.controller_epoch,
         partition_epoch=version,
         is_recovering=state.leader_recovery_state == 1,
@@ -211,5 +211,6 @@ def to_partition_state(leadership: Leadership) -> PartitionState:
         controller_epoch=leadership.controller_epoch,
         isr=list(leadership.in_sync_replicas),
         isr_incarnations={str(broker_id): incarnation for broker_id, incarnation in leadership.incarnations},
+        isr_directories={str(broker_id): directory for broker_id, directory in leadership.directories},
         leader_recovery_state=int(leadership.is_recovering),
     )

@@ -28,6 +28,8 @@ class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     incarnation_id: str
+    directory_id: str = ""
+    """Of its log directory."""
     listeners: tuple[tuple[str, str, int], ...] = ()
     """(listener name, host, port)"""
 
@@ -41,6 +43,8 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     """In order of the assignment; never empty."""
     incarnations: tuple[tuple[BrokerId, str], ...]
     """Of the in-sync replicas, when each was last known to be in sync."""
+    directories: tuple[tuple[BrokerId, str], ...] = ()
+    """The log directories that they had then; a member that is missing here has an unknown one."""
     controller_epoch: ControllerEpoch
     partition_epoch: PartitionEpoch
     is_recovering: bool = False
@@ -48,6 +52,9 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
 
     def incarnation_of(self, broker_id: BrokerId) -> str | None:
         return dict(self.incarnations).get(broker_id)
+
+    def directory_of(self, broker_id: BrokerId) -> str | None:
+        return dict(self.directories).get(broker_id)
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +141,12 @@ class ClusterState(msgspec.Struct, kw_only=True):
         broker = self.brokers.get(broker_id)
         return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id
 
+    def has_its_directory(self, leadership: Leadership, broker_id: BrokerId) -> bool:
+        """It runs on the log directory that it had when it was in sync (hardening rule 15): another one, blank or
+        foreign, holds nothing of what was acknowledged, whoever the broker says it is."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and leadership.directory_of(broker_id) in (None, broker.directory_id)
+
     # ---------------------------------------------------------------------------------------------- partitions
     def assignment(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Its replicas in order of preference; none for a partition that does not exist."""
@@ -180,3 +193,4 @@ def check_leadership(leadership: Leadership, assignment: tuple[BrokerId, ...]) -
     assert leadership.leader_epoch >= 0, f"negative leader epoch: {leadership}"
     assert leadership.controller_epoch >= 1, f"no controller won epoch {leadership.controller_epoch}"
     assert {broker_id for broker_id, _ in leadership.incarnations} <= set(members), f"stranger: {leadership}"
+    assert {broker_id for broker_id, _ in leadership.directories} <= set(members), f"stranger: {leadership}"

@@ -11,7 +11,8 @@ a half-done election of a dead controller is finished without knowing that it wa
     1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
     2. offline election: the first usable ISR member, in assignment order; the others leave the ISR
     3. a leader that is shutting down stays if nobody can follow it
-    4. an ISR member that was started again (its log may be short) leads if no whole one is live; it is the ISR
+    4. an ISR member that was started again (its log may be short) leads if no whole one is live; it is the ISR. One
+       that has another log directory now does not lead: whatever is on that disk is not what was acknowledged
     5. unclean election, where it is allowed: the first eligible replica; it is the ISR
     6. nobody: no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
@@ -59,7 +60,7 @@ def elect(state: ClusterState, partition: TopicPartition, reason: str) -> Partit
     whole = [each for each in present if state.has_whole_log(before, each)]
     usable = [each for each in whole if each not in state.shutting_down]
     eligible = [each for each in assignment if state.is_eligible(partition, each)]
-    restarted = [each for each in present if each not in state.shutting_down]
+    restarted = [each for each in eligible if each in members and state.has_its_directory(before, each)]
 
     if usable:
         leader = before.leader if before.leader in usable else usable[0]
@@ -71,7 +72,9 @@ def elect(state: ClusterState, partition: TopicPartition, reason: str) -> Partit
         return _change(state, partition, before, restarted[0], restarted[:1], why)
     if eligible and state.allows_unclean_election(partition.topic):
         why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"
-        return _change(state, partition, before, eligible[0], eligible[:1], why, is_unclean=True)
+        replaced = [each for each in eligible if each in members and each not in restarted]
+        first = next((each for each in eligible if each not in replaced), eligible[0])
+        return _change(state, partition, before, first, [first], why, is_unclean=True)
     if before.leader is None or not members:
         return None
     return _change(state, partition, before, None, members, f"{reason}; no in-sync replica is live")
@@ -122,6 +125,7 @@ def _initial(
         leader_epoch=0,
         in_sync_replicas=tuple(members),
         incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),
+        directories=tuple((each, state.brokers[each].directory_id) for each in members),
         controller_epoch=state.controller_epoch,
         partition_epoch=0,
     )
@@ -148,6 +152,7 @@ def _change(
         leader_epoch=before.leader_epoch + 1,
         in_sync_replicas=tuple(members),
         incarnations=incarnations,
+        directories=_directories(state, before, leader, members),
         controller_epoch=state.controller_epoch,
         partition_epoch=before.partition_epoch,
         is_recovering=is_unclean or before.is_recovering,
@@ -166,4 +171,17 @@ def _incarnations(
         incarnation = state.brokers[broker_id].incarnation_id if broker_id == leader else recorded
         if incarnation is not None:
             found.append((broker_id, incarnation))
+    return tuple(found)
+
+
+def _directories(
+    state: ClusterState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
+) -> tuple[tuple[BrokerId, str], ...]:
+    """Likewise. An unknown directory stays unknown until its replica leads, or joins the ISR again."""
+    found: list[tuple[BrokerId, str]] = []
+    for broker_id in members:
+        recorded = before.directory_of(broker_id)
+        directory = state.brokers[broker_id].directory_id if broker_id == leader else recorded
+        if directory is not None:
+            found.append((broker_id, directory))
     return tuple(found)

@@ -231,6 +231,8 @@ class PartitionState(Znode, frozen=True, kw_only=True):
     isr: list[int]
     isr_incarnations: dict[str, str] = {}
     """Incarnation of each ISR member when it was last known to be in sync (hardening 1)."""
+    isr_directories: dict[str, str] = {}
+    """Log directory of each ISR member then: on another one it has nothing of this partition (hardening 15)."""
     leader_recovery_state: int = 0
     """1 after an unclean election, until the leader says that it has recovered."""
 

@@ -72,7 +72,7 @@ class FakeBroker:
             listener_security_protocol_map={LISTENER: "PLAINTEXT"},
             timestamp="0",
             incarnation_id=self.incarnation,
-            directory_id="d",
+            directory_id=f"d{self.broker_id}",
         )
         path = znodes.broker_path(self.broker_id)
         _, stat = await self.coordination.create(path, registration.encode(), ephemeral=True, make_parents=True)

@@ -8,12 +8,15 @@ from minibroker.protocol.ids import TopicPartition
 T0 = TopicPartition("lines", 0)
 
 
-def broker(broker_id: int, epoch: int | None = None, incarnation: str | None = None) -> LiveBroker:
-    """Broker 2 has epoch 20 and incarnation i2 unless said otherwise."""
+def broker(
+    broker_id: int, epoch: int | None = None, incarnation: str | None = None, directory: str | None = None
+) -> LiveBroker:
+    """Broker 2 has epoch 20, incarnation i2 and log directory d2 unless said otherwise."""
     return LiveBroker(
         broker_id=broker_id,
         broker_epoch=10 * broker_id if epoch is None else epoch,
         incarnation_id=incarnation or f"i{broker_id}",
+        directory_id=directory or f"d{broker_id}",
         listeners=(("INTERNAL", f"broker{broker_id}", 9092),),
     )
 
@@ -32,6 +35,7 @@ def leadership(
         leader_epoch=epoch,
         in_sync_replicas=isr,
         incarnations=tuple(found.items()),
+        directories=tuple((each, f"d{each}") for each in isr),
         controller_epoch=1,
         partition_epoch=version,
         is_recovering=is_recovering,

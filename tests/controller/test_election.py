@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, PartitionStatus, Topic
@@ -229,6 +230,46 @@ def test_a_state_that_could_not_be_read_is_left_alone() -> None:
     state = cluster_state(1, 2, 3)
     state.unreadable = frozenset([T0])
     assert elect(state, T0, "test") is None
+
+
+# ---------------------------------------------------------------------------------------------------- directories
+@pytest.mark.invariant("I28")
+def test_sole_member_on_another_log_directory_does_not_lead() -> None:
+    replaced = broker(3, incarnation="new", directory="blank")
+    after = elected(cluster_state(1, 2, replaced, now=leadership(3, 3)))
+    assert (after.leader, after.in_sync_replicas) == (None, (3,))
+    assert (after.incarnations, after.directories) == (((3, "i3"),), ((3, "d3"),))
+
+
+@pytest.mark.invariant("I28")
+def test_member_on_another_log_directory_comes_after_those_that_were_started_again() -> None:
+    replaced, again = broker(1, incarnation="new", directory="blank"), broker(2, incarnation="new")
+    after = elected(cluster_state(replaced, again, now=leadership(1, 1, 2)))
+    assert (after.leader, after.in_sync_replicas, after.directories) == (2, (2,), ((2, "d2"),))
+
+
+def test_whole_member_is_elected_whatever_directory_another_has() -> None:
+    replaced = broker(1, incarnation="new", directory="blank")
+    after = elected(cluster_state(replaced, 2, 3, now=leadership(1, 1, 2, 3)))
+    assert (after.leader, after.in_sync_replicas, after.directories) == (2, (2, 3), ((2, "d2"), (3, "d3")))
+
+
+def test_unclean_election_takes_anybody_before_a_member_on_another_log_directory() -> None:
+    replaced = broker(1, incarnation="new", directory="blank")
+    after = elected(cluster_state(replaced, 2, now=leadership(1, 1), unclean=True))
+    assert (after.leader, after.is_recovering) == (2, True)
+    alone = elected(cluster_state(replaced, now=leadership(1, 1), unclean=True))
+    assert (alone.leader, alone.directories) == (1, ((1, "blank"),))
+
+
+def test_new_partition_remembers_the_directories() -> None:
+    assert elected(cluster_state(2, 3)).directories == ((2, "d2"), (3, "d3"))
+
+
+def test_member_whose_directory_is_unknown_counts_as_on_the_same() -> None:
+    before = msgspec.structs.replace(leadership(1, 1), directories=())
+    after = elected(cluster_state(broker(1, incarnation="new"), now=before))
+    assert (after.leader, after.directories) == (1, ((1, "d1"),))
 
 
 # ------------------------------------------------------------------------------------------------------ preferred

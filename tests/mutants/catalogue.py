@@ -2,6 +2,7 @@
 
 from tests.mutants import (
     deposed,
+    elections,
     evidence,
     fencing,
     harmless,
@@ -14,7 +15,18 @@ from tests.mutants import (
 )
 from tests.mutants.mutant import CannotApply, Mutant
 
-THEMES = (truncation, fencing, high_watermark, in_sync_replicas, deposed, storage, producer, strict, evidence)
+THEMES = (
+    truncation,
+    fencing,
+    high_watermark,
+    in_sync_replicas,
+    deposed,
+    storage,
+    producer,
+    strict,
+    evidence,
+    elections,
+)
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     sorted((mutant for theme in THEMES for mutant in theme.MUTANTS), key=lambda each: (len(each.name) < 3, each.name))

@@ -87,8 +87,8 @@ DERIVED = (
         edits=(
             Edit(
                 "controller.election",
-                "_change(state, partition, before, eligible[0], eligible[:1], why, is_unclean=True)",
-                "_change(state, partition, before, eligible[0], [eligible[0], *members], why, is_unclean=True)",
+                "_change(state, partition, before, first, [first], why, is_unclean=True)",
+                "_change(state, partition, before, first, [first, *members], why, is_unclean=True)",
             ),
         ),
         schedule=Schedule("strict:unclean_election_without_loss"),

@@ -31,7 +31,14 @@ REGISTRATION = BrokerRegistration(
     directory_id="d1",
 )
 ASSIGNMENT = TopicAssignment.of("tid", {0: (1, 2, 3), 10: (2, 3, 1), 2: (3, 1, 2)})
-STATE = PartitionState(leader=1, leader_epoch=4, controller_epoch=2, isr=[1, 2], isr_incarnations={"1": "i1"})
+STATE = PartitionState(
+    leader=1,
+    leader_epoch=4,
+    controller_epoch=2,
+    isr=[1, 2],
+    isr_incarnations={"1": "i1"},
+    isr_directories={"1": "d1"},
+)
 EVERY: list[Znode] = [
     REGISTRATION,
     ASSIGNMENT,
@@ -63,6 +70,7 @@ def test_json_is_kafkas() -> None:
         "controller_epoch": 2,
         "isr": [1, 2],
         "isr_incarnations": {"1": "i1"},
+        "isr_directories": {"1": "d1"},
         "leader_recovery_state": 0,
     }
     assert json.loads(ProducerIdBlock(broker=1, block_start="0", block_end="999").encode()) == {

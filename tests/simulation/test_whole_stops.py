@@ -1,0 +1,127 @@
+"""A cluster that stops as a whole, by any way, and starts in any order, with a disk replaced in between."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import PartitionState, partition_state_path
+from minibroker.simulation.cluster import SimulatedCluster
+
+TOPIC = "t"
+RECORDS = 100
+SESSION_MS = 3_000
+
+Story = Callable[["Stop"], Awaitable[None]]
+
+
+class Stop:
+    """Three brokers, one partition with all of them in sync, a hundred acknowledged records."""
+
+    def __init__(self, seed: int = 1, settings: dict[str, str] | None = None) -> None:
+        self.cluster = SimulatedCluster(seed, 3, {"zookeeper.session.timeout.ms": str(SESSION_MS), **(settings or {})})
+        self.world = self.cluster.world
+
+    def play(self, story: Story) -> None:
+        self.world.run(self._play(story), seconds_max=300)
+
+    async def _play(self, story: Story) -> None:
+        cluster, runtime = self.cluster, self.cluster.client_runtime()
+        cluster.start_all()
+        await cluster.until_ready()
+        async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=runtime) as admin:
+            await admin.create_topics([NewTopic(name=TOPIC, assignment={0: [1, 2, 3]})])
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers, runtime=runtime) as producer:
+            for number in range(RECORDS):
+                await producer.send(TOPIC, b"%d" % number)
+            await producer.flush()
+        await cluster.until(lambda: self.ends() == {1: RECORDS, 2: RECORDS, 3: RECORDS}, what="records on all replicas")
+        await story(self)
+
+    # ------------------------------------------------------------------------------------------------------ looking
+    def state(self) -> PartitionState:
+        """By ZooKeeper's word."""
+        path = partition_state_path(TopicPartition(TOPIC, 0))
+        return PartitionState.decode(self.world.zookeeper.tree.nodes[path].data)
+
+    def ends(self) -> dict[int, int]:
+        """Log end offsets of living replicas."""
+        replicas = {each: self.cluster.replica(each, TOPIC) for each in self.cluster.alive()}
+        return {each: replica.state.log_end_offset for each, replica in replicas.items() if replica is not None}
+
+    # ------------------------------------------------------------------------------------------------------- acting
+    async def stop(self, *broker_ids: int) -> None:
+        """One after the other, each to its end."""
+        for broker_id in broker_ids:
+            self.cluster.stop(broker_id)
+            await self.cluster.until(lambda b=broker_id: b not in self.cluster.alive(), what=f"the end of {broker_id}")  # type: ignore[misc]
+
+    def kill(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.cluster.kill(broker_id)
+
+    def replace_disk(self, broker_id: int) -> None:
+        """A blank one is put in."""
+        storage = self.world.machine(f"broker-{broker_id}").storage
+        storage.wipe()
+        storage.provision("/data")
+
+    async def start(self, *broker_ids: int, pause_seconds: float = 0.0) -> None:
+        for broker_id in broker_ids:
+            self.cluster.start(broker_id)
+            await asyncio.sleep(pause_seconds)
+
+    async def until_whole(self) -> None:
+        """All in sync with all records."""
+        await self.cluster.until(lambda: self.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), 60, "a full ISR")
+        assert self.ends() == {1: RECORDS, 2: RECORDS, 3: RECORDS}
+
+    async def until_refused(self) -> None:
+        """Nobody leads, and writes fail in time; no replica has lost a record."""
+        await asyncio.sleep(3 * SESSION_MS / 1000)
+        assert self.cluster.leader(TOPIC) is None
+        servers, runtime = self.cluster.bootstrap_servers, self.cluster.client_runtime()
+        with pytest.raises(MinibrokerError):
+            async with Producer(bootstrap_servers=servers, delivery_timeout_ms=5_000, runtime=runtime) as producer:
+                await producer.send_and_wait(TOPIC, b"value")
+
+
+@pytest.mark.parametrize("order", [(3, 1, 2), (1, 3, 2), (1, 2, 3)])
+def test_replaced_disk_of_the_last_one_to_stop_is_not_elected(order: tuple[int, ...]) -> None:
+    async def story(stop: Stop) -> None:
+        await stop.stop(1, 2, 3)
+        assert stop.state().isr == [3]
+        stop.replace_disk(3)
+        await stop.start(*order, pause_seconds=1.0)
+        await stop.until_refused()
+        assert {each: end for each, end in stop.ends().items() if each != 3} == {1: RECORDS, 2: RECORDS}
+
+    Stop().play(story)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.0, 1.0, 5.0])
+def test_replaced_disk_that_starts_first_after_all_were_killed_is_not_elected(pause_seconds: float) -> None:
+    async def story(stop: Stop) -> None:
+        stop.kill(1, 2, 3)
+        stop.replace_disk(1)
+        await stop.start(1, pause_seconds=pause_seconds)
+        await stop.start(2, 3)
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+@pytest.mark.parametrize("pause_seconds", [0.0, 1.0, 5.0])
+def test_all_that_stopped_cleanly_are_whole_again_in_any_order(order: tuple[int, ...], pause_seconds: float) -> None:
+    async def story(stop: Stop) -> None:
+        await stop.stop(1, 2, 3)
+        await stop.start(*order, pause_seconds=pause_seconds)
+        await stop.until_whole()
+
+    Stop().play(story)
