@@ -137,6 +137,7 @@ class Chores:
         now_ms = self._clock.now_ms()
         for partition in list(manager.partitions.values()):
             partition.log.roll_if_aged(now_ms)
+        manager.repairs.finish()
         await directory.maintain(now_ms)
         if was_full and not directory.full and not directory.offline:
             manager.disk_healed()

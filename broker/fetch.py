@@ -90,6 +90,7 @@ class FetchHandler:
         is_eligible: Callable[[int, int | None], bool],
         reply_room: Callable[[], int],
         log_failed: Callable[["Partition", DiskError], None],
+        log_damaged: Callable[["Partition", str], None],
         now_ms: Callable[[], int],
         response_max_bytes: int,
         counters: BrokerCounters,
@@ -104,6 +105,7 @@ class FetchHandler:
             is_known=is_known,
             is_eligible=is_eligible,
             log_failed=log_failed,
+            log_damaged=log_damaged,
             now_ms=now_ms,
             counters=counters,
         )

@@ -34,6 +34,7 @@ class FetchAnswers:
         is_known: Callable[[TopicPartition], bool],
         is_eligible: Callable[[int, int | None], bool],
         log_failed: Callable[["Partition", DiskError], None],
+        log_damaged: Callable[["Partition", str], None],
         now_ms: Callable[[], int],
         counters: BrokerCounters,
     ) -> None:
@@ -41,6 +42,7 @@ class FetchAnswers:
         self._is_known = is_known
         self._is_eligible = is_eligible
         self._log_failed = log_failed
+        self._log_damaged = log_damaged
         self._now_ms = now_ms
         self._counters = counters
 
@@ -76,8 +78,11 @@ class FetchAnswers:
         try:
             found = partition.log.read(granted.fetch_offset, limit, granted.end_offset)
         except CorruptLog as error:
-            log.error("%s: %s", partition.topic_partition, error)
-            return self.refused(partition, FetchRefused(ErrorCode.CORRUPT_MESSAGE))
+            self._log_damaged(partition, str(error))
+            offline = partition.state.is_offline
+            return self.refused(
+                partition, FetchRefused(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.CORRUPT_MESSAGE)
+            )
         except DiskError as error:
             self._log_failed(partition, error)
             return self.refused(partition, FetchRefused(ErrorCode.KAFKA_STORAGE_ERROR))

@@ -61,6 +61,16 @@ class BrokerCounters(msgspec.Struct):
             "Truncations below the follower's own high watermark: never in clean operation.",
         ),
     ] = 0
+    damaged_logs: Annotated[
+        int, Metric("replica_manager_damaged_logs", "Replicas here whose log was found damaged.")
+    ] = 0
+    repairs_begun: Annotated[
+        int,
+        Metric("replica_manager_repairs_begun", "Damaged replicas here that set their log aside to fetch it anew."),
+    ] = 0
+    repairs_done: Annotated[
+        int, Metric("replica_manager_repairs_done", "Damaged replicas here that are in sync again with a new log.")
+    ] = 0
     fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
     dead_brokers: Annotated[
         int,

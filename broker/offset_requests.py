@@ -108,8 +108,9 @@ def _by_time(
     try:
         found = partition.log.offset_for_timestamp(max(0, asked.timestamp), end_offset)
     except CorruptLog as error:
+        manager.repairs.damaged(partition, str(error))
         message = f"{partition.topic_partition}: {error}"
-        code = ErrorCode.CORRUPT_MESSAGE
+        code = ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.CORRUPT_MESSAGE
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code, error_message=message)
     except DiskError as error:
         manager.log_failed(partition, error)

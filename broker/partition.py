@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.produce import ProduceItem
 from minibroker.broker.replication import events as ev
@@ -57,6 +58,23 @@ class PartitionServices(Protocol):
     def log_failed(self, partition: "Partition", error: DiskError) -> None: ...
     def isr_changed(self, partition: "Partition", change: ev.IsrCommitted) -> None: ...
     def truncated(self, below_high_watermark: bool) -> None: ...
+    @property
+    def repairs(self) -> "RepairServices":
+        """What happens when the log is damaged."""
+        ...
+
+
+class RepairServices(Protocol):
+    """Of a partition's log that is damaged."""
+
+    def damaged(self, partition: "Partition", reason: str) -> None:
+        """Somebody read bytes that are not what was written."""
+        ...
+
+    def noted(self, partition: "Partition", reason: str) -> None: ...
+    def out_of_use(self, partition: "Partition") -> None:
+        """A damaged replica went offline: the controller must hear of it."""
+        ...
 
 
 class Partition:
@@ -87,6 +105,8 @@ class Partition:
         start, end = self.log.log_start_offset, self.log.log_end_offset
         return ReplicaState(
             config=config,
+            role=Role.NONE if self.log.damage is None else Role.OFFLINE,
+            damage=self.log.damage,
             log_start_offset=start,
             log_end_offset=end,
             synced_end_offset=min(self.log.recovery_point, end),
@@ -146,6 +166,9 @@ class Partition:
             except DiskError as error:
                 self.services.log_failed(self, error)
                 break  # LogFailed has settled everything that was still to do
+            except CorruptLog as error:
+                self.services.repairs.damaged(self, str(error))
+                break  # likewise, for only a leader goes on, and a leader cuts nothing
 
     def _append_batches(self, effect: ev.AppendBatches) -> None:
         items: tuple[ProduceItem, ...] = effect.tokens
@@ -236,6 +259,13 @@ class Partition:
             )
             self.services.isr_changed(self, effect)
 
+    def _damage_noted(self, effect: ev.DamageNoted) -> None:
+        self.services.repairs.noted(self, effect.reason)
+
+    def _take_out_of_use(self, effect: ev.TakeOutOfUse) -> None:
+        self.log.mark_damaged(effect.reason)
+        self.services.repairs.out_of_use(self)
+
     def _leader_changed(self, effect: ev.LeaderChanged) -> None:
         state = self.state
         log.info(
@@ -279,6 +309,8 @@ _PERFORMERS: dict[type[ev.Effect], Callable[[Partition, Any], None]] = {
     ev.TrimBefore: Partition._trim_before,
     ev.WriteEpochHistory: Partition._write_epoch_history,
     ev.IsrCommitted: Partition._isr_committed,
+    ev.DamageNoted: Partition._damage_noted,
+    ev.TakeOutOfUse: Partition._take_out_of_use,
     ev.LeaderChanged: Partition._leader_changed,
     ev.Warn: Partition._warn,
     ev.ProposeIsr: Partition._propose_isr,

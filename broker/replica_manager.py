@@ -24,8 +24,10 @@ from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.partition import Partition
 from minibroker.broker.refusals import Refusals
 from minibroker.broker.registration import Registration
+from minibroker.broker.repairs import Repairs, is_damaged_log_of
 from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.damage import may_start_anew
 from minibroker.broker.replication.replica import is_stale
 from minibroker.broker.replication.state import (
     Halted,
@@ -98,6 +100,7 @@ class ReplicaManager:
             request_timeout_ms=max(200, config.replica_lag_time_max_ms // 2),
             now_ms=self.now_ms,
         )
+        self.repairs = Repairs(self)
         self.fetches = FetchHandler(
             partitions=self.partitions,
             leader_hint=image.leader_hint,
@@ -105,6 +108,7 @@ class ReplicaManager:
             is_eligible=image.is_eligible,
             reply_room=reply_room,
             log_failed=self.log_failed,
+            log_damaged=self.repairs.damaged,
             now_ms=self.now_ms,
             response_max_bytes=config.fetch_max_bytes,
             counters=counters,
@@ -115,7 +119,8 @@ class ReplicaManager:
         """A partition for every log found, so that its mark stays in the checkpoint whatever happens (KAFKA-1647)."""
         marks = self.log_directory.read_high_watermarks()
         for topic_partition in self.log_directory.logs:
-            self._add(topic_partition, resolve_topic_config(self.config, {}), marks.get(topic_partition, 0))
+            partition = self._add(topic_partition, resolve_topic_config(self.config, {}), marks.get(topic_partition, 0))
+            self.repairs.loaded(partition)
 
     def _add(self, topic_partition: TopicPartition, topic_config: TopicConfig, high_watermark: int) -> Partition:
         partition = Partition(
@@ -175,11 +180,9 @@ class ReplicaManager:
         if self.log_directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
-            partition = self._opened(topic_partition, topic.topic_id, topic_config)
+            partition = self.opened(topic_partition, topic.topic_id, topic_config)
         except DiskError as error:
             self.disk_failed(error)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if partition.state.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         event = ev.LeaderAndIsrReceived(
             now_ms=self.now_ms(),
@@ -191,16 +194,20 @@ class ReplicaManager:
             assignment=tuple(state.replicas),
             fenced=self.fenced,
         )
+        if may_start_anew(partition.state, event):
+            partition = self.repairs.start_anew(partition, topic.topic_id, topic_config)
+        if partition.state.is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if is_stale(partition.state, event):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         partition.configure(self._replication_config(topic_config), log_config(topic_config))
         partition.handle(event)
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
 
-    def _opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
+    def opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """The partition, with its log; created where there is none, or where the name stood for another topic."""
         known = self.partitions.get(topic_partition)
-        if known is not None and known.log.topic_id == topic_id:
+        if known is not None and (known.log.topic_id == topic_id or is_damaged_log_of(known, topic_id)):
             return known
         if known is not None and known.log.topic_id is not None:
             self._drop(topic_partition, "the topic was deleted and created again")
@@ -232,7 +239,8 @@ class ReplicaManager:
         known = partition.state.leader_epoch
         if epoch is not None and known is not None and epoch < known:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if partition.state.role is Role.OFFLINE and order.delete_partition:
+        is_unwell = partition.state.damage is None or self.log_directory.offline
+        if partition.state.role is Role.OFFLINE and order.delete_partition and is_unwell:
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition.handle(ev.ReplicaStopped(leader_epoch=epoch))
         if order.delete_partition:

@@ -52,11 +52,34 @@ def _set_offline(
     affected = sorted(each for each in before ^ offline if broker_id in state.assignment(each))
     state.offline_replicas = {**state.offline_replicas, broker_id: offline}
     changes = elect_all(state, affected, reason)
+    told = {change.partition for change in changes}
+    changes += [
+        change
+        for each in affected
+        if each in offline and each not in told
+        if (change := _forget_position(state, each, broker_id, reason)) is not None
+    ]
     changing = {change.partition for change in changes}
     well = [each for each in affected if each not in offline and each not in changing]
     effects: list[Effect] = [*tell_leaders(state, well, [broker_id]), *write(changes)]
     effects += tell_metadata(state, [each for each in affected if each not in changing])
     return [*effects, *deletion.resume(state)]
+
+
+def _forget_position(
+    state: ClusterState, partition: TopicPartition, broker_id: BrokerId, reason: str
+) -> PartitionChange | None:
+    """A new epoch for a replica that goes offline outside of the ISR, too: what it told its leader before counts no
+    more, no proposal that rests on it can be applied, and so a damaged replica may start anew."""
+    before = state.leaderships.get(partition)
+    if before is None or before.leader is None or broker_id in before.in_sync_replicas:
+        return None
+    if state.is_being_deleted(partition.topic) or partition in state.unreadable:
+        return None
+    after = msgspec.structs.replace(
+        before, leader_epoch=before.leader_epoch + 1, controller_epoch=state.controller_epoch
+    )
+    return PartitionChange(partition=partition, before=before, after=after, reason=reason)
 
 
 def on_alter_partition(state: ClusterState, event: AlterPartitionAsked) -> list[Effect]:

@@ -30,6 +30,7 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+DAMAGE_NOTE = "damage"
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -38,6 +39,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 DELETE_DIRECTORY_SUFFIX = "-delete"
+DAMAGED_DIRECTORY_SUFFIX = "-damaged"
 
 EpochEntry: TypeAlias = tuple[int, int]
 """A leader epoch and the offset at which it began."""
@@ -51,6 +53,7 @@ class CorruptCheckpoint(ProtocolError):
 
 _DIGITS_FILE_NAME = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_DAMAGED_DIRECTORY = re.compile(r"(.+)\.([0-9a-zA-Z_]{1,64})" + DAMAGED_DIRECTORY_SUFFIX)
 _DELETED_DIRECTORY = re.compile(r"(.+)\.([0-9a-zA-Z_]{1,64})" + DELETE_DIRECTORY_SUFFIX)
 
 
@@ -87,6 +90,17 @@ def deleted_directory_name(partition: TopicPartition, unique: str) -> str:
 def is_deleted_directory_name(name: str) -> bool:
     match = _DELETED_DIRECTORY.fullmatch(name)
     return match is not None and parse_partition_directory_name(match[1]) is not None
+
+
+def damaged_directory_name(partition: TopicPartition, unique: str) -> str:
+    """What the directory of a damaged replica is renamed to; it is kept until the replica is in sync again."""
+    return f"{partition}.{unique}{DAMAGED_DIRECTORY_SUFFIX}"
+
+
+def parse_damaged_directory_name(name: str) -> TopicPartition | None:
+    """Whose damaged log is set aside there; None for any other directory."""
+    match = _DAMAGED_DIRECTORY.fullmatch(name)
+    return None if match is None else parse_partition_directory_name(match[1])
 
 
 # checkpoints

@@ -16,6 +16,7 @@ from typing import Any
 
 from minibroker.broker.log import directory_files
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.damage_note import read_damage_note
 from minibroker.broker.log.epoch_file import epoch_file_path
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
@@ -27,9 +28,11 @@ from minibroker.broker.log.tail_cache import TailCache
 from minibroker.protocol.checkpoints import (
     LOCK,
     PARTITION_METADATA,
+    damaged_directory_name,
     deleted_directory_name,
     format_partition_metadata,
     is_deleted_directory_name,
+    parse_damaged_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
@@ -72,6 +75,8 @@ class LogDirectory:
         self._loaded = False
         self._checkpoints = OffsetCheckpoints(storage, self.logs)
         self._to_remove: list[str] = []
+        self.set_aside: dict[TopicPartition, list[str]] = {}
+        """Directories of damaged replicas that started anew, kept until those are in sync again."""
 
     @property
     def offline(self) -> bool:
@@ -134,6 +139,8 @@ class LogDirectory:
                 partitions.append(partition)
             elif is_deleted_directory_name(name):
                 self._to_remove.append(f"{path}/{name}")
+            elif (owner := parse_damaged_directory_name(name)) is not None:
+                self.set_aside.setdefault(owner, []).append(f"{path}/{name}")
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
             log = self._adopt(partition, topic_id, self.default_config, loaded)
@@ -156,6 +163,7 @@ class LogDirectory:
                 clean=self.was_clean,
                 index_interval_bytes=self.default_config.index_interval_bytes,
             )
+            loaded.damage = loaded.damage or read_damage_note(self._disk, directory)
             return loaded, topic_id
 
         return await self._disk.in_background(load)
@@ -225,29 +233,48 @@ class LogDirectory:
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Take the partition away at once by renaming its directory; its files are removed by `maintain`."""
+        self.remove_set_aside(partition)
+        target = self._take_away(partition, deleted_directory_name)
+        if target is not None:
+            self._to_remove.append(target)
+
+    def set_log_aside(self, partition: TopicPartition) -> None:
+        """Take a damaged log away by renaming its directory, and keep that until `remove_set_aside`."""
+        target = self._take_away(partition, damaged_directory_name)
+        if target is not None:
+            self.set_aside.setdefault(partition, []).append(target)
+            logger.warning("%s: the damaged log is set aside in %s", partition, target)
+
+    def remove_set_aside(self, partition: TopicPartition) -> bool:
+        """Nobody needs the partition's damaged logs any more; False when there are none."""
+        found = self.set_aside.pop(partition, [])
+        self._to_remove += found
+        return bool(found)
+
+    def _take_away(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str | None:
         log = self.logs.pop(partition, None)
         self._checkpoints.forget_mark(partition)
         if log is None:
-            return
+            return None
         log.deleted = True
         log.close()
         if self.offline:
-            return
+            return None
         try:
-            target = self._free_name(partition)
+            target = self._free_name(partition, name)
             self._disk.rename(log.directory, target)
             self._disk.sync_directory(self.path)
-            self._to_remove.append(target)
         except DiskError as error:
             self.storage.failed(error)
             raise
+        return target
 
-    def _free_name(self, partition: TopicPartition) -> str:
+    def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
         short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)
         number = 0
-        while self._disk.exists(f"{self.path}/{deleted_directory_name(short, str(number))}"):
+        while self._disk.exists(f"{self.path}/{name(short, str(number))}"):
             number += 1
-        return f"{self.path}/{deleted_directory_name(short, str(number))}"
+        return f"{self.path}/{name(short, str(number))}"
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
@@ -295,7 +322,7 @@ class LogDirectory:
     async def _maintain(self, now_ms: int) -> None:
         await self.sync_metadata()
         for log in list(self.logs.values()):
-            if log.recovery_point < log.segments[-1].base_offset:
+            if log.recovery_point < log.segments[-1].base_offset and log.damage is None:
                 await log.flush(closed_only=True)
             await log.remove_deleted(now_ms)
         await self._checkpoints.write_urgent()
@@ -310,7 +337,7 @@ class LogDirectory:
         async with AsyncExitStack() as stack:
             taken: list[tuple[PartitionLog, UnsyncedFiles]] = []
             for log in tuple(self.logs.values()):
-                if log.unsynced and not log.flushing.locked():
+                if log.unsynced and log.damage is None and not log.flushing.locked():
                     await stack.enter_async_context(log.flushing)
                     taken.append((log, log.unsynced.take()))
             if not taken:

@@ -19,6 +19,7 @@ import msgspec
 
 from minibroker.broker.log import retention
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.damage_note import write_damage_note
 from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
 from minibroker.broker.log.recovery import LoadedLog, RecoveryReport
@@ -98,7 +99,9 @@ class PartitionLog:
         self.flushing = asyncio.Lock()
         self.cut_to: int | None = None
         """Lowest truncation since the running flush began: what it synced above is gone."""
-        if not self.segments:
+        if self.damage is not None:
+            self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # nothing is written
+        elif not self.segments:
             self._start_empty_at(self.log_end_offset)
         elif not loaded.report.clean:
             self._note_cut()  # perhaps by the process before
@@ -138,7 +141,7 @@ class PartitionLog:
         self.storage.require_online()
         segment = self.segments[self.segment_number(offset)]
         try:
-            found = segment.read(offset, max_bytes, end)
+            found = segment.read(offset, max_bytes, end, self._epochs)
         except DiskError as error:
             raise self.failed(error) from None
         if found is None:
@@ -188,7 +191,7 @@ class PartitionLog:
     def roll_if_aged(self, now_ms: int) -> None:
         """Close the active segment when its first batch is older than segment.ms (by this broker's clock)."""
         segment = self.segments[-1]
-        if segment.size == 0 or self.storage.unwell:
+        if segment.size == 0 or self.storage.unwell or self.damage is not None:
             return
         try:
             age_ms = now_ms - retention.first_append_ms(segment, self.storage.disk)
@@ -216,6 +219,9 @@ class PartitionLog:
 
     def _new_segment(self, base_offset: int) -> Segment:
         self.unsynced.add_directory(self.directory)
+        return self._segment_at(base_offset)
+
+    def _segment_at(self, base_offset: int) -> Segment:
         return Segment(self.storage, self.directory, base_offset, 0, self.config.index_interval_bytes)
 
     def _start_empty_at(self, offset: int) -> None:
@@ -328,7 +334,7 @@ class PartitionLog:
     def delete_expired_segments(self, high_watermark: int, now_ms: int) -> int:
         """Delete whole segments from the head that lie below the log's start, or beyond retention.bytes or .ms, never
         one that ends above the high watermark (KAFKA-5634). Returns the log's start."""
-        if self.storage.offline or self.deleted:
+        if self.storage.offline or self.deleted or self.damage is not None:
             return self.log_start_offset
         try:
             count = retention.count_expired(self, high_watermark, now_ms)
@@ -353,7 +359,7 @@ class PartitionLog:
     async def remove_deleted(self, now_ms: int) -> int:
         """Remove files that were deleted longer than file.delete.delay.ms ago; returns how many."""
         due = [path for path, due_ms in self.discarded if due_ms <= now_ms]
-        if not due or self.storage.offline or self.deleted:
+        if not due or self.storage.offline or self.deleted or self.damage is not None:
             return 0
         self.discarded = [entry for entry in self.discarded if entry[1] > now_ms]
         try:
@@ -386,17 +392,30 @@ class PartitionLog:
     async def flush(self, *, closed_only: bool = False) -> int:
         """Sync everything appended before the call (`closed_only`: of segments that no longer grow), off the loop.
         Returns the recovery point, the end of what is synced. Callers that come together share one sync."""
-        await flush_log(self, closed_only)
+        if self.damage is None:
+            await flush_log(self, closed_only)
         return self.recovery_point
 
     def failed(self, error: DiskError) -> DiskError:
         self.storage.failed(error)
         return error
 
+    def mark_damaged(self, reason: str) -> None:
+        """Its bytes are not what was written: from now on nothing is written, cut or deleted here, also after a
+        restart. Who reads meanwhile reads what is there."""
+        if self.damage is None:
+            self.damage = reason
+            self.unsynced.take()
+            self.close()
+            if not self.storage.offline:
+                write_damage_note(self.storage.disk, self.directory, reason)
+
     # -------------------------------------------------------------------------------------------------------- closing
     def prepare_clean_close(self) -> None:
         """Write what spares the next start some work: indexes and producer states. Not synced: a power cut after a
         clean stop may take them or tear them, and they are rebuilt."""
+        if self.damage is not None:
+            return
         for segment in self.segments:
             segment.save_index()
         if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:

@@ -7,7 +7,9 @@ whatever is missing there is rebuilt from the batches.
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from minibroker.broker.log.config import DISK_READ_BYTES_MAX, SEGMENT_POSITION_MAX, LogConfig
 from minibroker.broker.log.errors import CorruptLog
@@ -20,12 +22,17 @@ from minibroker.protocol.checkpoints import (
     LOG_SUFFIX,
     TIME_INDEX_ENTRY_BYTES,
     TIME_INDEX_SUFFIX,
+    EpochEntry,
     segment_file_name,
 )
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_body, read_header
 from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing
 
 logger = logging.getLogger(__name__)
+
+NO_OFFSET = -1
+ENDLESS = 1 << 63
+"""Beyond every offset."""
 
 
 class Segment:
@@ -98,17 +105,20 @@ class Segment:
         """Whether the index's 32 bits do not reach so far."""
         return max(self.size + incoming_bytes, end_offset - self.base_offset) > SEGMENT_POSITION_MAX
 
-    def read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[memoryview, int, int, int] | None:
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, epochs: Sequence[EpochEntry] = ()
+    ) -> tuple[memoryview, int, int, int] | None:
         """(bytes, base offset, next offset, last epoch) of whole batches from the one that holds `offset` on, ending at
-        or below `end_offset`; the first one whatever its size. None when even that ends beyond. Every CRC is checked:
-        damaged bytes are never served (CorruptLog)."""
-        found = self.locate(offset)
-        if found is None or found[1].end_offset > end_offset:
+        or below `end_offset`; the first one whatever its size. None when even that ends beyond. Every CRC is checked,
+        and what lies outside of it: offsets without a gap, epochs as `epochs` has them. Damaged bytes are never served,
+        nor under another offset, nor left out (CorruptLog)."""
+        start, first = self.locate(offset)
+        if first.end_offset > end_offset:
             return None
-        start, first = found
         wanted = max(min(max_bytes, DISK_READ_BYTES_MAX), first.size_bytes)
         data = self.file().read_at(start, min(wanted, self.size - start))
-        position, length, expected, epoch = 0, len(data), first.base_offset, first.partition_leader_epoch
+        position, length, expected, last = 0, len(data), first.base_offset, first
+        epoch_end = NO_OFFSET
         try:
             while position < length:
                 if position and length - position < HEADER_BYTES:
@@ -120,24 +130,27 @@ class Segment:
                 check_body(data, position, header)
                 if header.base_offset != expected:
                     raise CorruptBatch(f"offset {header.base_offset} where {expected} belongs", position)
+                if expected >= epoch_end or header.partition_leader_epoch != last.partition_leader_epoch:
+                    epoch_end = _check_epoch(header, max(expected, offset), position, epochs)
                 if expected + header.record_count > end_offset:
                     break
                 position += size
-                expected, epoch = expected + header.record_count, header.partition_leader_epoch
+                expected, last = expected + header.record_count, header
         except CorruptBatch as error:
             if position == 0:
                 raise CorruptLog(self.log_path, start + error.position, error.reason) from None
             # what lies in front of the damage is served; the next read meets it first
-        return memoryview(data)[:position], first.base_offset, expected, epoch
+        return memoryview(data)[:position], first.base_offset, expected, last.partition_leader_epoch
 
-    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the batch that holds `offset`, or of the first one behind it."""
+    def locate(self, offset: int) -> tuple[int, BatchHeader]:
+        """Position and header of the batch that holds `offset`, which the caller knows to be here. Raises CorruptLog
+        where the headers say otherwise."""
         for position, header in self.headers(offset):
             return position, header
-        return None
+        raise CorruptLog(self.log_path, self.size, f"it ends before offset {offset}, which belongs here")
 
     def headers(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch that ends beyond `offset`. Raises CorruptLog."""
+        """Position and header of each batch that ends beyond `offset`, without a gap. Raises CorruptLog."""
         for found in self.headers_around(offset):
             if found[1].end_offset > offset:
                 yield found
@@ -148,8 +161,20 @@ class Segment:
         if entry is not None and not self._is_sound(entry):
             self._rebuild_index("an entry does not point at its batch")
             entry = self._loaded_index().entry_for_offset(offset - self.base_offset)
-        position = self._loaded_index().positions[entry] if entry is not None else 0
-        yield from self.headers_from(position)
+        if entry is None:
+            yield from self._contiguous(0, self.base_offset)
+        else:
+            yield from self._contiguous(self._loaded_index().positions[entry], None)
+
+    def _contiguous(self, position: int, offset: int | None) -> Iterator[tuple[int, BatchHeader]]:
+        """Headers from a position on, at which `offset` belongs (None: the index has just confirmed what is there).
+        Offsets are outside of the CRC, so each has to follow from the one before."""
+        for found in self.headers_from(position):
+            if offset is not None and found[1].base_offset != offset:
+                reason = f"offset {found[1].base_offset} where {offset} belongs"
+                raise CorruptLog(self.log_path, found[0], reason)
+            offset = found[1].end_offset
+            yield found
 
     def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         try:
@@ -180,16 +205,16 @@ class Segment:
         return self._largest_timestamp
 
     def truncate_to(self, offset: int) -> int:
-        """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if it lies inside a batch)."""
+        """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if it lies inside a batch).
+        Raises CorruptLog where damage hides how much that is: a cut there would take what nobody asked to cut."""
         position = 0
         end = self.base_offset
-        try:
-            for start, header in self.headers_around(offset - 1):
-                if header.end_offset > offset:
-                    break
-                position, end = start + header.size_bytes, header.end_offset
-        except CorruptLog as error:
-            logger.error("cutting at the damage instead of at offset %d: %s", offset, error)
+        for start, header in self.headers_around(offset - 1):
+            if header.end_offset > offset:
+                break
+            position, end = start + header.size_bytes, header.end_offset
+            if end == offset:
+                break
         self.file().truncate(position)
         self.size = position
         self._loaded_index().truncate_to(end - self.base_offset)
@@ -259,7 +284,7 @@ class Segment:
         index = SegmentIndex(self._interval_bytes)
         largest = NO_TIMESTAMP
         try:
-            for position, header in self.headers_from(0):
+            for position, header in self._contiguous(0, self.base_offset):
                 largest = max(largest, header.max_timestamp)
                 if index.is_due(position):
                     index.add(header.last_offset - self.base_offset, position, largest)
@@ -275,6 +300,18 @@ class Segment:
         except CorruptBatch:
             return False
         return header.last_offset - self.base_offset == index.last_offsets[entry]
+
+
+def _check_epoch(header: BatchHeader, offset: int, position: int, epochs: Sequence[EpochEntry]) -> int:
+    """The epoch is outside of the CRC: the history must say the same. Returns where it ends; raises CorruptBatch."""
+    following = bisect_right(epochs, offset, key=itemgetter(1))
+    if not following:
+        return NO_OFFSET  # of a log whose history is not known
+    epoch = epochs[following - 1][0]
+    if header.partition_leader_epoch != epoch:
+        reason = f"leader epoch {header.partition_leader_epoch} at offset {offset}, which epoch {epoch} wrote"
+        raise CorruptBatch(reason, position)
+    return epochs[following][1] if following < len(epochs) else ENDLESS
 
 
 def read_index(disk: Disk, path: str, segment_size: int, interval_bytes: int) -> SegmentIndex:

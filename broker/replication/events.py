@@ -75,6 +75,12 @@ class LogHealed(Event, frozen=True, kw_only=True):
     """The epoch history as it was last handed to the log."""
 
 
+class LogDamaged(Event, frozen=True, kw_only=True):
+    """Stored bytes of this log are not what was written, or contradict each other."""
+
+    reason: str
+
+
 # ---------------------------------------------------------------------------------------------------- events: leader
 class ProduceReceived(Event, frozen=True, kw_only=True):
     """A run of a Produce request: one batch, or several of which each `continues` the one before. Their bytes are
@@ -320,6 +326,18 @@ class BackOff(Effect, frozen=True, kw_only=True):
     """Try the current phase again after replica.fetch.backoff.ms."""
 
     error_code: ErrorCode
+
+
+class DamageNoted(Effect, frozen=True, kw_only=True):
+    """For people and metrics: this replica's log is damaged."""
+
+    reason: str
+
+
+class TakeOutOfUse(Effect, frozen=True, kw_only=True):
+    """Write and delete nothing in the damaged log any more, and tell the controller that this replica is offline."""
+
+    reason: str
 
 
 class LeaderChanged(Effect, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.damage import heed_damage, on_log_damaged
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.follower import (
     begin_following,
@@ -42,6 +43,7 @@ from minibroker.broker.replication.leader import (
     on_produce_expired,
     on_produce_received,
 )
+from minibroker.broker.replication.leaving import leave_leadership
 from minibroker.broker.replication.state import Halted, RemoteReplica, ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
 
@@ -54,6 +56,8 @@ def step(state: ReplicaState, event: ev.Event) -> list[ev.Effect]:
     if kind in _DATA_PATH:
         check_offsets(state)
     else:
+        if state.damage is not None:
+            heed_damage(state, effects)
         check_invariants(state)
     return effects
 
@@ -165,7 +169,7 @@ def _set_remotes(state: ReplicaState, event: ev.LeaderAndIsrReceived, reset: boo
 def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
     """First stop acting as leader, then answer who waits, then align (KAFKA-1154); every new epoch aligns anew
     (KAFKA-7164)."""
-    _leave_leadership(state, "leadership moved", effects)
+    leave_leadership(state, "leadership moved", effects)
     state.role = Role.FOLLOWER
     state.leader_id = event.leader_id
     state.leader_epoch = event.leader_epoch
@@ -176,7 +180,7 @@ def _become_follower(state: ReplicaState, event: ev.LeaderAndIsrReceived, effect
 
 def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: list[ev.Effect]) -> None:
     """The partition has no leader now; nobody is followed."""
-    _leave_leadership(state, "the partition has no leader", effects)
+    leave_leadership(state, "the partition has no leader", effects)
     state.role = Role.NONE
     state.leader_id = None
     state.leader_epoch = event.leader_epoch
@@ -184,25 +188,12 @@ def _lose_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects: l
     effects.append(ev.LeaderChanged(became_leader=False))
 
 
-def _leave_leadership(
-    state: ReplicaState, why: str, effects: list[ev.Effect], code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
-) -> None:
-    refuse_all_waiters(state, code, why, effects)
-    state.leader_epoch_start = None
-    state.in_sync_replicas = ()
-    state.pending_isr = None
-    state.proposal_in_flight = None
-    state.remotes = {}
-    state.shrink_waits_for_sync = None
-    state.phase = None
-
-
 # ------------------------------------------------------------------------------------------- fencing, stopping, disk
 def _on_replica_stopped(state: ReplicaState, event: ev.ReplicaStopped, effects: list[ev.Effect]) -> None:
     """Stop acting. The epoch stays known, so that an older LeaderAndIsr cannot revive the replica."""
     if event.leader_epoch is not None and state.leader_epoch is not None and event.leader_epoch < state.leader_epoch:
         return
-    _leave_leadership(state, "the replica was stopped", effects)
+    leave_leadership(state, "the replica was stopped", effects)
     if state.role is not Role.OFFLINE:
         state.role = Role.NONE
     state.leader_id = None
@@ -226,14 +217,14 @@ def _on_log_failed(state: ReplicaState, event: ev.LogFailed, effects: list[ev.Ef
     """Nothing of this log can be trusted or served until its directory is well (KAFKA-10778)."""
     if state.is_leader:
         state.forfeited_epoch = state.leader_epoch
-    _leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
+    leave_leadership(state, "log directory failed", effects, ErrorCode.KAFKA_STORAGE_ERROR)
     state.role = Role.OFFLINE
     state.leader_id = None
     effects.append(ev.LeaderChanged(became_leader=False))
 
 
 def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Effect]) -> None:
-    if state.role is not Role.OFFLINE:
+    if state.role is not Role.OFFLINE or state.damage is not None:
         return
     state.role = Role.NONE
     state.epoch_history = EpochHistory(event.epoch_entries)
@@ -295,6 +286,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], N
     ev.BrokerUnfenced: _on_broker_unfenced,
     ev.LogFailed: _on_log_failed,
     ev.LogHealed: _on_log_healed,
+    ev.LogDamaged: on_log_damaged,
     ev.ProduceReceived: on_produce_received,
     ev.BatchesAppended: on_batches_appended,
     ev.ProduceExpired: on_produce_expired,

@@ -21,7 +21,7 @@ class Role(Enum):
     NONE = "none"  # no leader is known, or the replica was stopped
     LEADER = "leader"
     FOLLOWER = "follower"
-    OFFLINE = "offline"  # its log directory failed
+    OFFLINE = "offline"  # its log directory failed, or its own log is damaged
 
 
 class TruncationRule(Enum):
@@ -130,6 +130,9 @@ class ReplicaState(Struct, kw_only=True):
     high_watermark: int = 0
     epoch_history: EpochHistory = field(default_factory=EpochHistory)
     producers: ProducerStates = field(default_factory=ProducerStates)
+
+    damage: str | None = None
+    """What is wrong with this log's bytes; it lasts until the replica starts anew, see `damage`."""
 
     # leader only; empty otherwise (I33)
     leader_epoch_start: int | None = None

@@ -12,13 +12,13 @@ ROLES = (
         edits=(
             Edit(
                 "broker.replication.replica",
-                '    _leave_leadership(state, "leadership moved", effects)\n    state.role = Role.FOLLOWER\n',
+                '    leave_leadership(state, "leadership moved", effects)\n    state.role = Role.FOLLOWER\n',
                 "    state.role = Role.FOLLOWER\n",
             ),
             Edit(
                 "broker.replication.replica",
                 "    begin_following(state, effects)\n",
-                '    begin_following(state, effects)\n    _leave_leadership(state, "leadership moved", effects)\n',
+                '    begin_following(state, effects)\n    leave_leadership(state, "leadership moved", effects)\n',
             ),
         ),
     ),

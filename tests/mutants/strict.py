@@ -49,7 +49,7 @@ DERIVED = (
         breaks=("I33", "I21"),
         edits=(
             Edit(
-                "broker.replication.replica",
+                "broker.replication.leaving",
                 "    refuse_all_waiters(state, code, why, effects)\n    state.leader_epoch_start = None\n",
                 "    state.leader_epoch_start = None\n",
             ),

@@ -23,9 +23,8 @@ async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
     leader = cluster.leader("a")
     assert leader is not None
     follower = 3 - leader
-    network.reset_connections(f"broker-{leader}", f"broker-{follower}")
-    await asyncio.sleep(0.005)
-    network.partition(f"broker-{leader}", f"broker-{follower}")
+    cluster.kill(follower)
+    await cluster.until(lambda: cluster.in_sync_replicas("a") == (leader,), what="a leader that nobody can replace")
     async with Producer(bootstrap_servers=servers, acks=1, runtime=doors) as producer:
         await producer.send_and_wait("a", b"will rot")
     replica = cluster.replica(leader, "a")
@@ -33,7 +32,7 @@ async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
     storage = cluster.world.machine(f"broker-{leader}").storage
     path = replica.log.segments[-1].log_path
     storage.flip_bit(path, len(storage.find_file(path).content) - 1)
-    network.heal_all()
+    cluster.start(follower)
     fetches = network.count_frames(f"broker-{follower}", f"broker-{leader}", requests(ApiKey.FETCH))
     await fetches.caught()
     await asyncio.sleep(SECONDS)
@@ -41,6 +40,6 @@ async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
 
 
 def test_a_follower_whose_fetches_all_fail_asks_once_a_back_off() -> None:
-    cluster = SimulatedCluster(1, brokers=2, settings={"log.tail.cache.bytes": "0"})
+    cluster = SimulatedCluster(1, brokers=2, settings={"log.tail.cache.bytes": "0", "replica.lag.time.max.ms": "2000"})
     fetches = cluster.world.run(_ask_for_damaged_bytes(cluster), seconds_max=60)
     assert SECONDS < fetches <= FETCHES_MAX

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.tail_cache import TailCache
 from tests.broker.log.machine import (
     SMALL,
@@ -189,13 +190,14 @@ def test_truncation_works_without_the_index_files(machine: Machine) -> None:
     check_log(log)
 
 
-def test_truncation_into_damage_cuts_at_the_damage(machine: Machine) -> None:
-    """The rest is fetched again from the leader: the only cure there is."""
+def test_truncation_behind_damage_cuts_nothing(machine: Machine) -> None:
+    """Nobody asked to cut what lies in front of that offset: the log is damaged, and its replica starts anew."""
     _, log = machine.open_log(LogConfig(), tail_cache=TailCache(0))
     (_, batch), *_ = append(log, 10)
     machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 3 * len(batch) + 16)
-    log.truncate_to(16)
-    assert log.log_end_offset == 6
+    with pytest.raises(CorruptLog):
+        log.truncate_to(16)
+    assert log.log_end_offset == 20
     assert log.read(0, 10_000, 6).next_offset == 6
 
 

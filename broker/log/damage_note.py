@@ -1,0 +1,29 @@
+"""The note in the directory of a damaged replica: a restart must not make its log look sound again.
+
+Owns: the file `damage`, plain text for people. Refuses to judge a log: who finds damage says why. What the note says is
+true until the directory is set aside, or an operator removes it with `minibroker log repair`.
+"""
+
+import logging
+
+from minibroker.protocol.checkpoints import DAMAGE_NOTE
+from minibroker.runtime.ports import Disk, DiskError, FileMissing
+
+logger = logging.getLogger(__name__)
+
+
+def write_damage_note(disk: Disk, directory: str, reason: str) -> None:
+    """Without it a restart finds the same damage again only if it looks there; that alone stops nobody."""
+    try:
+        disk.replace_file(f"{directory}/{DAMAGE_NOTE}", f"{reason}\n".encode())
+    except DiskError as error:
+        logger.warning("no note of the damage in %s: %s", directory, error)
+
+
+def read_damage_note(disk: Disk, directory: str) -> str | None:
+    """Why the log there is damaged; None if nobody has said so."""
+    try:
+        text = disk.read_file(f"{directory}/{DAMAGE_NOTE}").decode(errors="replace").strip()
+    except FileMissing:
+        return None
+    return text or "found damaged before the start"

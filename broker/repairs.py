@@ -1,0 +1,83 @@
+"""Damaged replicas of this broker: who hears of them, and how they start anew.
+
+Owns: what is done once the core has decided (`replication.damage`): the log line, the counters, the report to the
+controller, the directory that is set aside, and its end. Refuses to decide whether a log is damaged or may be dropped.
+
+Theory (Protocol-Aware Recovery, FAST'18): the damaged bytes are nobody's truth, so they are neither served nor copied;
+but until the replica is in sync again they are kept, for they may be the only trace of something.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.topic_config import TopicConfig
+from minibroker.runtime.ports import DiskError
+
+if TYPE_CHECKING:
+    from minibroker.broker.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.repairs")
+
+
+class Repairs:
+    """Implements `partition.RepairServices` for the replicas of `manager`."""
+
+    def __init__(self, manager: "ReplicaManager") -> None:
+        self._manager = manager
+
+    def loaded(self, partition: Partition) -> None:
+        """It was found at the start; perhaps damaged."""
+        if partition.state.damage is not None:
+            self.noted(partition, partition.state.damage)
+
+    def damaged(self, partition: Partition, reason: str) -> None:
+        """Somebody read bytes that are not what was written."""
+        if self._manager.partitions.get(partition.topic_partition) is partition:
+            partition.handle(ev.LogDamaged(reason=reason))
+
+    def noted(self, partition: Partition, reason: str) -> None:
+        self._manager.counters.damaged_logs += 1
+        log.error("%s: the log is damaged: %s", partition.topic_partition, reason)
+
+    def out_of_use(self, partition: Partition) -> None:
+        """The damaged replica alone is offline; the controller moves its leadership, and takes it out of the ISR."""
+        log.error("%s: offline, its log is damaged", partition.topic_partition)
+        self._manager.fetches.partition_changed(partition)
+        self._manager.on_log_directory_changed()
+
+    def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
+        """Set the damaged log aside and begin an empty one: its leader has what belongs into it."""
+        manager, topic_partition = self._manager, damaged.topic_partition
+        try:
+            manager.log_directory.set_log_aside(topic_partition)
+            del manager.partitions[topic_partition]
+            manager.fetches.partition_changed(damaged)
+            partition = manager.opened(topic_partition, topic_id, topic_config)
+        except DiskError as error:
+            manager.disk_failed(error)
+            return damaged
+        manager.counters.repairs_begun += 1
+        log.warning("%s: starts anew with an empty log, to be fetched from its leader", topic_partition)
+        manager.on_log_directory_changed()
+        return partition
+
+    def finish(self) -> None:
+        """A replica that is in sync again needs its damaged log no more. The controller's word counts, of an epoch in
+        which the new log was followed."""
+        manager = self._manager
+        for topic_partition in tuple(manager.log_directory.set_aside):
+            partition, info = manager.partitions.get(topic_partition), manager.image.partition(topic_partition)
+            if partition is None or info is None or partition.state.damage is not None:
+                continue
+            in_sync = len(info.isr) > 1 and manager.config.broker_id in info.isr
+            if in_sync and info.leader_epoch == partition.state.leader_epoch:
+                manager.log_directory.remove_set_aside(topic_partition)
+                manager.counters.repairs_done += 1
+                log.info("%s: repaired: in sync again, the damaged log is removed", topic_partition)
+
+
+def is_damaged_log_of(partition: Partition, topic_id: str) -> bool:
+    """Nothing is written into a damaged directory, not even the topic id that it lacks."""
+    return partition.state.damage is not None and partition.log.topic_id in (None, topic_id)

@@ -1,0 +1,90 @@
+"""Bit rot under a running cluster: the damaged replica goes offline alone, leadership moves, and it repairs itself."""
+
+import asyncio
+
+import pytest
+
+from minibroker import Producer, RecordMetadata
+from minibroker.broker.partition import Partition
+from minibroker.client.consumer import Consumer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import read_header
+from minibroker.testing import simulated
+from minibroker.testing.simulated_cluster import SimulatedTestedCluster
+
+TOPIC = "orders"
+FIRST = TopicPartition(TOPIC, 0)
+SETTINGS = {
+    "log.tail.cache.bytes": "0",
+    "log.segment.bytes": "1024",
+    "replica.lag.time.max.ms": "2000",
+    "auto.leader.rebalance.enable": "false",
+}
+Acked = list[tuple[RecordMetadata, bytes]]
+BASE_OFFSET, EPOCH, PAYLOAD = 7, 15, -3
+"""Positions in a batch: the lowest byte of the base offset and of the leader epoch, and near the end."""
+
+
+async def produce(c: SimulatedTestedCluster, count: int, first: int = 0) -> Acked:
+    acked = []
+    async with Producer(c.bootstrap_servers, acks="all") as producer:
+        for number in range(first, first + count):
+            value = b"order %d" % number
+            acked.append((await producer.send_and_wait(TOPIC, value, partition=0), value))
+    return acked
+
+
+async def read(c: SimulatedTestedCluster, count: int, seconds: float = 60) -> dict[int, bytes | None]:
+    found: dict[int, bytes | None] = {}
+    async with Consumer(bootstrap_servers=c.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([FIRST])
+        async with asyncio.timeout(seconds):
+            async for record in consumer:
+                found[record.offset] = record.value
+                if len(found) == count:
+                    break
+    return found
+
+
+def replica(c: SimulatedTestedCluster, broker_id: int) -> Partition:
+    found = c.simulation.replica(broker_id, TOPIC)
+    assert found is not None
+    return found
+
+
+def rot(c: SimulatedTestedCluster, broker_id: int, segment: int, batch: int, byte: int, bit: int = 0) -> int:
+    """Flip a bit of a stored batch; its base offset."""
+    storage = c.world.machine(f"broker-{broker_id}").storage
+    path = replica(c, broker_id).log.segments[segment].log_path
+    content = bytes(storage.find_file(path).content)
+    position = 0
+    for _ in range(batch):
+        position += read_header(content, position).size_bytes
+    header = read_header(content, position)
+    storage.flip_bit(path, position + byte + (header.size_bytes if byte < 0 else 0), bit)
+    return header.base_offset
+
+
+async def followers(c: SimulatedTestedCluster) -> tuple[int, list[int]]:
+    leader = await c.wait_for_leader(TOPIC)
+    return leader, [b for b in c.broker_ids if b != leader]
+
+
+@pytest.mark.parametrize("byte", [BASE_OFFSET, EPOCH, PAYLOAD])
+@pytest.mark.parametrize("segment", [0, -1])
+@simulated(brokers=3, seed=3, settings=SETTINGS)
+async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
+    c: SimulatedTestedCluster, segment: int, byte: int
+) -> None:
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    leader, _ = await followers(c)
+    rot(c, leader, segment, 1, byte)
+    assert await read(c, 45) == {m.offset: value for m, value in acked}
+    assert await c.wait_for_leader(TOPIC, other_than=leader) != leader
+    await c.wait_in_sync(TOPIC)
+    await asyncio.sleep(3)
+    broker = c.simulation.brokers[leader]
+    assert (broker.counters.damaged_logs, broker.counters.repairs_begun, broker.counters.repairs_done) == (1, 1, 1)
+    assert not broker.log_directory.set_aside
+    assert (await c.audit(acked)).success
