@@ -9,6 +9,7 @@ from minibroker.broker.partition import Partition
 from minibroker.client.consumer import Consumer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
+from minibroker.simulation.storage import Storage
 from minibroker.testing import simulated
 from minibroker.testing.simulated_cluster import SimulatedTestedCluster
 
@@ -52,9 +53,13 @@ def replica(c: SimulatedTestedCluster, broker_id: int) -> Partition:
     return found
 
 
+def disk(c: SimulatedTestedCluster, broker_id: int) -> Storage:
+    return c.world.machine(f"broker-{broker_id}").storage
+
+
 def rot(c: SimulatedTestedCluster, broker_id: int, segment: int, batch: int, byte: int, bit: int = 0) -> int:
     """Flip a bit of a stored batch; its base offset."""
-    storage = c.world.machine(f"broker-{broker_id}").storage
+    storage = disk(c, broker_id)
     path = replica(c, broker_id).log.segments[segment].log_path
     content = bytes(storage.find_file(path).content)
     position = 0
