@@ -262,6 +262,9 @@ class Partition:
     def _damage_noted(self, effect: ev.DamageNoted) -> None:
         self.services.repairs.noted(self, effect.reason)
 
+    def _report_damage(self, effect: ev.ReportDamage) -> None:
+        self.services.repairs.damaged(self, effect.reason)
+
     def _take_out_of_use(self, effect: ev.TakeOutOfUse) -> None:
         self.log.mark_damaged(effect.reason)
         self.services.repairs.out_of_use(self)
@@ -310,6 +313,7 @@ _PERFORMERS: dict[type[ev.Effect], Callable[[Partition, Any], None]] = {
     ev.WriteEpochHistory: Partition._write_epoch_history,
     ev.IsrCommitted: Partition._isr_committed,
     ev.DamageNoted: Partition._damage_noted,
+    ev.ReportDamage: Partition._report_damage,
     ev.TakeOutOfUse: Partition._take_out_of_use,
     ev.LeaderChanged: Partition._leader_changed,
     ev.Warn: Partition._warn,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.topic_config import TopicConfig
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 
 if TYPE_CHECKING:
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("minibroker.repairs")
 
+REPAIRS_MAX = 3
+REPAIRS_WITHIN_MS = 3_600_000
+"""A replica that was damaged again so often in so short a time stays offline: its disk, or its leader's log, is at
+fault, and fetching the log anew for ever would only wear out both."""
+
 
 class Repairs:
     """Implements `partition.RepairServices` for the replicas of `manager`."""
 
     def __init__(self, manager: "ReplicaManager") -> None:
         self._manager = manager
+        self._begun_ms: dict[TopicPartition, list[int]] = {}
+        """When replicas started anew, of late."""
 
     def loaded(self, partition: Partition) -> None:
         """It was found at the start; perhaps damaged."""
@@ -50,6 +58,9 @@ class Repairs:
     def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """Set the damaged log aside and begin an empty one: its leader has what belongs into it."""
         manager, topic_partition = self._manager, damaged.topic_partition
+        if self._is_hopeless(topic_partition):
+            log.error("%s: damaged %d times within an hour, stays offline", topic_partition, REPAIRS_MAX + 1)
+            return damaged
         try:
             manager.log_directory.set_log_aside(topic_partition)
             del manager.partitions[topic_partition]
@@ -62,6 +73,14 @@ class Repairs:
         log.warning("%s: starts anew with an empty log, to be fetched from its leader", topic_partition)
         manager.on_log_directory_changed()
         return partition
+
+    def _is_hopeless(self, topic_partition: TopicPartition) -> bool:
+        now_ms = self._manager.now_ms()
+        recent = [at for at in self._begun_ms.get(topic_partition, []) if now_ms - at < REPAIRS_WITHIN_MS]
+        if len(recent) >= REPAIRS_MAX:
+            return True
+        self._begun_ms[topic_partition] = [*recent, now_ms]
+        return False
 
     def finish(self) -> None:
         """A replica that is in sync again needs its damaged log no more. The controller's word counts, of an epoch in

@@ -334,6 +334,12 @@ class DamageNoted(Effect, frozen=True, kw_only=True):
     reason: str
 
 
+class ReportDamage(Effect, frozen=True, kw_only=True):
+    """What the leader says and what is stored here cannot both be true; report LogDamaged."""
+
+    reason: str
+
+
 class TakeOutOfUse(Effect, frozen=True, kw_only=True):
     """Write and delete nothing in the damaged log any more, and tell the controller that this replica is offline."""
 

@@ -20,6 +20,7 @@ from minibroker.broker.replication.events import (
     FetchNext,
     LeaderEndsAnswered,
     LogTruncated,
+    ReportDamage,
     ResetTo,
     SyncLog,
     TrimBefore,
@@ -39,6 +40,9 @@ from minibroker.broker.replication.state import (
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 
+FRUITLESS_ALIGNMENTS_MAX = 2
+"""Alignments that changed nothing: one may come of an answer on its way, a second one of nothing but damage."""
+
 
 def report_end(state: ReplicaState, effects: list[Effect]) -> None:
     """A fetch reports my end, and with flushing on never more of it than is synced (hardening rule 2)."""
@@ -50,6 +54,7 @@ def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
     """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
         _truncate(state, state.high_watermark, "high-watermark rule", effects)
+    state.diverged_at, state.fruitless_alignments = None, 0
     _align(state, effects)
 
 
@@ -68,6 +73,22 @@ def _align(state: ReplicaState, effects: list[Effect]) -> None:
     else:
         state.phase = AskingEpochEnd(latest)
         effects.append(AskEpochEnd(leader_epoch=state.leader_epoch, epoch=latest))
+
+
+def _align_again(state: ReplicaState, effects: list[Effect]) -> None:
+    """The leader found this log apart after it was aligned. Where that repeats at one place, what one of the two says
+    of its epochs is not what its batches carry: ask more slowly, then give this log up."""
+    place = (state.log_end_offset, state.epoch_history.latest_epoch)
+    state.fruitless_alignments = state.fruitless_alignments + 1 if place == state.diverged_at else 0
+    state.diverged_at = place
+    if state.fruitless_alignments >= FRUITLESS_ALIGNMENTS_MAX:
+        effects.append(ReportDamage(reason=f"at offset {place[0]} it does not fit its leader's, however it is cut"))
+        return
+    if state.fruitless_alignments == 0 or place[1] is None:
+        _align(state, effects)
+        return
+    state.phase = AskingEpochEnd(place[1])
+    effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
 
 
 def retry_phase(state: ReplicaState, effects: list[Effect]) -> None:
@@ -159,7 +180,7 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
     elif event.error_code is not ErrorCode.NONE:
         _on_error(state, event.error_code, effects)
     elif event.diverging:
-        _align(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)
+        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)
     elif not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
         effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))

@@ -155,6 +155,10 @@ class ReplicaState(Struct, kw_only=True):
 
     # follower only
     phase: FollowerPhase | None = None
+    diverged_at: tuple[int, int | None] | None = None
+    """(log end, latest epoch) when this epoch's leader last said that the logs part though they were aligned."""
+    fruitless_alignments: int = 0
+    """How often in a row it said so at that very place."""
 
     @property
     def is_leader(self) -> bool:

@@ -1,12 +1,14 @@
 """Bit rot under a running cluster: the damaged replica goes offline alone, leadership moves, and it repairs itself."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from minibroker import Producer, RecordMetadata
 from minibroker.broker.partition import Partition
 from minibroker.client.consumer import Consumer
+from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from minibroker.simulation.storage import Storage
@@ -44,6 +46,18 @@ async def read(c: SimulatedTestedCluster, count: int, seconds: float = 60) -> di
                 found[record.offset] = record.value
                 if len(found) == count:
                     break
+    return found
+
+
+async def read_for(c: SimulatedTestedCluster, seconds: float) -> dict[int, bytes | None]:
+    """What a consumer gets in that time, whatever it is told."""
+    found: dict[int, bytes | None] = {}
+    async with Consumer(bootstrap_servers=c.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([FIRST])
+        with contextlib.suppress(TimeoutError, MinibrokerError):
+            async with asyncio.timeout(seconds):
+                async for record in consumer:
+                    found[record.offset] = record.value
     return found
 
 
@@ -92,4 +106,60 @@ async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
     broker = c.simulation.brokers[leader]
     assert (broker.counters.damaged_logs, broker.counters.repairs_begun, broker.counters.repairs_done) == (1, 1, 1)
     assert not broker.log_directory.set_aside
+    assert (await c.audit(acked)).success
+
+
+@simulated(brokers=3, seed=4, settings=SETTINGS)
+async def test_the_only_in_sync_replica_leads_on_and_refuses_the_damaged_range_alone(
+    c: SimulatedTestedCluster,
+) -> None:
+    await c.create_topic(TOPIC, configs={"min.insync.replicas": "1"})
+    acked = await produce(c, 45)
+    leader, others = await followers(c)
+    for other in others:
+        await c.kill(other)
+    await c.simulation.until(lambda: c.simulation.in_sync_replicas(TOPIC) == (leader,), what="a leader alone")
+    damaged = rot(c, leader, 0, 2, PAYLOAD)
+    found = await read_for(c, 5)
+    assert sorted(found) == list(range(damaged)), "what lies in front of the damage is served, and nothing else"
+    acked += await produce(c, 5, first=45)
+    assert await c.leader(TOPIC) == leader
+    for other in others:
+        await c.start(other)
+    assert await c.wait_for_leader(TOPIC, other_than=leader) in others
+    await c.wait_in_sync(TOPIC)
+    assert await read(c, 50) == {m.offset: value for m, value in acked}
+    assert (await c.audit(acked)).success
+
+
+@simulated(brokers=3, seed=5, settings=SETTINGS)
+async def test_two_copies_that_are_damaged_at_different_places_are_both_repaired(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    leader, _ = await followers(c)
+    successor = next(b for b in replica(c, leader).state.assignment if b != leader)
+    rot(c, leader, 0, 1, PAYLOAD)
+    rot(c, successor, 1, 1, BASE_OFFSET)
+    assert await read(c, 45) == {m.offset: value for m, value in acked}
+    await c.wait_in_sync(TOPIC)
+    assert [c.simulation.brokers[b].counters.repairs_begun for b in (leader, successor)] == [1, 1]
+    assert (await c.audit(acked)).success
+
+
+@simulated(brokers=3, seed=6, settings=SETTINGS)
+async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    _, others = await followers(c)
+    damaged = others[0]
+    await c.partition(damaged, [b for b in c.broker_ids if b != damaged])
+    c.simulation.brokers[damaged].manager.repairs.damaged(replica(c, damaged), "somebody says so")
+    await asyncio.sleep(0.1)
+    await c.kill(damaged)
+    await c.heal()
+    await c.start(damaged)
+    await c.wait_in_sync(TOPIC)
+    counters = c.simulation.brokers[damaged].counters
+    assert (counters.damaged_logs, counters.repairs_begun) == (1, 1)
+    await c.wait_in_sync(TOPIC)
     assert (await c.audit(acked)).success
