@@ -329,5 +329,6 @@ _HANDLERS: dict[type[ev.Event], Callable[..., None]] = {
     ev.LeaderAndIsrReceived: lambda *facts: None,
     ev.ReplicaStopped: lambda *facts: None,
     ev.LogFailed: lambda *facts: None,
+    ev.LogDamaged: lambda *facts: None,
 }
 """The last ones only begin or end a reign."""

@@ -114,9 +114,18 @@ class ReplicaJudge:
         key, log = (broker_id, replica.topic_partition), replica.log
         storage = self._cluster.world.machine(f"broker-{broker_id}").storage
         old, before = self._shadows.get(key), self._disks.get(key)
-        found = ShadowLog(log.log_start_offset, read_batches(storage, log))
+        if log.damage is not None:  # what it holds is nobody's word, and nobody may rely on it
+            found = ShadowLog(log.log_start_offset, [])
+            found.uncertain = True
+        else:
+            found = ShadowLog(log.log_start_offset, read_batches(storage, log))
         self._shadows[key] = found
         self._disks[key] = Disk(storage.root, storage.boots, log)
+        if before is not None and before.log.damage is not None and before.log.directory == log.directory:
+            self._check_dropped(broker_id, replica, log.damage is not None)
+            return found
+        if log.damage is not None:
+            return found
         if found.end != log.log_end_offset:
             facts = (f"its files end at {found.end}", f"its log end offset is {log.log_end_offset}")
             self.truth.find("I12", f"{writer} loaded a log that is not in its files", replica.topic_partition, *facts)
@@ -135,6 +144,14 @@ class ReplicaJudge:
                 self.truth.find("I10", f"{writer} lost a record by its restart", replica.topic_partition, *facts)
                 break
         return found
+
+    def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
+        """I40: a damaged log is given up only where nobody counts on it."""
+        true = self.truth.state(replica.topic_partition)
+        if not is_damaged and true is not None and broker_id in true.members:
+            facts = (f"the ISR is {true.members} in epoch {true.leader_epoch}",)
+            text = f"broker {broker_id} gave its damaged log up while it was in the ISR"
+            self.truth.find("I40", text, replica.topic_partition, *facts)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         seat = self._logs.get(log)
