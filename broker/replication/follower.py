@@ -52,9 +52,9 @@ def report_end(state: ReplicaState, effects: list[Effect]) -> None:
 
 def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
     """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
+    state.diverged_at, state.fruitless_alignments = None, 0
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
         _truncate(state, state.high_watermark, "high-watermark rule", effects)
-    state.diverged_at, state.fruitless_alignments = None, 0
     _align(state, effects)
 
 

@@ -171,9 +171,9 @@ MUTANTS = (
             FETCH_WITHOUT_ASKING,
             Edit(
                 FOLLOWER,
-                "        _align(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
+                "        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
                 "        _follow_marks(state, event.high_watermark, event.log_start_offset, effects)\n"
-                "        _align(state, effects)\n",
+                "        _align_again(state, effects)\n",
             ),
         ),
     ),
