@@ -46,6 +46,16 @@ class OffsetReset(Enum):
         return EARLIEST_TIMESTAMP if self is OffsetReset.EARLIEST else LATEST_TIMESTAMP
 
 
+class EpochQuestion(msgspec.Struct, frozen=True):
+    """Where does the epoch of our last record end? Asked of a new leader."""
+
+    generation: int
+    epoch: LeaderEpoch
+    """Of the last record fetched, at the time of asking."""
+    leader_epoch: LeaderEpoch
+    """Of the leader that is asked."""
+
+
 class Chunk(msgspec.Struct, gc=False):
     """Whole batches that were fetched together."""
 
@@ -205,15 +215,23 @@ class Cursor:
         else:
             self.seek_by(reset.timestamp)
 
-    def validated(
-        self, generation: int, epoch: LeaderEpoch, end: EpochEndOffset, *, halt: bool, where: Where
-    ) -> LogTruncated | None:
-        """The leader of `epoch` said where the epoch of our last record ends. Truncated: that is said, too.
+    def ask_epoch_end(self) -> EpochQuestion:
+        """The question that ends a validation, as it is to be asked now."""
+        assert self.fetch_epoch is not None
+        assert self.leader_epoch is not None
+        return EpochQuestion(self.generation, self.fetch_epoch, self.leader_epoch)
 
-        What is only buffered is dropped quietly: nobody has seen it.
+    def validated(
+        self, question: EpochQuestion, end: EpochEndOffset, *, halt: bool, where: Where
+    ) -> LogTruncated | None:
+        """The leader said where the epoch of our last record ends. Truncated: that is said, too.
+
+        What is only buffered is dropped quietly: nobody has seen it. A fetch that was under way may have brought a
+        record of a later epoch meanwhile: then the answer says nothing about that record, and the question is put anew.
         """
-        if generation != self.generation:
+        if question.generation != self.generation or question.epoch != self.fetch_epoch:
             return None
+        epoch = question.leader_epoch
         undefined = end.end_offset < 0 or end.epoch < 0
         if not undefined and end.end_offset >= self.fetch_offset:
             self.validated_epoch = epoch

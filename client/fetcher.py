@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.cursor import Chunk, Cursor, OffsetReset
+from minibroker.client.cursor import Chunk, Cursor, EpochQuestion, OffsetReset
 from minibroker.client.errors import BrokerUnreachable, CorruptRecords, MinibrokerError, broker_error
 from minibroker.client.limits import Deadline
 from minibroker.client.metadata_cache import Address
@@ -299,9 +299,7 @@ class Fetcher:
             cursor.high_watermark = answer.high_watermark
         if answer.log_start_offset >= 0:
             cursor.log_start_offset = answer.log_start_offset
-        if answer.diverging_epoch is not None:
-            self._on_validated(leader, cursor, generation, cursor.leader_epoch or 0, answer.diverging_epoch)
-        elif answer.records:
+        if answer.records:
             self._on_records(leader, cursor, answer.records)
 
     def _on_records(self, leader: BrokerId, cursor: Cursor, records: memoryview) -> None:
@@ -444,16 +442,15 @@ class Fetcher:
 
     async def _validate_at(self, leader: BrokerId, cursors: list[Cursor]) -> bool:
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        asked: dict[TopicPartition, tuple[Cursor, int, int]] = {}
+        asked: dict[TopicPartition, tuple[Cursor, EpochQuestion]] = {}
         for cursor in cursors:
-            assert cursor.fetch_epoch is not None
-            assert cursor.leader_epoch is not None
+            question = cursor.ask_epoch_end()
             topic, index = cursor.topic_partition
-            question = OffsetForLeaderPartition(
-                partition=index, current_leader_epoch=cursor.leader_epoch, leader_epoch=cursor.fetch_epoch
+            one = OffsetForLeaderPartition(
+                partition=index, current_leader_epoch=question.leader_epoch, leader_epoch=question.epoch
             )
-            topics.setdefault(topic, []).append(question)
-            asked[cursor.topic_partition] = (cursor, cursor.generation, cursor.leader_epoch)
+            topics.setdefault(topic, []).append(one)
+            asked[cursor.topic_partition] = (cursor, question)
         request = OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=name, partitions=partitions) for name, partitions in topics.items()]
         )
@@ -470,19 +467,19 @@ class Fetcher:
                 entry = asked.get(TopicPartition(topic_answer.topic, answer.partition))
                 if entry is None:
                     continue
-                cursor, generation, epoch = entry
+                cursor, question = entry
                 if answer.error_code:
                     cursor.error = broker_error(answer.error_code, self._cluster.where(cursor.topic_partition, leader))
                     continue
                 settled += 1
                 if self._cursors.get(cursor.topic_partition) is cursor:
                     end = EpochEndOffset(epoch=answer.leader_epoch, end_offset=answer.end_offset)
-                    self._on_validated(leader, cursor, generation, epoch, end)
+                    self._on_validated(leader, cursor, question, end)
         return settled == len(cursors)
 
-    def _on_validated(self, leader: BrokerId, cursor: Cursor, generation: int, epoch: int, end: EpochEndOffset) -> None:
+    def _on_validated(self, leader: BrokerId, cursor: Cursor, question: EpochQuestion, end: EpochEndOffset) -> None:
         where = self._cluster.where(cursor.topic_partition, leader)
-        problem = cursor.validated(generation, epoch, end, halt=self._settings.halt_on_truncation, where=where)
+        problem = cursor.validated(question, end, halt=self._settings.halt_on_truncation, where=where)
         if problem is not None:
             cursor.error = problem
             _log.warning("%s", problem)

@@ -34,7 +34,7 @@ def reader_at_10_of_epoch_3() -> Cursor:
 
 def validate(cursor: Cursor, epoch: int, end: int, *, halt: bool = True) -> LogTruncated | None:
     answer = EpochEndOffset(epoch=epoch, end_offset=end)
-    return cursor.validated(cursor.generation, 4, answer, halt=halt, where=WHERE)
+    return cursor.validated(cursor.ask_epoch_end(), answer, halt=halt, where=WHERE)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,25 @@ def test_an_unread_position_that_the_leader_cannot_place_is_asked_for_again() ->
 def test_a_validation_that_a_seek_overtook_is_dropped() -> None:
     cursor = reader_at_10_of_epoch_3()
     cursor.learn_leader(2, 4)
-    generation = cursor.generation
+    question = cursor.ask_epoch_end()
     cursor.seek(3)
     answer = EpochEndOffset(epoch=3, end_offset=1)
-    assert cursor.validated(generation, 4, answer, halt=True, where=WHERE) is None
+    assert cursor.validated(question, answer, halt=True, where=WHERE) is None
     assert cursor.position == 3
+
+
+@pytest.mark.invariant("I22")
+def test_an_answer_about_an_epoch_that_a_fetch_has_left_behind_is_no_truncation() -> None:
+    """Seeds 912015 and 914490: epoch 3 ended at 15; a record of epoch 4 came between the question and its answer."""
+    cursor = reader_at_10_of_epoch_3()
+    cursor.learn_leader(2, 5)
+    question = cursor.ask_epoch_end()
+    cursor.fetched(a_chunk(), 20, 4)
+    answer = EpochEndOffset(epoch=3, end_offset=15)
+    assert cursor.validated(question, answer, halt=True, where=WHERE) is None
+    assert cursor.needs_validation, "the question is put again, about epoch 4"
+    assert cursor.ask_epoch_end().epoch == 4
+    assert len(cursor.chunks) == 2
 
 
 def test_out_of_range_follows_the_policy_only_when_nothing_is_buffered() -> None:
