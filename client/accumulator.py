@@ -19,12 +19,15 @@ The rules:
    sequences, because it may have been written; only once nothing is in doubt the queue takes a new identity (a higher
    producer epoch) and starts at sequence 0. A batch acknowledged behind the failed one proves that the failed one was
    written, too: then nothing is missing, and the queue goes on as it was.
-4. 'Out of order' (45) or 'unknown producer' (59) for the oldest attempted batch, with nothing else in flight, means
-   that neither it nor anything behind it is in the log: they go back to `fresh`, lose their sequences, and follow under
-   a new identity. In any other position it only means that something else has to be settled first. 'Too large' (10)
-   is treated in the same way, and the batch is replaced by its parts.
-5. The first batch under an identity travels alone: a broker that does not know the producer takes whatever sequence it
-   sees first (where old records were deleted), so a second batch could slip in before a first one that was refused.
+4. 'Out of order' (45) for the oldest attempted batch, with nothing else in flight, means that neither it nor anything
+   behind it is in the log: they go back to `fresh`, lose their sequences, and follow under a new identity. 'Unknown
+   producer' (59) means the same for batches that are not in doubt; the others fail with an outcome that nobody knows,
+   for the broker may have forgotten what it has written. In any other position both only mean that something else has
+   to be settled first. 'Too large' (10) is treated as 45 is, and the batch is replaced by its parts.
+   'Duplicate' without an offset (46) is no proof of anything: that outcome is unknown, too.
+5. The first batch under an identity travels alone: a broker that does not know the producer takes sequence 0 and
+   nothing else, so what follows would be refused where the first one was. So does a batch that comes to have sequence 0
+   again, after the largest one: sent behind another, it would be taken where that one was refused.
 6. Without idempotence one batch a partition is in flight, so that a retry cannot be overtaken. With acks=0 there are
    no answers and no retries: any number may be in flight.
 7. Where batches wait, a request takes several of a partition, in their order (docs/decisions/0012). They are answered
@@ -35,7 +38,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from minibroker.client.batches import Batch, ProducerIdentity, split
-from minibroker.client.errors import BrokerError, MinibrokerError
+from minibroker.client.errors import BrokerError, MinibrokerError, OutcomeUnknown
 from minibroker.client.retry import LEAVES_DOUBT, Verdict, judge_produce
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -253,7 +256,7 @@ class Accumulator:
 
     def _must_wait(self, queue: PartitionQueue) -> bool:
         """Nothing new is sent behind what was attempted (rules 3 and 5)."""
-        return queue.broken or (self.idempotent and not queue.acquainted)
+        return queue.broken or (self.idempotent and (not queue.acquainted or queue.next_sequence == 0))
 
     def _renew(self, queue: PartitionQueue) -> bool:
         """Nothing of this queue is in doubt: go on as before if nothing is missing, else under a newer identity."""
@@ -328,8 +331,11 @@ class Accumulator:
         elif verdict in (Verdict.RESTART, Verdict.SPLIT) and (queue.attempted[0] is not batch or queue.in_flight):
             verdict = Verdict.RETRY
         if verdict is Verdict.RESTART:
+            if code is ErrorCode.UNKNOWN_PRODUCER_ID:
+                self._give_up_doubtful(queue, error)
             self._restart(queue)
-            self._back_off(batch, retry_at_ms)
+            if not batch.done:
+                self._back_off(batch, retry_at_ms)
         elif verdict is Verdict.SPLIT:
             self._split(queue, batch)
         elif verdict is Verdict.RETRY:
@@ -401,6 +407,13 @@ class Accumulator:
             queue.fresh.appendleft(batch)
         queue.attempted.clear()
 
+    def _give_up_doubtful(self, queue: PartitionQueue, error: BrokerError) -> None:
+        """Rule 4: what may have been written is not sent a second time under another sequence."""
+        unknown = OutcomeUnknown(ErrorCode.UNKNOWN_PRODUCER_ID, error.where, _in_doubt(error.broker_message))
+        for batch in [batch for batch in queue.attempted if batch.maybe_written]:
+            self._drop(queue, batch)
+            self._finish(batch, unknown)
+
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
         parts = split(batch, max(SPLIT_MIN_BYTES, HEADER_BYTES + batch.size_bytes // 2))
         self._restart(queue)
@@ -421,6 +434,11 @@ class Accumulator:
     def _rest(self, queue: PartitionQueue) -> None:
         if queue.idle:
             self._active.get(queue.leader, {}).pop(queue, None)
+
+
+def _in_doubt(message: str | None) -> str:
+    doubt = "an attempt went unanswered, and the broker has forgotten this producer: it may be in the log all the same"
+    return f"{message}; {doubt}" if message else doubt
 
 
 def _after(sequence: int, count: int) -> int:

@@ -19,7 +19,8 @@
     |  |  InvalidPartitions, InvalidConfig, NotController, StorageError, CorruptMessage, OffsetNotAvailable
     |  |- OffsetOutOfRange        the position is outside the log and there is no reset policy
     |  |- ProducerFenced          another producer took over this producer's identity
-    |  `- SequenceError           the broker no longer knows what this producer wrote before
+    |  |- SequenceError           the broker no longer knows what this producer wrote before
+    |  `- OutcomeUnknown          and an earlier attempt went unanswered: nobody can say whether the record was written
     |- CorruptRecords             what a broker sent is damaged (CRC)
     `- LogTruncated               records that were read here have since been lost; names the divergent offset
 
@@ -298,6 +299,13 @@ class SequenceError(BrokerError):
     """The broker does not know what this producer wrote before."""
 
 
+class OutcomeUnknown(BrokerError):
+    """An attempt went unanswered, and the broker has since forgotten what this producer wrote: the record may stand in
+    the log, once, and nobody can say so without reading it. The producer goes on with the records behind it."""
+
+    maybe_written = True
+
+
 ADVICE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
     ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; restart a broker of its ISR",
@@ -310,6 +318,7 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.NOT_CONTROLLER: "the controller moved; the client asks the new one",
     ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica a broker; see `minibroker cluster status`",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this producer id",
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",
     ErrorCode.REQUEST_TIMED_OUT: "the in-sync replicas are slow; see `minibroker replicas`",
 }
 
@@ -329,6 +338,7 @@ CLASS_OF_CODE: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.NOT_CONTROLLER: NotController,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: SequenceError,
     ErrorCode.UNKNOWN_PRODUCER_ID: SequenceError,
+    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: OutcomeUnknown,
     ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
     ErrorCode.KAFKA_STORAGE_ERROR: StorageError,
     ErrorCode.OFFSET_NOT_AVAILABLE: OffsetNotAvailable,

@@ -15,7 +15,7 @@ JITTER = 0.2
 class Verdict(Enum):
     """What the answer to a produced batch means."""
 
-    WRITTEN = "it is in the log"
+    WRITTEN = "it is in the log, and the answer says where"
     RETRY = "try again: it may succeed later"
     SPLIT = "too large as a whole, perhaps not in parts"
     RESTART = "the broker does not know this producer's last sequence: a new producer epoch is needed"
@@ -24,8 +24,8 @@ class Verdict(Enum):
 
 
 def judge_produce(code: ErrorCode, record_count: int) -> Verdict:
-    """The verdict on one batch."""
-    if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+    """The verdict on one batch. A duplicate without an offset (46) is no proof that it was written: FAIL, in doubt."""
+    if code is ErrorCode.NONE:
         return Verdict.WRITTEN
     if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
         return Verdict.RESTART

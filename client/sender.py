@@ -29,7 +29,6 @@ from minibroker.client.limits import LEADER_CHANGE_BACKOFF_MS, Deadline
 from minibroker.client.metadata_cache import Address
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.retry import Verdict, backoff_ms
-from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, from_wire
 from minibroker.protocol.messages import (
     ApiVersionsRequest,
@@ -294,9 +293,6 @@ class Sender:
 
     def _on_error(self, lane: _Lane, batch: Batch, answer: ProducePartitionResponse) -> None:
         partition = batch.queue.topic_partition
-        if answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            self._accumulator.written(batch, None, None)  # written before; where, the broker no longer knows
-            return
         error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), answer.error_message)
         verdict = self._accumulator.refused(batch, error, self._retry_at_ms(batch, error.refreshes_metadata))
         if verdict is Verdict.FENCED:

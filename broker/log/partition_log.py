@@ -184,9 +184,11 @@ class PartitionLog:
             segment.first_append_ms = self.storage.clock.now_ms()
         self.log_end_offset = end
         self._tail.append(batches, size)
-        for header, _ in batches:
-            if header.producer_id >= 0:
-                self.producers.update(header)
+        if batches[0][0].producer_id >= 0 or len(batches) > 1:
+            now_ms = self.storage.clock.now_ms()
+            for header, _ in batches:
+                if header.producer_id >= 0:
+                    self.producers.update(header, now_ms)
 
     def roll_if_aged(self, now_ms: int) -> None:
         """Close the active segment when its first batch is older than segment.ms (by this broker's clock)."""

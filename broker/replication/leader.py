@@ -75,12 +75,11 @@ def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[Ef
     """How many batches at the front are answered and not written. A retry is answered with the offsets it got the first
     time, once they are as safe as acks asks (KAFKA-5494)."""
     for index, header in enumerate(event.headers):
-        verdict = state.producers.check(header, state.log_start_offset)
+        verdict = state.producers.check(header)
         tokens = event.tokens[index : index + 1]
         if isinstance(verdict, Refuse):
-            effects.append(
-                AnswerProduce(tokens=tokens, error_code=verdict.error, error_message=_sequence_message(header))
-            )
+            message = _sequence_message(header, verdict.reason)
+            effects.append(AnswerProduce(tokens=tokens, error_code=verdict.error, error_message=message))
         elif isinstance(verdict, Duplicate):
             _answer_when_safe(state, tokens, event.acks, verdict.base_offset, verdict.last_offset + 1, effects)
         else:
@@ -88,8 +87,9 @@ def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[Ef
     return len(event.headers)
 
 
-def _sequence_message(header: BatchHeader) -> str:
-    return f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}"
+def _sequence_message(header: BatchHeader, reason: str) -> str:
+    claim = f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}"
+    return f"{claim}; {reason}" if reason else claim
 
 
 def on_batches_appended(state: ReplicaState, event: BatchesAppended, now_effects: list[Effect]) -> None:

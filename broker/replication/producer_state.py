@@ -7,6 +7,12 @@ Theory: a retry must never write twice, so a batch that was written is recognise
 exact sequences, and answered with the offsets it has. As many are remembered as a producer may have in flight, five
 requests with several batches each. The state rides in the log: whoever reads the batches in order has the same state,
 so followers and recovery only `update`, and only the leader of a client's write `check`s.
+
+What was forgotten (too many producers, too long a silence, a lost snapshot) may be in the log all the same. So who has
+no state takes sequence 0 alone, the first of a producer epoch: anything else is answered UNKNOWN_PRODUCER_ID, and the
+producer goes on under its next epoch. Then the states of an epoch reach from its sequence 0 on without a gap, and
+'older than what is remembered' means 'written before'. Silence is counted from the time of the append by this broker's
+clock: a record's timestamp is its producer's word and says nothing about that.
 """
 
 import struct
@@ -26,10 +32,12 @@ PRODUCERS_MAX = 5_000
 """Per partition, about 2 MB with a few batches each, 7 MB if all of them fill their memory; the longest silent ones
 are forgotten first: invented ids cannot fill the memory."""
 EXPIRATION_MS = 86_400_000
-SNAPSHOT_VERSION = 0
+NOT_DATED = 0
+"""Of batches that were found in the log, after a start or a cut."""
+SNAPSHOT_VERSION = 1
 _CRC = struct.Struct(">I")
-_BATCH = struct.Struct("=iiqqq")
-"""A `ProducedBatch` in memory: over a thousand partitions forty thousand are remembered, at 32 bytes instead of 250."""
+_BATCH = struct.Struct("=iiqqI")
+"""A `ProducedBatch` in memory: over a thousand partitions forty thousand are remembered, at 28 bytes instead of 250."""
 
 
 class CorruptSnapshot(ProtocolError):
@@ -43,7 +51,8 @@ class ProducedBatch(NamedTuple):
     last_sequence: int
     base_offset: int
     last_offset: int
-    timestamp: int
+    crc: int
+    """The batch's own: a retry has the same bytes, down to producer id, epoch and sequence."""
 
 
 class ProducerState(NamedTuple):
@@ -52,6 +61,8 @@ class ProducerState(NamedTuple):
     producer_epoch: int
     packed: bytes
     """The batches, oldest first, at least one."""
+    appended_ms: int
+    """When the newest one was appended here, by this broker's wall clock, or NOT_DATED. Replicas may differ in it."""
 
     @property
     def batches(self) -> tuple[ProducedBatch, ...]:
@@ -71,19 +82,20 @@ class Duplicate(msgspec.Struct, frozen=True):
 
     base_offset: int
     last_offset: int
-    timestamp: int
 
 
 class Refuse(msgspec.Struct, frozen=True):
     """The batch must not be appended."""
 
     error: ErrorCode
+    reason: str = ""
+    """Beside what the batch claims, which whoever answers knows."""
 
 
 Verdict: TypeAlias = Accept | Duplicate | Refuse
 ACCEPT = Accept()
 
-_Snapshot: TypeAlias = tuple[int, list[tuple[int, int, list[ProducedBatch]]]]
+_Snapshot: TypeAlias = tuple[int, list[tuple[int, int, int, list[ProducedBatch]]]]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 
@@ -100,10 +112,10 @@ class ProducerStates:
         return len(self._states)
 
     def __eq__(self, other: object) -> bool:
-        """Equal when the same producers are remembered with the same batches in the same order."""
+        """Equal when the same producers are remembered with the same batches in the same order, whenever appended."""
         if not isinstance(other, ProducerStates):
             return NotImplemented
-        return list(self._states.items()) == list(other._states.items())
+        return [(p, s[:2]) for p, s in self._states.items()] == [(p, s[:2]) for p, s in other._states.items()]
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -113,7 +125,7 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def check(self, header: BatchHeader, log_start_offset: int) -> Verdict:
+    def check(self, header: BatchHeader) -> Verdict:
         """Decide about a client's batch. A batch without a producer id is always new."""
         if header.producer_id < 0:
             return ACCEPT
@@ -121,9 +133,9 @@ class ProducerStates:
             return Refuse(ErrorCode.INVALID_RECORD)
         state = self._states.get(header.producer_id)
         if state is None:
-            # its earlier batches may lie below the log's start; otherwise records of it are missing
-            known_start = header.base_sequence == 0 or log_start_offset > 0
-            return ACCEPT if known_start else Refuse(ErrorCode.UNKNOWN_PRODUCER_ID)
+            if header.base_sequence == 0:
+                return ACCEPT
+            return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "nothing is known of its sequences before")
         if header.producer_epoch < state.producer_epoch:
             return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH)
         if header.producer_epoch > state.producer_epoch:
@@ -131,18 +143,18 @@ class ProducerStates:
             return ACCEPT if starts_anew else Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return _check_sequence(header, state)
 
-    def update(self, header: BatchHeader) -> None:
-        """Remember a batch that is in the log now."""
+    def update(self, header: BatchHeader, now_ms: int = NOT_DATED) -> None:
+        """Remember a batch that is in the log now. `now_ms`: when it was appended, by this broker's wall clock."""
         if header.producer_id < 0:
             return
         batches = _BATCH.pack(
-            header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.max_timestamp
+            header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.crc
         )
         states = self._states
         state = states.pop(header.producer_id, None)  # and back in at the end: the order is that of the last batch
         if state is not None and state.producer_epoch == header.producer_epoch:
             batches = state.packed[(1 - BATCHES_REMEMBERED) * _BATCH.size :] + batches
-        states[header.producer_id] = ProducerState(header.producer_epoch, batches)
+        states[header.producer_id] = ProducerState(header.producer_epoch, batches, now_ms)
         if len(states) > PRODUCERS_MAX:
             del states[next(iter(states))]
 
@@ -163,12 +175,16 @@ class ProducerStates:
                 self.update(header)
 
     def expire(self, now_ms: int, expiration_ms: int = EXPIRATION_MS) -> int:
-        """Forget producers whose last batch is older than that; returns how many."""
+        """Forget producers whose last batch was appended longer ago than that; returns how many. Of whom that is not
+        known, it counts from now on."""
         oldest = now_ms - expiration_ms
-        silent = [producer for producer, state in self._states.items() if state.newest.timestamp < oldest]
-        for producer in silent:
-            del self._states[producer]
-        return len(silent)
+        count = len(self._states)
+        self._states = {
+            producer: state if state.appended_ms != NOT_DATED else state._replace(appended_ms=now_ms)
+            for producer, state in self._states.items()
+            if state.appended_ms >= oldest or state.appended_ms == NOT_DATED
+        }
+        return count - len(self._states)
 
     def clear(self) -> None:
         self._states.clear()
@@ -179,9 +195,12 @@ class ProducerStates:
         return states
 
     def snapshot(self) -> bytes:
-        """u32 CRC-32C of the rest, then msgpack [version, [[producer_id, producer_epoch, [[first_sequence,
-        last_sequence, base_offset, last_offset, timestamp], ..]], ..]]."""
-        producers = [(producer, state.producer_epoch, state.batches) for producer, state in self._states.items()]
+        """u32 CRC-32C of the rest, then msgpack [version, [[producer_id, producer_epoch, appended_ms, [[first_sequence,
+        last_sequence, base_offset, last_offset, crc], ..]], ..]]."""
+        producers = [
+            (producer, state.producer_epoch, state.appended_ms, state.batches)
+            for producer, state in self._states.items()
+        ]
         body = _ENCODER.encode((SNAPSHOT_VERSION, producers))
         return _CRC.pack(crc32c(body)) + body
 
@@ -198,14 +217,14 @@ class ProducerStates:
         if version != SNAPSHOT_VERSION:
             raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
         states = cls()
-        for producer_id, producer_epoch, batches in producers:
+        for producer_id, producer_epoch, appended_ms, batches in producers:
             if not 1 <= len(batches) <= BATCHES_REMEMBERED:
                 raise CorruptSnapshot(f"producer {producer_id} has {len(batches)} batches")
             try:
                 packed = b"".join([_BATCH.pack(*batch) for batch in batches])
             except struct.error as error:
                 raise CorruptSnapshot(f"producer {producer_id} has a batch out of range: {error}") from None
-            states._states[producer_id] = ProducerState(producer_epoch, packed)
+            states._states[producer_id] = ProducerState(producer_epoch, packed, appended_ms)
         return states
 
 
@@ -217,10 +236,20 @@ def _check_sequence(header: BatchHeader, state: ProducerState) -> Verdict:
     batches = state.batches
     for batch in reversed(batches):
         if batch.first_sequence == first and batch.last_sequence == last:
-            return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp)
+            if batch.crc != header.crc:
+                return Refuse(ErrorCode.INVALID_PRODUCER_EPOCH, _other_bytes(batch, header))
+            return Duplicate(batch.base_offset, batch.last_offset)
     if is_before(last, batches[0].first_sequence):
         return Refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
     return Refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+
+def _other_bytes(batch: ProducedBatch, header: BatchHeader) -> str:
+    """Two producers under one identity: neither may take the other's records for its own."""
+    return (
+        f"offsets {batch.base_offset} to {batch.last_offset} hold other bytes under these sequences (CRC"
+        f" {batch.crc:08x}, not {header.crc:08x}): another producer uses this producer id and epoch"
+    )
 
 
 def continues(before: BatchHeader, header: BatchHeader) -> bool:

@@ -149,7 +149,7 @@ def _unseen(view: _View, promise: Promise) -> Iterator[Found]:
     for event in view.sends:
         for sent in event.sent if event.type == "ok" else ():
             start = promise.log_starts.get(sent.key, 0)
-            gone = start > 0 and (sent.offset is None or sent.offset < start)
+            gone = sent.offset is not None and sent.offset < start  # without an offset nothing excuses it
             if not gone and sent.value not in view.read_ok[sent.key]:
                 facts = (f"{event.process} was told that {sent.value!r:.60} is at {sent.offset}", "nobody ever read it")
                 yield Found("unseen", sent.key, "an acknowledged record is not there at the end", facts)

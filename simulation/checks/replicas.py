@@ -353,9 +353,12 @@ class ReplicaJudge:
                 return
 
     def _check_producers(self, seat: Seat) -> None:
-        """I15, I25: what is remembered of a producer is what its batches in the log say."""
-        remembered = seat.replica.log.producers
+        """I15, I25: what is remembered of a producer is what its batches in the log say. Whose newest batch lies below
+        the log start may have been forgotten."""
+        remembered, log_start_offset = seat.replica.log.producers, seat.replica.log.log_start_offset
         for producer_id, (epoch, batches) in seat.shadow.producers().items():
+            if batches[-1][2] < log_start_offset and remembered.get(producer_id) is None:
+                continue
             state = remembered.get(producer_id)
             known = (
                 None if state is None else [(b.first_sequence, b.last_sequence, b.base_offset) for b in state.batches]

@@ -24,8 +24,6 @@ class History:
         """`now` tells the virtual seconds since the start."""
         self._now = now
         self.acked: dict[tuple[TopicPartition, int], bytes] = {}
-        self.acked_somewhere: dict[bytes, TopicPartition] = {}
-        """Acknowledged as duplicates so old that the broker no longer knew their offsets."""
         self.weakly_acked = 0
         self.surely_failed: set[bytes] = set()
         self.unknown = 0

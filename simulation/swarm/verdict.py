@@ -140,12 +140,9 @@ async def compare_history(cluster: SimulatedCluster, workload: Workload, history
         if offset >= starts.get(partition, 0) and held.get((partition, offset)) != value:
             facts = (f"{value!r:.60} was read", f"{held.get((partition, offset))!r:.60} is held")
             history.find("I22", f"offset {offset} changed", partition, *facts)
-    values = set(held.values())
-    for value, partition in history.acked_somewhere.items():
-        if value not in values and not starts.get(partition, 0):
-            history.find("I21", f"lost {value!r:.60}", partition)
     seen: dict[bytes, tuple[TopicPartition, int]] = {}
-    for key, value in sorted(held.items()):
+    gone = {key: value for key, value in history.read.items() if key[1] < starts.get(key[0], 0)}
+    for key, value in sorted((gone | held).items()):
         if value.startswith(b"all-") and value in seen:
             history.find("I25", f"{value!r:.60} stands at {seen[value][1]} and {key[1]}", key[0])
         seen[value] = key

@@ -191,7 +191,7 @@ class Workload:
             history.weakly_acked += 1
             return
         if found.offset is None:
-            history.acked_somewhere[value] = partition
+            history.find("I21", f"{value!r:.60} is acknowledged without an offset: nothing shows it", partition)
             return
         key = (partition, found.offset)
         if history.acked.setdefault(key, value) != value:

@@ -96,8 +96,7 @@ class FakePartition:
     def _check(self, header: BatchHeader) -> tuple[ErrorCode, int | None]:
         known = self.producers.get(header.producer_id)
         if known is None:
-            fine = header.base_sequence == 0 or self.start_offset > 0
-            return (ErrorCode.NONE if fine else ErrorCode.UNKNOWN_PRODUCER_ID), None
+            return (ErrorCode.UNKNOWN_PRODUCER_ID if header.base_sequence else ErrorCode.NONE), None
         epoch, recent = known
         if header.producer_epoch < epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH, None

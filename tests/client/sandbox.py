@@ -5,7 +5,7 @@ Owns: the moves that tests of the producer's rules are made of, and the judgemen
 
 from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch, ProducerIdentity
-from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, broker_error
+from minibroker.client.errors import BrokerUnreachable, DeliveryTimedOut, OutcomeUnknown, broker_error
 from minibroker.client.retry import Verdict
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -100,6 +100,12 @@ class Sandbox:
             batch, _ = self.under_way.pop(0)
             self.accumulator.lost(batch, BrokerUnreachable("lost"), self.now_ms)
 
+    def forget(self) -> None:
+        """The broker loses what it knew of the producer, if that has written: a first batch (sequence 0) in doubt would
+        be taken again (docs/CLIENT.md)."""
+        if self.queue.acquainted:
+            self.partition.producers.clear()
+
     def expire(self, batch: Batch) -> None:
         doubt = batch.maybe_written or batch.in_flight
         self.accumulator.expire(batch, DeliveryTimedOut("too late", maybe_written=doubt))
@@ -131,7 +137,7 @@ class Sandbox:
                 if batch.error is None:
                     assert value in at
                     assert batch.base_offset is None or at[value] == batch.base_offset + delta
-                elif isinstance(batch.error, DeliveryTimedOut) and not batch.error.maybe_written:
+                elif isinstance(batch.error, DeliveryTimedOut | OutcomeUnknown) and not batch.error.maybe_written:
                     assert value not in at, "said to be not written, but it is"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch
-from minibroker.client.errors import BrokerUnreachable, broker_error
+from minibroker.client.errors import BrokerUnreachable, OutcomeUnknown, broker_error
 from minibroker.client.retry import Verdict
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -37,6 +37,7 @@ STEPS = st.lists(
         st.tuples(st.just("expire"), st.integers(0, 8)),
         st.tuples(st.just("grant"), st.just(0)),
         st.tuples(st.just("wrap"), st.just(0)),
+        st.tuples(st.just("forget"), st.just(0)),
     ),
     max_size=60,
 )
@@ -68,6 +69,8 @@ def play(sandbox: Sandbox, steps: list[tuple[str, int]]) -> None:
                 sandbox.expire(waiting[min(number, len(waiting) - 1)])
         elif step == "grant" and sandbox.accumulator.identity_wanted:
             sandbox.grant()
+        elif step == "forget":
+            sandbox.forget()
         elif step == "wrap" and sandbox.queue.next_sequence == 0 and not sandbox.queue.attempted and not sandbox.sent:
             start_near_the_end(sandbox)
         assert len(sandbox.queue.attempted) <= sandbox.accumulator.in_flight_max
@@ -263,6 +266,37 @@ def test_a_broker_that_forgot_us_is_met_under_a_new_epoch(code: ErrorCode) -> No
     assert sandbox.accumulator.identity_wanted
     sandbox.settle()
     assert sequences(sandbox) == [(1, 0)]
+
+
+@pytest.mark.invariant("I21", "I25")
+def test_what_is_in_doubt_is_neither_claimed_nor_sent_again_to_a_broker_that_forgot_us() -> None:
+    """Two are in flight, the answers are lost, only the first was written, and then the broker forgets the producer.
+    The second must not slip in under the old identity: the first one's retry would then count as written."""
+    sandbox = two_in_flight()
+    sandbox.lose(handled_count=1)
+    behind = sandbox.fill()
+    sandbox.forget()
+    sandbox.settle()
+    first, second = sandbox.batches[:2]
+    for batch in (first, second):
+        assert isinstance(batch.error, OutcomeUnknown)
+        assert batch.error.maybe_written
+    assert behind.error is None
+    assert sequences(sandbox) == [(0, 0), (0, 1), (1, 0)]
+    sandbox.check()
+
+
+@pytest.mark.invariant("I21")
+def test_out_of_order_by_a_broker_that_knows_us_proves_that_nothing_was_written() -> None:
+    sandbox = two_in_flight()
+    sandbox.lose()
+    first = sandbox.batches[0]
+    assert first.maybe_written
+    sandbox.send()
+    assert sandbox.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) is Verdict.RESTART
+    sandbox.settle()
+    assert first.error is None
+    assert sequences(sandbox) == [(0, 0), (1, 0), (1, 2)]
 
 
 def test_out_of_order_behind_an_unsettled_batch_only_means_wait() -> None:

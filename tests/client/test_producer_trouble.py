@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.client.errors import (
     DeliveryTimedOut,
+    OutcomeUnknown,
     broker_error,
 )
 from minibroker.client.producer import Producer
@@ -201,14 +202,20 @@ def test_a_fenced_producer_takes_a_fresh_identity(cluster: FakeCluster) -> None:
     assert ids[0] != ids[1]
 
 
-def test_written_before_counts_as_success_without_offset(cluster: FakeCluster) -> None:
+@pytest.mark.invariant("I21")
+def test_a_duplicate_without_an_offset_is_no_success(cluster: FakeCluster) -> None:
+    """Nobody has shown that the record is in the log; here it is not."""
     on_produce(cluster, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
-    async def main(runtime: Runtime) -> int | None:
+    async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
-            return (await producer.send_and_wait("t", b"x")).offset
+            with pytest.raises(OutcomeUnknown) as raised:
+                await producer.send_and_wait("t", b"x")
+            assert raised.value.maybe_written
+            assert (await producer.send_and_wait("t", b"y")).offset == 0
 
-    assert cluster.run(main) is None
+    cluster.run(main)
+    assert cluster.partition("t").values() == [b"y"]
 
 
 def test_a_broker_that_knows_no_topics_yet_does_not_make_us_forget(cluster: FakeCluster) -> None:

@@ -9,6 +9,7 @@ from tests.mutants import (
     high_watermark,
     in_sync_replicas,
     producer,
+    sequences,
     storage,
     strict,
     truncation,
@@ -26,6 +27,7 @@ THEMES = (
     strict,
     evidence,
     elections,
+    sequences,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

@@ -91,8 +91,11 @@ class Directed:
             if not error.maybe_written:
                 self.history.surely_failed.add(data)
             return None
-        if acks != "all" or found.offset is None:
+        if acks != "all":
             return found.offset
+        if found.offset is None:
+            self.history.find("I21", f"{value!r} is acknowledged without an offset: nothing shows it", partition)
+            return None
         if self.history.acked.setdefault((partition, found.offset), data) != data:
             self.history.find("I21", "two records are acknowledged at one offset", partition, value)
         return found.offset

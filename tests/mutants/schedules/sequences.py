@@ -1,0 +1,163 @@
+"""Orders of events around a broker that forgets a producer, and around two producers of one identity."""
+
+import asyncio
+
+from minibroker.client.producer import Producer
+from minibroker.protocol.messages import (
+    ApiKey,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from minibroker.protocol.record_batch import build_batch
+from minibroker.simulation.gates import Match, requests, responses
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import apart, host, read_all, say
+
+FORGETFUL = {
+    "log.segment.bytes": "4096",
+    "log.retention.bytes": "4096",
+    "log.retention.check.interval.ms": "200",
+    "producer.id.expiration.ms": "1000",
+}
+PADDING = "." * 300
+RECORDS = 60
+ON_THE_WAY_SECONDS = 0.05
+BATCHES_REMEMBERED = 40
+
+
+def _sends(value: bytes) -> Match:
+    """For `hold`: produce requests with this record."""
+    return lambda frame: frame.is_request and frame.api is ApiKey.PRODUCE and value in bytes(frame.body)
+
+
+async def _everything_so_far_goes_by_retention(directed: Directed) -> None:
+    """Only then a broker has an excuse for what it does not remember."""
+    end = directed.replica(directed.leader).state.log_end_offset
+    for number in range(RECORDS):
+        await directed.produce(f"{number}{PADDING}", acks=1)
+
+    def is_gone() -> bool:
+        return all(directed.replica(b).log.log_start_offset >= end for b in directed.cluster.broker_ids)
+
+    await directed.until(is_gone, "retention")
+
+
+async def _producers_are_forgotten(directed: Directed) -> None:
+    """All brokers look for silent producers, which they do every ten minutes, now."""
+    await asyncio.sleep(1.5)
+    for broker_id in directed.cluster.broker_ids:
+        log = directed.replica(broker_id).log
+        log.expire_producers(log.storage.clock.now_ms())
+
+
+@on_stage(Stage(settings=FORGETFUL))
+async def answer_lost_and_producer_forgotten(directed: Directed) -> None:
+    """A batch is written and read, its answer is lost, and before it is sent again retention takes it and the brokers
+    forget who sent it."""
+    leader, network = directed.leader, directed.world.network
+    await directed.produce("first")
+    answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
+    sending = directed.produce_soon("in doubt")
+    await answers.caught()
+    again = network.hold("client", None, _sends(b"in doubt"))
+    answers.drop()
+    await again.caught()
+    await read_all(directed)
+    for number in range(RECORDS):
+        batch = build_batch([(None, f"{number}{PADDING}".encode(), 0, ())])
+        await say(directed, leader, _produce(batch))
+    await directed.until(lambda: directed.replica(leader).log.log_start_offset > 2, "retention")
+    await _producers_are_forgotten(directed)
+    again.release()
+    await sending
+    await directed.produce("afterwards")
+
+
+@on_stage(Stage(topics={TOPIC: (1, 3, 3)}, settings=FORGETFUL))
+async def later_batch_slips_in_before_a_refused_one(directed: Directed) -> None:
+    """Two batches of a forgotten producer are on their way. The first one finds too few in-sync replicas, the second
+    one enough, and then the first one comes again."""
+    leader, _, third = await apart(directed)
+    network = directed.world.network
+    await directed.produce("first")
+    await _everything_so_far_goes_by_retention(directed)
+    await _producers_are_forgotten(directed)
+    gate = network.hold("client", host(leader), requests(ApiKey.PRODUCE))
+    sends = []
+    for value in ("refused", "slips in"):
+        sends.append(directed.produce_soon(value))
+        await asyncio.sleep(ON_THE_WAY_SECONDS)
+    directed.cluster.kill(third)
+    await directed.until(lambda: third not in directed.cluster.in_sync_replicas(TOPIC), "an ISR without it")
+    gate.let_one_pass()
+    await asyncio.sleep(ON_THE_WAY_SECONDS)
+    directed.cluster.start(third)
+    await directed.until_isr(*directed.cluster.broker_ids)
+    gate.release()
+    await asyncio.gather(*sends)
+
+
+@on_stage(Stage())
+async def old_timestamps_and_a_lost_answer(directed: Directed) -> None:
+    """Records of last year are copied: their timestamps say nothing about when their producer was heard."""
+    leader, network = directed.leader, directed.world.network
+    runtime = directed.cluster.client_runtime()
+    async with Producer(
+        bootstrap_servers=directed.cluster.bootstrap_servers, request_timeout_ms=3_000, runtime=runtime
+    ) as producer:
+        answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
+        sending = asyncio.create_task(producer.send_and_wait(TOPIC, b"all-old", partition=0, timestamp_ms=1))
+        await answers.caught()
+        for broker_id in directed.cluster.broker_ids:
+            log = directed.replica(broker_id).log
+            await directed.until(lambda log=log: log.log_end_offset == 1, "the copy")  # type: ignore[misc]
+            log.expire_producers(log.storage.clock.now_ms())
+        answers.drop()
+        found = await sending
+        assert found.offset is not None
+        directed.history.acked[FIRST, found.offset] = b"all-old"
+
+
+# -------------------------------------------------------------------------------------------- two of one identity
+def _produce(batch: bytearray) -> ProduceRequest:
+    data = ProducePartition(index=FIRST.partition, records=batch)
+    return ProduceRequest(topic_data=[ProduceTopic(name=TOPIC, partition_data=[data])])
+
+
+async def _impostor_sends(directed: Directed, count: int) -> list[ProducePartitionResponse]:
+    """Somebody guessed the producer id (they are numbers in a row), and goes on where that producer is."""
+    [(producer_id, state)] = list(directed.replica(directed.leader).log.producers)
+    answers = []
+    for sequence in range(1, 1 + count):
+        batch = build_batch(
+            [(None, b"impostor-%d" % sequence, 0, ())],
+            producer_id=producer_id,
+            producer_epoch=state.producer_epoch,
+            base_sequence=sequence,
+        )
+        reply = await say(directed, directed.leader, _produce(batch))
+        assert isinstance(reply, ProduceResponse)
+        answers += reply.responses[0].partition_responses
+    return answers
+
+
+@on_stage(Stage())
+async def another_producer_has_the_sequence(directed: Directed) -> None:
+    """Its batch stands where ours belongs, and is remembered."""
+    await directed.produce("first")
+    [answer] = await _impostor_sends(directed, 1)
+    assert not answer.error_code, answer.error_message
+    await directed.produce("ours")
+    await directed.produce("afterwards")
+
+
+@on_stage(Stage())
+async def another_producer_ran_far_ahead(directed: Directed) -> None:
+    """Its batch stands where ours belongs, and is forgotten: all that a broker can say is 'older than I remember'."""
+    await directed.produce("first")
+    await _impostor_sends(directed, BATCHES_REMEMBERED + 2)
+    await directed.produce("ours")
+    await directed.produce("afterwards")

@@ -1,0 +1,97 @@
+"""Idempotence where a broker forgets a producer, or two producers share an identity: nothing is claimed unproven."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+ACCEPT_ANY = Edit(
+    "broker.replication.producer_state",
+    "            if header.base_sequence == 0:\n                return ACCEPT\n",
+    "            return ACCEPT\n",
+)
+BELIEVE_DUPLICATE = Edit(
+    "client.sender",
+    "        error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), "
+    "answer.error_message)\n        verdict =",
+    "        if answer.error_code == 46:\n"
+    "            self._accumulator.written(batch, None, None)\n"
+    "            return\n"
+    "        error = broker_error(answer.error_code, self._cluster.where(partition, lane.broker_id), "
+    "answer.error_message)\n        verdict =",
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="D06",
+        title="a broker without state takes any sequence, and a client takes 'duplicate' for 'written'",
+        origin="KIP-360, found by attack",
+        rule="no state, no sequence but 0; 'duplicate, offset unknown' proves nothing (10, hardening 12)",
+        breaks=("I21",),
+        edits=(ACCEPT_ANY, BELIEVE_DUPLICATE),
+        schedule=Schedule("sequences:later_batch_slips_in_before_a_refused_one"),
+    ),
+    Mutant(
+        name="D06a",
+        title="a broker without state takes any sequence",
+        origin="KIP-360, found by attack",
+        rule="a broker that knows nothing of a producer takes sequence 0 alone (hardening 12)",
+        breaks=("I25",),
+        edits=(ACCEPT_ANY,),
+        schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
+    ),
+    Mutant(
+        name="D06b",
+        title="a client takes 'duplicate' for 'written'",
+        origin="found by attack",
+        rule="'duplicate, offset unknown' proves nothing: the outcome is unknown (10)",
+        breaks=("I21",),
+        edits=(BELIEVE_DUPLICATE,),
+        schedule=Schedule("sequences:another_producer_ran_far_ahead"),
+    ),
+    Mutant(
+        name="D06c",
+        title="producers expire by the timestamps of their records",
+        origin="found by attack",
+        rule="silence is counted from the append, by the broker's clock (hardening 12)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.replication.producer_state",
+                "        states[header.producer_id] = ProducerState(header.producer_epoch, batches, now_ms)\n",
+                "        now_ms = header.max_timestamp\n"
+                "        states[header.producer_id] = ProducerState(header.producer_epoch, batches, now_ms)\n",
+            ),
+        ),
+        schedule=Schedule("sequences:old_timestamps_and_a_lost_answer"),
+    ),
+    Mutant(
+        name="D06d",
+        title="what is in doubt is sent again under the next producer epoch",
+        origin="KIP-360, found by attack",
+        rule="a broker that forgot a producer proves nothing: what is in doubt ends with an unknown outcome (10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "client.accumulator",
+                "                self._give_up_doubtful(queue, error)\n",
+                "                pass\n",
+            ),
+        ),
+        schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
+    ),
+    Mutant(
+        name="D14",
+        title="other bytes under a known sequence are acknowledged as a duplicate",
+        origin="found by attack",
+        rule="a repetition has the same bytes: the CRC is remembered beside each sequence (hardening 12)",
+        breaks=("I21",),
+        edits=(
+            Edit(
+                "broker.replication.producer_state",
+                "            if batch.crc != header.crc:\n",
+                "            if False:\n",
+            ),
+        ),
+        schedule=Schedule("sequences:another_producer_has_the_sequence"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()
