@@ -51,7 +51,7 @@ from minibroker.protocol.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from minibroker.runtime.ports import DiskError, Network
+from minibroker.runtime.ports import BadEntry, DiskError, Network
 
 log = logging.getLogger("minibroker.replica_manager")
 
@@ -457,8 +457,12 @@ class ReplicaManager:
                 self.disk_failed(error)
 
     def log_failed(self, partition: Partition, error: DiskError) -> None:
-        """Nothing is served from a directory that failed, whichever partition met the error (hardening rule 13)."""
-        self.disk_failed(error)
+        """Nothing is served from a directory that failed, whichever partition met the error (hardening rule 13). An
+        entry that cannot be used stops its partition alone."""
+        if isinstance(error, BadEntry):
+            self.repairs.damaged(partition, str(error))
+        else:
+            self.disk_failed(error)
 
     def disk_failed(self, error: DiskError) -> None:
         directory = self.log_directory

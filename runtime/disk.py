@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from minibroker.runtime.ports import Buffer, DiskError, DiskFull, FileMissing, LockHeld
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, FileMissing, LockHeld
 
 T = TypeVar("T")
 
@@ -35,6 +35,9 @@ may be such memory. A call for 128 KiB costs a few microseconds more a MiB."""
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+BAD_ENTRY = frozenset(
+    {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+)
 
 
 @contextlib.contextmanager
@@ -48,6 +51,8 @@ def disk_errors(action: str, path: str) -> Iterator[None]:
             raise DiskFull(message) from error
         if error.errno == errno.ENOENT:
             raise FileMissing(message) from error
+        if error.errno in BAD_ENTRY:
+            raise BadEntry(message) from error
         raise DiskError(message) from error
 
 

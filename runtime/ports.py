@@ -179,6 +179,11 @@ class FileMissing(DiskError):
     """No such file or directory."""
 
 
+class BadEntry(DiskError):
+    """What lies at that path can never be used as it is: a directory where a file belongs or the reverse, a loop of
+    links, no permission. It says nothing about the disk."""
+
+
 class LockHeld(DiskError):
     """Another process uses this directory."""
 

@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from minibroker.runtime.ports import Buffer, DiskError, FileMissing, LockHeld
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, FileMissing, LockHeld
 from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.node import Process
 from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize, parts_of, walk_files
@@ -131,7 +131,7 @@ class SimulatedDisk:
                 child = node.entries[name] = DirectoryNode()
                 self.storage.trace.record("make_directory", self.storage.host, path)
             if isinstance(child, FileNode):
-                raise DiskError(f"cannot make directory {path}: {name} is a file")
+                raise BadEntry(f"cannot make directory {path}: {name} is a file")
             node = child
 
     def list_directory(self, path: str) -> list[str]:
@@ -164,7 +164,7 @@ class SimulatedDisk:
             node.modified_ms = self.clock.now_ms()
             self.storage.trace.record("create", self.storage.host, path)
         if isinstance(node, DirectoryNode):
-            raise DiskError(f"cannot open {path}: is a directory")
+            raise BadEntry(f"cannot open {path}: is a directory")
         return node
 
     def read_file(self, path: str) -> bytes:
@@ -222,7 +222,7 @@ class SimulatedDisk:
             return
         node = parent.entries.get(name)
         if isinstance(node, refused):
-            raise DiskError(f"cannot remove {path}: {why}")
+            raise BadEntry(f"cannot remove {path}: {why}")
         if node is not None:
             self._free(node)
             del parent.entries[name]

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from minibroker.runtime.ports import DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import Trace
@@ -279,13 +279,13 @@ class Storage:
     def find_file(self, path: str) -> FileNode:
         node = self.find(path)
         if isinstance(node, DirectoryNode):
-            raise DiskError(f"{path}: is a directory")
+            raise BadEntry(f"{path}: is a directory")
         return node
 
     def find_directory(self, path: str) -> DirectoryNode:
         node = self.find(path)
         if isinstance(node, FileNode):
-            raise DiskError(f"{path}: not a directory")
+            raise BadEntry(f"{path}: not a directory")
         return node
 
     def parent_of(self, path: str) -> tuple[DirectoryNode, str]:

@@ -22,7 +22,7 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log
+from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log, unreadable_log
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.protocol.checkpoints import (
@@ -37,7 +37,7 @@ from minibroker.protocol.checkpoints import (
     partition_directory_name,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import Clock, DirectoryLock, Disk, DiskError, LockHeld
+from minibroker.runtime.ports import BadEntry, Clock, DirectoryLock, Disk, DiskError, FileMissing, LockHeld
 
 logger = logging.getLogger(__name__)
 
@@ -154,16 +154,20 @@ class LogDirectory:
         directory = f"{self.path}/{partition_directory_name(partition)}"
 
         def load() -> tuple[LoadedLog, str | None]:
-            topic_id = directory_files.read_topic_id(self._disk, directory)
-            loaded = load_log(
-                self._disk,
-                directory,
-                log_start_offset=self._checkpoints.log_starts.get(partition, 0),
-                recovery_point=self._checkpoints.recovery_points.get(partition, 0),
-                clean=self.was_clean,
-                index_interval_bytes=self.default_config.index_interval_bytes,
-            )
-            loaded.damage = loaded.damage or read_damage_note(self._disk, directory)
+            topic_id: str | None = None
+            try:
+                topic_id = directory_files.read_topic_id(self._disk, directory)
+                loaded = load_log(
+                    self._disk,
+                    directory,
+                    log_start_offset=self._checkpoints.log_starts.get(partition, 0),
+                    recovery_point=self._checkpoints.recovery_points.get(partition, 0),
+                    clean=self.was_clean,
+                    index_interval_bytes=self.default_config.index_interval_bytes,
+                )
+                loaded.damage = loaded.damage or read_damage_note(self._disk, directory)
+            except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker
+                loaded = unreadable_log(self._disk, directory, str(error))
             return loaded, topic_id
 
         return await self._disk.in_background(load)
@@ -328,7 +332,10 @@ class LogDirectory:
         await self._checkpoints.write_urgent()
         while self._to_remove and not self.offline:
             path = self._to_remove[-1]
-            await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
+            try:
+                await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
+            except BadEntry as error:
+                logger.warning("left alone: %s", error)
             self._to_remove.remove(path)
 
     async def sync_metadata(self) -> None:

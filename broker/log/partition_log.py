@@ -35,7 +35,7 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import Buffer, DiskError, DiskFull
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull
 
 logger = logging.getLogger(__name__)
 
@@ -399,7 +399,9 @@ class PartitionLog:
         return self.recovery_point
 
     def failed(self, error: DiskError) -> DiskError:
-        self.storage.failed(error)
+        """A bad entry is this log's matter alone; any other error is the directory's."""
+        if not isinstance(error, BadEntry):
+            self.storage.failed(error)
         return error
 
     def mark_damaged(self, reason: str) -> None:

@@ -73,6 +73,22 @@ def load_log(
     return _Loader(disk, directory, recovery_point, index_interval_bytes).load(log_start_offset, clean)
 
 
+def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
+    """Of a partition whose directory cannot be read, though the disk works: damaged, and nothing is known of it."""
+    return LoadedLog(
+        segments=[],
+        log_start_offset=0,
+        log_end_offset=0,
+        recovery_point=0,
+        epochs=[],
+        epochs_on_disk=True,
+        producers=ProducerStates(),
+        snapshots=ProducerSnapshots(disk, directory, []),
+        report=RecoveryReport(clean=False, reason=reason),
+        damage=reason,
+    )
+
+
 class _Loader:
     """The steps of loading, on the state they share."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from minibroker.runtime import disk as real_disk
 from minibroker.runtime.disk import WRITE_BYTES_MAX, RealDisk
-from minibroker.runtime.ports import Buffer, DiskError, DiskFull, FileMissing, LockHeld
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, FileMissing, LockHeld
 from tests.runtime.doors import Doors, conformance, settle
 
 
@@ -147,11 +147,11 @@ async def test_a_directory_is_no_file_and_a_file_no_directory(doors: Doors) -> N
     disk.make_directory(f"{doors.directory}/directory")
     disk.open(f"{doors.directory}/file", create=True).close()
     for call in (disk.open, disk.read_file, disk.remove):
-        with pytest.raises(DiskError, match="directory"):
+        with pytest.raises(BadEntry, match="directory"):
             call(f"{doors.directory}/directory")
-    with pytest.raises(DiskError):
+    with pytest.raises(BadEntry):
         disk.list_directory(f"{doors.directory}/file")
-    with pytest.raises(DiskError):
+    with pytest.raises(BadEntry):
         disk.make_directory(f"{doors.directory}/file")
 
 
