@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -43,12 +44,18 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Callbacks of the loop."""
     seen: dict[str, int]
     injected: dict[str, int]
+    seconds_to_repair: list[float] = []
+    """From each damage of a disk to its broker's return to every ISR."""
+    seconds_to_full_isr: list[float] = []
+    """The same of disks that were lost whole."""
 
 
 class Sum(msgspec.Struct, kw_only=True):
     """Of many runs."""
 
     beyond: bool = False
+    disk_faults: bool = False
+    """Each run had them."""
     runs: int = 0
     counted: int = 0
     acknowledged: int = 0
@@ -61,6 +68,8 @@ class Sum(msgspec.Struct, kw_only=True):
     events: int = 0
     seen: Counter[str] = msgspec.field(default_factory=Counter)
     injected: Counter[str] = msgspec.field(default_factory=Counter)
+    seconds_to_repair: list[float] = msgspec.field(default_factory=list)
+    seconds_to_full_isr: list[float] = msgspec.field(default_factory=list)
     failed: dict[int, list[str]] = msgspec.field(default_factory=dict)
     not_counted: dict[int, list[str]] = msgspec.field(default_factory=dict)
 
@@ -76,23 +85,41 @@ class Sum(msgspec.Struct, kw_only=True):
         self.events += result.events
         self.seen.update(result.seen)
         self.injected.update(result.injected)
+        self.seconds_to_repair += result.seconds_to_repair
+        self.seconds_to_full_isr += result.seconds_to_full_isr
         if result.findings:
             self.failed[result.seed] = result.findings
         if result.missing:
             self.not_counted[result.seed] = result.missing
 
     @property
+    def repairs(self) -> dict[str, str]:
+        """How many disks became whole again, and after how many virtual seconds."""
+        found = (
+            ("damaged disks whole again", self.seconds_to_repair),
+            ("of these lost disks, back in every ISR", self.seconds_to_full_isr),
+        )
+        return {
+            what: f"{len(all_of)}, median {median(all_of):.1f} s, longest {max(all_of):.1f} s"
+            for what, all_of in found
+            if all_of
+        }
+
+    @property
     def never_seen(self) -> list[str]:
         """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
+        from minibroker.simulation.swarm.disk_options import CLUSTER_PLOTS, DISK_FAULTS, DISK_FAULTS_SHARE
         from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, PLOTS
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
         if self.beyond:
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
-        kinds = [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"plot {each}" for each in PLOTS)]
+        kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_PLOTS)]
+        kinds = kinds if self.disk_faults or DISK_FAULTS_SHARE else []
+        kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"plot {each}" for each in PLOTS)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
 
@@ -122,16 +149,17 @@ class Sum(msgspec.Struct, kw_only=True):
             "events": self.events,
             "seen": dict(self.seen.most_common()),
             "injected": dict(self.injected.most_common()),
+            "repairs": self.repairs,
         }
 
 
-def run_one(job: tuple[int, int, bool]) -> RunResult:
-    """In a worker: (seed, brokers, beyond the promise)."""
+def run_one(job: tuple[int, int, bool, bool]) -> RunResult:
+    """In a worker: (seed, brokers, beyond the promise, with faulty disks)."""
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
-    seed, brokers, beyond = job
+    seed, brokers, beyond, disk_faults = job
     started = time.process_time()
-    outcome = (run_beyond if beyond else run_seed)(seed, brokers=brokers)
+    outcome = run_beyond(seed, brokers=brokers) if beyond else run_seed(seed, brokers=brokers, disk_faults=disk_faults)
     return RunResult(
         seed=seed,
         findings=[str(finding) for finding in outcome.findings],
@@ -146,18 +174,25 @@ def run_one(job: tuple[int, int, bool]) -> RunResult:
         events=outcome.callbacks,
         seen=dict(outcome.coverage.seen),
         injected=dict(outcome.injected),
+        seconds_to_repair=outcome.seconds_to_repair,
+        seconds_to_full_isr=outcome.seconds_to_full_isr,
     )
 
 
 def run_many(
-    seeds: Sequence[int], *, workers: int | None = None, brokers: int = 3, beyond: bool = False
+    seeds: Sequence[int],
+    *,
+    workers: int | None = None,
+    brokers: int = 3,
+    beyond: bool = False,
+    disk_faults: bool = False,
 ) -> Generator[RunResult]:
     """Results as they come, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
     context = multiprocessing.get_context("spawn")
     number = min(workers or len(os.sched_getaffinity(0)), len(seeds))
     pool = context.Pool(number, initializer=_ignore_interrupts, maxtasksperchild=RUNS_PER_PROCESS)
     try:
-        yield from pool.imap_unordered(run_one, [(seed, brokers, beyond) for seed in seeds])
+        yield from pool.imap_unordered(run_one, [(seed, brokers, beyond, disk_faults) for seed in seeds])
         pool.close()
     finally:
         pool.terminate()

@@ -33,6 +33,7 @@ SPEED_VIRTUAL_SECONDS = 60
 @click.option("--seeds", metavar="NUMBER or A-B", help="Run so many seeds (or these) on all cores, and sum up.")
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
 @click.option("--beyond", is_flag=True, help="Lose acknowledged records on purpose: is the loss noticed and named?")
+@click.option("--disk-faults", is_flag=True, help="In every run a disk rots, lies or is lost, or all brokers stop.")
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real one under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
@@ -49,6 +50,7 @@ def simulate(
     seeds: str | None,
     first_seed: int,
     beyond: bool,
+    disk_faults: bool,
     brokers: int,
     speed: bool,
     quiet: bool,
@@ -61,6 +63,8 @@ def simulate(
     One seed and one commit are one run, to the last byte (its trace hash). Exit code 10 if an invariant broke, or if
     many runs never saw a kind of event.
     """
+    if beyond and disk_faults:
+        raise WrongUsage("--beyond breaks the promise on purpose, --disk-faults stays within it: give one of them")
     if (seed is not None) + (seeds is not None) + speed != 1:
         raise WrongUsage("give one of --seed N (one run, shown), --seeds NUMBER (many runs, summed up), and --speed")
     if history is not None and seed is None:
@@ -68,9 +72,9 @@ def simulate(
     if speed:
         return _speed(as_json)
     if seed is not None:
-        return _one(seed, brokers, beyond, quiet, history, as_json)
+        return _one(seed, brokers, beyond, disk_faults, quiet, history, as_json)
     assert seeds is not None
-    return _many(_parse(seeds, first_seed), brokers, beyond, workers, as_json)
+    return _many(_parse(seeds, first_seed), brokers, beyond, disk_faults, workers, as_json)
 
 
 def _parse(seeds: str, first_seed: int) -> range:
@@ -107,7 +111,9 @@ def _speed(as_json: bool) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- one seed
-def _one(seed: int, brokers: int, beyond: bool, quiet: bool, history: str | None, as_json: bool) -> int:
+def _one(
+    seed: int, brokers: int, beyond: bool, disk_faults: bool, quiet: bool, history: str | None, as_json: bool
+) -> int:
     from minibroker.simulation.checks.events import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, Line
     from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -121,11 +127,14 @@ def _one(seed: int, brokers: int, beyond: bool, quiet: bool, history: str | None
     if not quiet and not as_json:
         click.secho(HEADER, bold=True)
     started = time.perf_counter()
-    outcome = (run_beyond if beyond else run_seed)(seed, brokers=brokers, tell=tell)
+    if beyond:
+        outcome = run_beyond(seed, brokers=brokers, tell=tell)
+    else:
+        outcome = run_seed(seed, brokers=brokers, tell=tell, disk_faults=disk_faults)
     real_seconds = time.perf_counter() - started
     if history is not None:
         Path(history).write_bytes(to_json_lines(outcome.history.events.events))
-    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond
+    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond + " --disk-faults" * disk_faults
     command += f" --brokers {brokers}" if brokers != 3 else ""
     if as_json:
         print_json(_as_json(outcome, real_seconds, command))
@@ -206,11 +215,11 @@ def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- many seeds
-def _many(seeds: range, brokers: int, beyond: bool, workers: int | None, as_json: bool) -> int:
+def _many(seeds: range, brokers: int, beyond: bool, disk_faults: bool, workers: int | None, as_json: bool) -> int:
     from minibroker.swarm_runs import Sum, run_many
 
-    total, started = Sum(beyond=beyond), time.monotonic()
-    results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond)
+    total, started = Sum(beyond=beyond, disk_faults=disk_faults), time.monotonic()
+    results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond, disk_faults=disk_faults)
     try:
         for result in _with_progress(results, len(seeds)):
             total.add(result)
@@ -250,6 +259,8 @@ def _print_sum(total: "Sum", seeds: range, real_seconds: float) -> None:
     click.echo()
     print_table(("injected", "times"), total.injected.most_common())
     click.echo()
+    for what, seconds in total.repairs.items():
+        click.echo(f"{what}: {seconds}")
     click.echo(
         f"{total.runs} runs (seeds {seeds[0]} to {seeds[-1]}), {total.counted} count, {len(total.failed)} failed; "
         f"{total.acknowledged:,} acknowledged records"

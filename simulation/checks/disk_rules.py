@@ -91,6 +91,8 @@ class DiskRules:
             self._seen[broker_id] = now
             if before is None or before.root is not now.root or before.boots != now.boots:
                 continue
+            if broker_id in self._truth.faulty:
+                continue
             for partition in sorted(before.marks.keys() - now.marks.keys()):
                 if self._truth.is_promised(partition.topic) and _has_directory(storage, partition):
                     facts = (f"it had the mark {before.marks[partition]}", f"now it has {sorted(now.marks)}")
@@ -102,6 +104,8 @@ class DiskRules:
         if process is None or not self._truth.is_promised(replica.topic_partition.topic):
             return
         now = self._read(self._cluster.world.machine(process.name).storage, None)
+        if int(process.name.rpartition("-")[2]) in self._truth.faulty:
+            return
         state = replica.state
         said = 0 if now is None else now.marks.get(replica.topic_partition, 0)
         if state.high_watermark < min(said, state.log_end_offset):

@@ -101,14 +101,19 @@ class ReplicaJudge:
             return
         writer = writer_of(PROCESS.get())
         lineage = self.lineage(partition)
-        shadow = self._loaded_shadow(writer.broker_id, replica, writer, lineage)
+        is_faulty = writer.broker_id in self.truth.faulty
+        shadow = self._loaded_shadow(writer.broker_id, replica, writer, lineage, is_faulty)
         seat = Seat(replica, partition, writer, shadow, lineage, replica.state.high_watermark)
         self._seats[replica] = self._logs[replica.log] = seat
+        if is_faulty:
+            return  # what it makes of such a disk shows when it leads, serves or counts as in sync
         self._check_epochs(seat)
         self._check_producers(seat)
         lineage.compare(shadow, 0, seat.mark, str(writer))
 
-    def _loaded_shadow(self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage) -> ShadowLog:
+    def _loaded_shadow(
+        self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage, is_faulty: bool
+    ) -> ShadowLog:
         """What a start found must be what the last process left: all of it after a kill, what was synced after a power
         loss (I10, I12)."""
         key, log = (broker_id, replica.topic_partition), replica.log
@@ -125,6 +130,9 @@ class ReplicaJudge:
             self._check_dropped(broker_id, replica, log.damage is not None)
             return found
         if log.damage is not None:
+            return found
+        if is_faulty:
+            self._shadows[key] = found = _as_believed(found, old, log)
             return found
         if found.end != log.log_end_offset:
             facts = (f"its files end at {found.end}", f"its log end offset is {log.log_end_offset}")
@@ -367,6 +375,14 @@ class ReplicaJudge:
                 facts = (f"the log of {seat.writer} says {epoch}, {batches}", f"remembered is {state}")
                 self.truth.find("I25", f"producer {producer_id} is remembered wrongly", seat.partition, *facts)
                 return
+
+
+def _as_believed(found: ShadowLog, old: ShadowLog | None, log: PartitionLog) -> ShadowLog:
+    """Of a faulty disk: what was written there once, as far as the log that was loaded says that it is still there."""
+    known = [] if old is None else old.between(log.log_start_offset, log.log_end_offset)
+    if known and known[-1].end_offset == log.log_end_offset and known[0].base_offset <= log.log_start_offset:
+        return ShadowLog(log.log_start_offset, known)
+    return found
 
 
 def writer_of(process: Process | None) -> Writer:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
+from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
 from minibroker.simulation.storage import Storage
 
 BATCHES_REMEMBERED = 40
@@ -122,15 +122,19 @@ class ShadowLog:
 
 
 def read_batches(storage: Storage, log: PartitionLog) -> list[Batch]:
-    """What the files of a log hold, up to the sizes that the log goes by. Costs no virtual time."""
-    found = []
+    """What the files of a log hold, up to the sizes that the log goes by and to the first batch whose bytes are none.
+    Costs no virtual time."""
+    found: list[Batch] = []
     for segment in log.segments:
         if not segment.size:
             continue
         content = bytes(storage.find_file(segment.log_path).content[: segment.size])
         position = 0
         while position + HEADER_BYTES <= len(content):
-            header = read_header(content, position)
+            try:
+                header = read_header(content, position)
+            except CorruptBatch:
+                return found
             found.append(Batch.of(header))
             position += header.size_bytes
     return found

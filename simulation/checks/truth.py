@@ -48,6 +48,9 @@ class Truth:
         """Called with each sample."""
         self.allows_unclean_election = False
         """Set it where the run's settings do."""
+        self.faulty: set[int] = set()
+        """Brokers whose disk lied, rots or was replaced, until they are whole again: what such a disk holds at a start
+        is no fault of its broker. What it does then is judged as ever."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
         """Whether a broker's registration was removed by another one and it cannot know yet (see `fencing`)."""
         self._cluster = cluster

@@ -18,6 +18,8 @@ class ControlPlots(Plots):
         """Of all that this broker leads."""
         hand = self.hand
         if self.random.random() < 0.3 and hand.is_alive(broker_id) and not hand.hangs_by_a_thread():
+            if not hand.may_fall(broker_id):
+                return False
             hand.note("term", broker_id)
             hand.stopping.append(hand.world.process(name_of(broker_id)))
             hand.cluster.stop(broker_id)
@@ -158,7 +160,7 @@ class ControlPlots(Plots):
         """A leader is asked to end while much is written, and may be killed on its way."""
         hand, partition = self.hand, self.hand.partition()
         leader = hand.leader(partition)
-        if leader is None or hand.hangs_by_a_thread():
+        if leader is None or hand.hangs_by_a_thread() or not hand.may_fall(leader):
             return
         hand.note("term", leader)
         process = hand.world.process(name_of(leader))

@@ -53,7 +53,7 @@ class Faults:
 
     def term(self) -> None:
         hand, victim = self.hand, self.hand.broker()
-        if hand.is_alive(victim):
+        if hand.is_alive(victim) and hand.may_fall(victim):
             hand.note("term", victim)
             hand.stopping.append(hand.world.process(name_of(victim)))
             hand.cluster.stop(victim)

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from minibroker.broker.config_table import SETTINGS
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.truth import TrueState, Truth
@@ -22,6 +23,9 @@ LOOK_SECONDS = 0.01
 SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 FAULT_SECONDS_MIN = 0.1
+REBORN = TopicPartition("reborn", 0)
+"""A topic that is deleted and made again; the records of its newest life are under promise (`second_life`)."""
+SCRUBBER = "log.scrub.bytes.per.second"
 REFUSES_SECONDS = (0.0, 0.002, 0.01, 0.05)
 """So long a dead container's address refuses who dials before it is silent; 50 to 80 ms were measured."""
 
@@ -49,6 +53,12 @@ class Hand:
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line of the history."""
         self.broken_disks: set[int] = set()
+        self.suspects: set[int] = set()
+        """At most one broker: its disk lied, rots or was replaced, and it is not whole again (`faulty_disk`)."""
+        self.lying: set[int] = set()
+        """Whose syncs do nothing."""
+        self.held: set[int] = set()
+        """Brokers that nobody may start yet."""
         self.stopping: list[Process] = []
         self._impaired: dict[int, int] = {}
         """Brokers that are paused, cut off or short of a disk, and by how many faults."""
@@ -70,12 +80,13 @@ class Hand:
 
     def may_lose(self, victims: set[int], synced_too: bool = False) -> bool:
         """Whether each partition keeps a good copy if these brokers lose what is not synced (or all of it)."""
-        if self.hangs_by_a_thread():
+        if self.hangs_by_a_thread() or not all(map(self.may_fall, victims)):
             return False
+        synced_too = synced_too or bool(victims & self.lying)
         if self.options.flushes and not synced_too:
             return True
-        sound = {b for b in self.cluster.alive() if not self._impaired.get(b)} - victims
-        for state in self.truth.states():
+        sound = self.sound_brokers() - victims
+        for state in self.guarded_states():
             members = set(state.members)
             if not members & victims or self.truth.has_sound_member(state, sound):
                 continue
@@ -84,6 +95,56 @@ class Hand:
             if not (alone and self.truth.leads(state.members[0], state)):
                 return False
         return True
+
+    def sound_brokers(self) -> set[int]:
+        """Alive, unimpaired, and with a disk to rely on."""
+        return {b for b in self.cluster.alive() if not self._impaired.get(b)} - self.suspects
+
+    def steady_brokers(self) -> set[int]:
+        """Sound, and not about to end."""
+        ending = {process.name for process in self.stopping if process.alive}
+        return {b for b in self.sound_brokers() if name_of(b) not in ending}
+
+    def guarded_states(self) -> list[TrueState]:
+        """Of all topics whose records are under promise, the one in its later lives too."""
+        reborn = self.truth.state(REBORN)
+        return [*self.truth.states(), *(() if reborn is None else (reborn,))]
+
+    def may_fall(self, victim: int) -> bool:
+        """While one disk is faulty, each partition of its broker keeps another in-sync replica that is up: damage may
+        be found at any moment, and a damaged replica alone in its ISR can neither lead nor be helped."""
+        if not self.suspects:
+            return True
+        sound = self.steady_brokers() - {victim}
+        return all(
+            not self.suspects & set(state.members) or self.truth.has_sound_member(state, sound)
+            for state in self.guarded_states()
+        )
+
+    def relies_on_few(self) -> bool:
+        """One disk is faulty, and of the other brokers one has another fault already."""
+        return bool(self.suspects) and len(self.steady_brokers()) < len(self.cluster.broker_ids) - len(self.suspects)
+
+    def is_calm(self, state: TrueState) -> bool:
+        """Nothing but disks is broken, and another member than the leader could lead."""
+        zookeeper, others = self.zookeeper, set(self.cluster.broker_ids) - {state.leader}
+        is_whole = others <= self.steady_brokers() and zookeeper.is_running and zookeeper.options.extra_delay == 0
+        return is_whole and not self.network.slow_links and self.truth.has_sound_member(state, others)
+
+    def is_in_every_isr(self, broker_id: int) -> bool:
+        """In the life that it is in now."""
+        replicas = {name: count for name, (_, count, _) in self.options.topics.items()}
+        return self.is_alive(broker_id) and all(
+            state.incarnations.get(str(broker_id)) == self.truth.incarnation(broker_id)
+            if broker_id in state.members
+            else len(state.members) == replicas.get(state.partition.topic, 0) < len(self.cluster.broker_ids)
+            for state in self.guarded_states()
+        )
+
+    @property
+    def has_scrubber(self) -> bool:
+        """Whether brokers look for rot that nobody reads."""
+        return SCRUBBER in SETTINGS
 
     def weaken(self, victim: int) -> None:
         """This broker is about to lose bytes."""
@@ -155,7 +216,7 @@ class Hand:
 
     # ------------------------------------------------------------------------------------------- life of a process
     def start(self, broker_id: int) -> None:
-        if self.is_alive(broker_id):
+        if self.is_alive(broker_id) or broker_id in self.held:
             return
         self.note("start", broker_id)
         if not self.storage(broker_id).faults:
@@ -167,14 +228,18 @@ class Hand:
 
     def kill(self, broker_id: int) -> bool:
         """SIGKILL: whether there was somebody to kill."""
-        if not self.is_alive(broker_id) or self.hangs_by_a_thread():
+        if not self.is_alive(broker_id) or self.hangs_by_a_thread() or not self.may_fall(broker_id):
             return False
         self.note("kill", broker_id)
+        self.end_by_kill(broker_id)
+        return True
+
+    def end_by_kill(self, broker_id: int) -> None:
+        """Whatever the promise says: the caller has asked."""
         self.cluster.kill(broker_id)
         if self.options.containers:
             self.network.forget_name(name_of(broker_id))
             self.later(lambda: self._take_address(broker_id), self._refuses.choice(REFUSES_SECONDS))
-        return True
 
     def _take_address(self, broker_id: int) -> None:
         """Nobody is refused there any more; `start` gives it back."""
@@ -207,7 +272,12 @@ class Hand:
     def pause(self, broker_id: int, seconds: float) -> bool:
         """SIGSTOP, and SIGCONT later."""
         world, name = self.world, name_of(broker_id)
-        if not world.is_alive(name) or world.process(name).paused or self.hangs_by_a_thread():
+        if (
+            not world.is_alive(name)
+            or world.process(name).paused
+            or self.hangs_by_a_thread()
+            or not self.may_fall(broker_id)
+        ):
             return False
         self.note("pause", broker_id, f"{seconds:.2f}")
         world.pause(name)

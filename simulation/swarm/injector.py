@@ -9,6 +9,7 @@ from collections.abc import Callable
 from minibroker.simulation.swarm.death_plots import DeathPlots
 from minibroker.simulation.swarm.faults import BENIGN, Faults
 from minibroker.simulation.swarm.hand import Hand, name_of
+from minibroker.simulation.swarm.options import DISKS
 
 RESTART_SHARE = 0.3
 """How many steps start a dead broker."""
@@ -56,14 +57,18 @@ class Injector:
             self._faults.restart()
         elif self._random.random() < options.plot_share and len(self._running) < PLOTS_AT_ONCE_MAX:
             kind = self._random.choice(options.plots)
-            if not hand.hangs_by_a_thread():
+            if not hand.hangs_by_a_thread() and not hand.suspects:
                 self._play(kind)
         else:
             kind = self._random.choice(options.faults)
-            if kind in BENIGN or not hand.hangs_by_a_thread():
+            if kind in BENIGN or not (hand.hangs_by_a_thread() or hand.relies_on_few() or self._is_second_disk(kind)):
                 before = len(hand.history)
                 getattr(self._faults, kind)()
                 hand.injected[f"fault {kind}"] += len(hand.history) > before
+
+    def _is_second_disk(self, kind: str) -> bool:
+        """At most one disk is faulty at a time."""
+        return bool(self._hand.suspects) and kind in (*DISKS, "blank_disk")
 
     def _play(self, kind: str) -> None:
         self._hand.note("plot", kind)
@@ -124,7 +129,7 @@ class Injector:
     def forgive_crashes(self) -> None:
         """Of brokers without a disk or ZooKeeper; any other crash is a bug."""
         allowed = [*ENDINGS, "RegistrationError", "ZooKeeperUnreachable"]
-        if self._hand.counts["blank disk"]:
+        if self._hand.counts["blank disk"] or self._hand.counts["disk replaced"]:
             allowed.append("BrokerIdTaken")  # with another directory it looks like a stranger, and gives up in time
         for crash in list(self._world.crashes):
             if type(crash[1]).__name__ in allowed:

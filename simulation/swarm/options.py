@@ -8,6 +8,8 @@ import random
 
 import msgspec
 
+from minibroker.simulation.swarm.disk_options import DiskOptions
+
 DEATHS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
 LINKS = (
@@ -87,6 +89,15 @@ class Options(msgspec.Struct, kw_only=True):
     seconds: float
     containers: bool
     """The name and the address of a killed broker are gone a moment later, until it is started again."""
+    disks: DiskOptions | None = None
+    """One disk may be faulty, and all brokers may end at once."""
+
+    def with_disks(self, disks: DiskOptions | None) -> "Options":
+        """The same draw, and these beside it."""
+        self.disks = disks
+        if disks is not None:
+            self.settings = {**self.settings, **disks.settings}
+        return self
 
     @property
     def flushes(self) -> bool:

@@ -37,6 +37,10 @@ class Outcome:
         self.coverage = Coverage()
         self.acknowledged: Counter[str] = Counter()
         self.injected: Counter[str] = Counter()
+        self.seconds_to_repair: list[float] = []
+        """From each damage of a disk to its broker's return to every ISR."""
+        self.seconds_to_full_isr: list[float] = []
+        """The same of disks that were lost whole."""
         self.readers = 0
         self.virtual_seconds = 0.0
         self.deliveries = 0

@@ -10,20 +10,28 @@ from typing import Any
 
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
+from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.checks.fencing import FencingJudge
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.log_starts import LogStartJudge
+from minibroker.simulation.checks.offline import OfflineLeaders
 from minibroker.simulation.checks.replicas import ReplicaJudge
+from minibroker.simulation.checks.served import ServedJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
+from minibroker.simulation.swarm.disk_injector import DiskInjector
+from minibroker.simulation.swarm.disk_options import draw_disk_options, draw_faulty
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
 from minibroker.simulation.swarm.narrator import Line, Narrator
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import Options, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
+from minibroker.simulation.swarm.rereader import Rereader
+from minibroker.simulation.swarm.second_life import compare_second_life
 from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
 from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
 
@@ -40,6 +48,9 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
         stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
+        stack.enter_context(ServedJudge(truth).listening())
+        stack.enter_context(listening(FailedSyncs(cluster, truth)))
+        stack.enter_context(listening(LogStartJudge(cluster, truth, outcome.options.settings)))
         stack.enter_context(listening(DiskRules(cluster, truth)))
         stack.enter_context(listening(WaitingRules(truth)))
         if narrator is not None:
@@ -60,11 +71,24 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
             await asyncio.sleep(SAMPLE_SECONDS)
             truth.sample()
 
+    disks = None if options.disks is None else DiskInjector(hand, options.disks, cluster.world.random("disk faults"))
+    OfflineLeaders(cluster, truth, hand.is_calm)
+    if disks is not None:
+        workload.besides.append(Rereader(cluster, workload, history, truth).run)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
-        await injector.run()
+        if disks is None:
+            await injector.run()
+        else:
+            await asyncio.gather(injector.run(), disks.run())
         await injector.mend()
+        if disks is not None:
+            for what in await disks.mend():
+                history.find("I44", f"rot that nobody repaired: {what}")
+            injector.forgive_crashes()
         await converge(cluster, options, truth, history)
+        if disks is not None:
+            await disks.settle()
         await injector.stage_what_is_missing()
         await converge(cluster, options, truth, history)
         workload.in_a_hurry = True
@@ -75,21 +99,31 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
         await stay_idle(cluster, history)
         compare_replicas(cluster, workload, history)
         await compare_history(cluster, workload, history)
+        if disks is not None:
+            await compare_second_life(cluster, workload, history)
         outcome.findings += audit_disks(cluster, truth.states(), history.acked)
     finally:
         sampling.cancel()
         working.cancel()
         outcome.findings += truth.findings + history.findings
         outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
+        if disks is not None:
+            outcome.seconds_to_repair = disks.disk.seconds_to_repair
+            outcome.seconds_to_full_isr = disks.disk.seconds_to_full_isr
         outcome.injected, outcome.readers = hand.injected, len(workload.readers)
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))
 
 
-def run_seed(seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None) -> Outcome:
-    """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens."""
-    options = draw_options(SimulatedWorld(seed).random("options"), brokers)
+def run_seed(
+    seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None, disk_faults: bool = False
+) -> Outcome:
+    """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens. With
+    `disk_faults` a disk is faulty and whole clusters end in this run, whatever the seed says."""
+    world = SimulatedWorld(seed)
+    disks = (draw_faulty if disk_faults else draw_disk_options)(world.random("disk options"))
+    options = draw_options(world.random("options"), brokers).with_disks(disks)
     return _perform(seed, brokers, options, tell, _drive)
 
 

@@ -6,7 +6,8 @@ Owns: the history of what was sent, acknowledged and read. Each value is unique,
 import asyncio
 import random
 from collections import Counter
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from minibroker.client.admin import AdminClient
 from minibroker.client.consumer import Consumer
@@ -55,6 +56,10 @@ class Workload:
         """The run is at its end and has too few acknowledged records."""
         self.quiet_until: dict[TopicPartition, float] = {}
         """Partitions to which the producers send nothing before this time: an order of faults needs it."""
+        self.reborn: dict[int, bytes] = {}
+        """What was acknowledged in the newest life of the topic that is made again, by offset (`second_life`)."""
+        self.besides: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Other clients that run until `stop` is set."""
         self._cluster = cluster
         self._options = options
         self._history = history
@@ -74,6 +79,10 @@ class Workload:
                 await admin.create_topic(
                     name, partitions=partitions, replication_factor=replication_factor, configs=configs
                 )
+
+    def note_error(self, who: str, error: MinibrokerError) -> None:
+        """A client of the run was refused."""
+        self._history.note_error(who, error)
 
     @property
     def is_enough(self) -> bool:
@@ -106,6 +115,8 @@ class Workload:
             group.create_task(self._consume(1))
             group.create_task(self._consume(2))
             group.create_task(self._poll_ends())
+            for beside in self.besides:
+                group.create_task(beside())
             if options.churn:
                 group.create_task(self._churn())
             if options.config_changes:

@@ -124,7 +124,7 @@ def test_loss_that_a_detector_does_not_name_is_a_finding() -> None:
 
 # ------------------------------------------------------------------------------------------------ what the swarm says
 def result(seed: int = 1, findings: tuple[str, ...] = (), **changed: dict[str, int]) -> RunResult:
-    facts = {"seen": {}, "injected": {}, **changed}
+    facts: dict[str, dict[str, int]] = {"seen": {}, "injected": {}, **changed}
     return RunResult(
         seed=seed,
         findings=list(findings),
@@ -137,7 +137,8 @@ def result(seed: int = 1, findings: tuple[str, ...] = (), **changed: dict[str, i
         real_seconds=1.0,
         deliveries=1,
         events=1,
-        **facts,
+        seen=facts["seen"],
+        injected=facts["injected"],
     )
 
 

@@ -1,0 +1,85 @@
+"""After a failed sync nobody knows what the disk holds, whatever the error said: nothing is appended any more (I15),
+and what a log says of its files is what they are (I43).
+
+Owns: which process has met a failed sync, and a look at the sizes of segments on disks that had faults. Refuses to
+judge what lies in the files (`served`, `disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).
+"""
+
+from collections.abc import Sequence
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.runtime.ports import DiskError, FileMissing
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import PROCESS, Process
+from minibroker.simulation.storage import Storage
+
+SYNCS = ("sync", "sync_directory")
+
+
+class FailedSyncs:
+    """Hears what `listening` tells, and looks when `Truth` takes its samples."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._failed: dict[Process, str] = {}
+        self._hurt: set[Process] = set()
+        """Processes that have met any error of their disk."""
+        for broker_id in cluster.broker_ids:
+            self._watch(cluster.world.machine(f"broker-{broker_id}").storage)
+        truth.samplers.append(self.look)
+
+    def _watch(self, storage: Storage) -> None:
+        check_fault = storage.check_fault
+
+        def watched(call: str, path: str) -> None:
+            try:
+                check_fault(call, path)
+            except DiskError:
+                process = PROCESS.get()
+                if process is not None:
+                    self._hurt.add(process)
+                    if call in SYNCS:
+                        self._failed.setdefault(process, path)
+                raise
+
+        storage.check_fault = watched  # type: ignore[method-assign]
+
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
+        process = PROCESS.get()
+        if process is None or process not in self._failed or not self._truth.is_promised(log.topic_partition.topic):
+            return
+        facts = (f"a sync of {self._failed[process]} failed", f"then {batches[0].base_offset} was appended")
+        self._truth.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
+
+    def look(self) -> None:
+        """I43, where a disk had errors."""
+        for broker_id in self._cluster.alive():
+            machine = self._cluster.world.machine(f"broker-{broker_id}")
+            if machine.process in self._hurt:
+                for true in self._truth.states():
+                    replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+                    if replica is not None and not replica.state.is_offline and not replica.log.storage.unwell:
+                        self._compare(machine.storage, replica)
+
+    def _compare(self, storage: Storage, replica: Partition) -> None:
+        for segment in replica.log.segments:
+            try:
+                size = len(storage.find_file(segment.log_path).content)
+            except FileMissing:
+                size = 0
+            if size != segment.size:
+                facts = (f"{segment.log_path} has {size} bytes", f"the log goes by {segment.size}")
+                text = f"{storage.host} believes in a log that its files do not hold"
+                self._truth.find("I43", text, replica.topic_partition, *facts)
+                return
+
+    # ------------------------------------------------------------------------------------------------ of no interest
+    def ordered(self, controller_epoch: int) -> None: ...
+    def replica_loaded(self, replica: Partition) -> None: ...
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...

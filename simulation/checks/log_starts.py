@@ -1,0 +1,99 @@
+"""Over-deletion: a log start is bounded by what retention allows, by nothing else (I39).
+
+Owns: its own sum of the bytes of every batch that was ever written to a partition, and from it the highest start that
+retention by size may lead to. Judges every leader's start, every member's of the ISR, and whatever start a replica
+adopts while it runs. Refuses to believe checkpoints and names of files. Runs have no other reason to delete: nobody
+trims, and the clocks are wrong by less than retention by time allows.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import PROCESS
+
+RETENTION_BYTES = "log.retention.bytes"
+
+
+class Written:
+    """The sizes of one partition's batches, by base offset; a later one at the same offset takes the place."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._bases: list[int] = []
+
+    def add(self, base_offset: int, size: int) -> None:
+        if base_offset not in self._sizes:
+            if not self._bases or base_offset > self._bases[-1]:
+                self._bases.append(base_offset)
+            else:
+                self._bases.insert(bisect_left(self._bases, base_offset), base_offset)
+        self._sizes[base_offset] = max(size, self._sizes.get(base_offset, 0))
+
+    def bytes_from(self, offset: int) -> int:
+        """At least as many as any log ever held from there on."""
+        return sum(self._sizes[base] for base in self._bases[bisect_left(self._bases, offset) :])
+
+
+class LogStartJudge:
+    """Hears what `listening` tells."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth, settings: dict[str, str]) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._retention_bytes = int(settings[RETENTION_BYTES]) if RETENTION_BYTES in settings else None
+        self._written: dict[TopicPartition, Written] = {}
+        self._lawful: dict[TopicPartition, int] = {}
+        """The highest start that was found lawful."""
+        self._starts: dict[Partition, int] = {}
+        truth.listeners.append(self._on_true_state)
+
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
+        written = self._written.setdefault(log.topic_partition, Written())
+        for header in batches:
+            written.add(header.base_offset, header.size_bytes)
+
+    def replica_loaded(self, replica: Partition) -> None:
+        self._starts[replica] = replica.state.log_start_offset
+
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+        state, start = replica.state, replica.state.log_start_offset
+        if start <= self._lawful.get(replica.topic_partition, 0) or state.is_offline:
+            return
+        if state.is_leader:
+            self._judge(replica, "leads with the log start")
+        elif start > self._starts.get(replica, 0):
+            self._judge(replica, "took over the log start")
+        self._starts[replica] = start
+
+    def _on_true_state(self, partition: TopicPartition) -> None:
+        true = self._truth.state(partition)
+        for broker_id in () if true is None else true.members:
+            replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
+            listed = true is not None and true.incarnations.get(str(broker_id)) == self._truth.incarnation(broker_id)
+            if replica is not None and listed and not replica.state.is_offline:
+                self._judge(replica, "is in sync with the log start", f"broker {broker_id}")
+
+    def _judge(self, replica: Partition, what: str, who: str | None = None) -> None:
+        partition, start = replica.topic_partition, replica.state.log_start_offset
+        if start <= self._lawful.get(partition, 0) or not self._truth.is_promised(partition.topic):
+            return
+        kept = self._written.get(partition, Written()).bytes_from(start)
+        if self._retention_bytes is None or kept < self._retention_bytes:
+            facts = (
+                f"retention keeps {'all' if self._retention_bytes is None else f'{self._retention_bytes} bytes'}",
+                f"from {start} on no more than {kept} bytes were ever written",
+            )
+            text = f"{who or PROCESS.get()} {what} {start}"
+            self._truth.find("I39", f"{text}: more was deleted than retention allows", partition, *facts)
+        self._lawful[partition] = max(start, self._lawful.get(partition, 0))
+
+    # ------------------------------------------------------------------------------------------------ of no interest
+    def ordered(self, controller_epoch: int) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...

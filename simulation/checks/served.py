@@ -1,0 +1,87 @@
+"""What leaves a leader and enters a log, byte by byte: no record under another offset, no damaged byte copied (I41).
+
+Owns: the bytes of each batch when it was first written. The first batch that a leader answers with must hold the asked
+offset and be the one that stands there; and what a follower appends must be what the leader of that epoch
+wrote. Refuses to judge what a consumer makes of bytes whose CRC tells that they are damaged: it throws them away.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from minibroker.broker.fetch_answers import FetchAnswers
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.codec import FetchedRecords
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
+from minibroker.runtime.ports import Buffer
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.node import PROCESS
+
+
+class ServedJudge:
+    """Of one run."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+        self._written: dict[TopicPartition, dict[tuple[int, int], bytes]] = {}
+        """By partition, and by (epoch, base offset)."""
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Until the block ends."""
+        read: Any = FetchAnswers.read
+        append: Any = PartitionLog.append
+
+        def heard_read(answers: FetchAnswers, partition: Partition, fetch: Any, granted: Any, *rest: Any) -> Any:
+            found: FetchedRecords = read(answers, partition, fetch, granted, *rest)
+            if found.size_bytes:
+                self._served(partition, granted.fetch_offset, found)
+            return found
+
+        def heard_append(log: PartitionLog, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+            append(log, batches)
+            if self._truth.is_promised(log.topic_partition.topic):
+                self._appended(log.topic_partition, batches)
+
+        FetchAnswers.read = heard_read  # type: ignore[method-assign, assignment]
+        PartitionLog.append = heard_append  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            FetchAnswers.read = read  # type: ignore[method-assign]
+            PartitionLog.append = append  # type: ignore[method-assign]
+
+    def _served(self, replica: Partition, asked: int, found: FetchedRecords) -> None:
+        """The first batch of an answer."""
+        partition = replica.topic_partition
+        if not self._truth.is_promised(partition.topic):
+            return
+        first = next(bytes(part[:61]) for part in found.parts if len(part))
+        who = f"{PROCESS.get()} was asked for offset {asked}"
+        try:
+            header = read_header(first + bytes(int.from_bytes(first[8:12], "big")), 0)
+        except CorruptBatch as error:
+            self._truth.find("I41", "damaged bytes were served", partition, who, f"it answered with {error}")
+            return
+        told = f"it answered with {header.base_offset}..{header.last_offset} of epoch {header.partition_leader_epoch}"
+        if not header.base_offset <= asked <= header.last_offset:
+            self._truth.find("I41", "an answer does not hold the offset that was asked for", partition, who, told)
+            return
+        known = self._written.get(partition, {}).get((header.partition_leader_epoch, header.base_offset))
+        if known is None or known[17:61] != first[17:61]:
+            self._truth.find("I41", "a leader served a batch that nobody wrote at that offset", partition, who, told)
+
+    def _appended(self, partition: TopicPartition, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        written = self._written.setdefault(partition, {})
+        for header, buffer in batches:
+            key = (header.partition_leader_epoch, header.base_offset)
+            known = written.get(key)
+            if known is None:
+                written[key] = bytes(buffer)
+            elif known != buffer:
+                is_sound = crc32c(bytes(buffer)[CRC_COVERS_FROM:]) == header.crc
+                facts = (f"{PROCESS.get()} appended {key}", "its CRC fits" if is_sound else "its CRC does not fit")
+                self._truth.find("I41", "damaged bytes were copied", partition, *facts)

@@ -1,0 +1,297 @@
+"""Single faults of the one disk that may be faulty, one method each, named as `disk_options` names them.
+
+Owns: what one fault is: rot at rest under a running broker or between its end and its next start, files that are gone
+or foreign, calls that fail, a disk that is lost, another's, or that lies. Refuses to judge whether it may come now
+(`faulty_disk`) and in which order (`disk_injector`).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from minibroker.protocol.checkpoints import (
+    EPOCH_CHECKPOINT,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_file_name,
+)
+from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize
+from minibroker.simulation.swarm.disk_options import CALL_NAMES
+from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.rot_places import Place, Places, below
+
+BETWEEN_SHARE = 0.5
+"""How much of the rot comes between an end and a start; the rest at rest under a running broker."""
+FEW_FLIPS_MAX = 3
+DOWN_SECONDS = (0.0, 0.1, 0.5, 2.0)
+LIE_SECONDS = (0.3, 1.0, 2.0)
+FAILURE_TIMES = (1, 1, 3, 1_000)
+SEGMENTS_MIN = 2
+
+
+class DiskFaults:
+    """Each public method is one fault; it returns what the disk suffered, or None where it fitted nothing."""
+
+    def __init__(self, hand: Hand, disk: FaultyDisk, rng: random.Random) -> None:
+        self.hand = hand
+        self.disk = disk
+        self.random = rng
+        self._places = Places(rng)
+
+    def victim(self) -> int:
+        """The broker whose disk is faulty already, or any."""
+        return self.disk.broker if self.disk.broker is not None else self.random.choice(self.hand.cluster.broker_ids)
+
+    # ---------------------------------------------------------------------------------------------------------- rot
+    async def rot(self, kind: str) -> None:
+        """Some places of one kind, at rest or between."""
+        victim = self.victim()
+        if not self.disk.may_be(victim):
+            return
+        if self.random.random() < BETWEEN_SHARE:
+            await self.between(victim, lambda: self.let_rot(victim, kind))
+        else:
+            self.let_rot(victim, kind)
+
+    def let_rot(self, victim: int, kind: str) -> bool:
+        """Whether there was anything to rot."""
+        draw: Callable[[Storage], Place | None] = getattr(self._places, kind)
+        hurt = False
+        for _ in range(self.random.randint(1, FEW_FLIPS_MAX)):
+            place = draw(self.hand.storage(victim))
+            if place is not None:
+                self.disk.becomes(victim)
+                self.hand.note(f"disk {kind}", victim, *place)
+                self.disk.rots(*place)
+                hurt = True
+        return hurt
+
+    async def between(self, victim: int, act: Callable[[], bool]) -> None:
+        """It is killed, its disk suffers, and it is started again."""
+        hand = self.hand
+        if not hand.is_alive(victim) or hand.hangs_by_a_thread() or not hand.may_fall(victim):
+            return
+        hand.held.add(victim)
+        try:
+            hand.note("kill", victim)
+            hand.end_by_kill(victim)
+            act()
+            await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+        finally:
+            hand.held.discard(victim)
+        hand.start(victim)
+
+    # -------------------------------------------------------------------------------------------------------- files
+    async def _change_files(self, kind: str, act: Callable[[Storage], str | None]) -> None:
+        victim = self.victim()
+        if not self.disk.may_be(victim):
+            return
+
+        def suffer() -> bool:
+            storage = self.hand.storage(victim)
+            what = act(storage)
+            if what is not None:
+                self.disk.becomes(victim)
+                self.hand.note(f"disk {kind}", victim, what)
+                storage.trace.record("files-changed", storage.host, kind, what)
+            return what is not None
+
+        await self.between(victim, suffer)
+
+    async def missing_segment(self) -> None:
+        await self._change_files("missing_segment", self.remove_segment)
+
+    def remove_segment(self, storage: Storage) -> str | None:
+        """The oldest one of a log mostly, else another one; its indexes stay or go with it."""
+        logs: dict[str, list[str]] = {}
+        for path, _ in below(storage, LOG_SUFFIX):
+            logs.setdefault(path.rpartition("/")[0], []).append(path)
+        several = [paths for _, paths in sorted(logs.items()) if len(paths) >= SEGMENTS_MIN]
+        if not several:
+            return None
+        paths = self.random.choice(several)
+        path = paths[0] if self.random.random() < 0.7 else self.random.choice(paths)
+        with_indexes = self.random.random() < 0.5
+        for each in (path, *(path.removesuffix(LOG_SUFFIX) + s for s in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))):
+            if each == path or with_indexes:
+                unlink(storage, each)
+        return path
+
+    async def missing_index(self) -> None:
+        await self._change_files(
+            "missing_index", lambda storage: self._remove(storage, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        )
+
+    async def missing_file(self) -> None:
+        suffixes = (SNAPSHOT_SUFFIX, EPOCH_CHECKPOINT, "-offset-checkpoint")
+        await self._change_files("missing_file", lambda storage: self._remove(storage, *suffixes))
+
+    def _remove(self, storage: Storage, *suffixes: str) -> str | None:
+        files = below(storage, *suffixes)
+        if not files:
+            return None
+        path, _ = self.random.choice(files)
+        unlink(storage, path)
+        return path
+
+    async def foreign_segment(self) -> None:
+        """A segment of another partition, under a name that its offsets contradict: over one of this one's, or not."""
+
+        def act(storage: Storage) -> str | None:
+            logs = below(storage, LOG_SUFFIX)
+            directories = sorted({path.rpartition("/")[0] for path, _ in logs})
+            if len(directories) < 2:
+                return None
+            path, file = self.random.choice(logs)
+            target = self.random.choice([each for each in directories if not path.startswith(f"{each}/")])
+            names = {each.rpartition("/")[2] for each, _ in logs if each.startswith(f"{target}/")}
+            wrong = sorted({*names, segment_file_name(10_000)} - {path.rpartition("/")[2]})
+            name = self.random.choice(wrong)  # under its own name it may fit, and nothing in it tells the partition
+            parent = storage.find_directory(target)
+            parent.entries[name] = twin = FileNode()
+            twin.content = bytearray(file.content)
+            twin.modified_ms = file.modified_ms
+            twin.sync()
+            parent.sync()
+            return f"{path} -> {target}/{name}"
+
+        await self._change_files("foreign_segment", act)
+
+    async def directory_as_segment(self) -> None:
+        """A directory that is named as a segment would be."""
+
+        def act(storage: Storage) -> str | None:
+            logs = below(storage, LOG_SUFFIX)
+            if not logs:
+                return None
+            parent = self.random.choice(logs)[0].rpartition("/")[0]
+            path = f"{parent}/{segment_file_name(self.random.choice((1, 10_000)))}"
+            if path.rpartition("/")[2] in storage.find_directory(parent).entries:
+                return None
+            storage.provision(path)
+            return path
+
+        await self._change_files("directory_as_segment", act)
+
+    # -------------------------------------------------------------------------------------------------------- calls
+    async def sync_forgets(self, is_full: bool = False) -> None:
+        """A sync fails, and what it should have made stable never will be; then maybe the power goes."""
+        victim = self.victim()
+        storage = self.hand.storage(victim)
+        if storage.faults or not self.hand.is_alive(victim) or not self.disk.may_be(victim):
+            return
+        self.disk.becomes(victim)
+        self.hand.broken_disks.add(victim)
+        self.hand.lying.add(victim)
+        kind = "sync_forgets_full" if is_full else "sync_forgets"
+        self.hand.note(f"disk {kind}", victim)
+        storage.fail("sync", times=self.random.choice((1, 3)), is_full=is_full, forgets=True)
+        await asyncio.sleep(self.random.choice(LIE_SECONDS) + 1.0)
+        storage.heal()
+        if self.random.random() < 0.5:
+            self.cut_power(victim)
+        self.hand.lying.discard(victim)
+
+    async def sync_forgets_full(self) -> None:
+        """The same, and what the kernel says is that there was no room."""
+        await self.sync_forgets(is_full=True)
+
+    def cut_power(self, victim: int) -> None:
+        """Of the faulty broker: nothing of what it holds need be there afterwards."""
+        hand = self.hand
+        if hand.is_alive(victim) and hand.may_lose({victim}, synced_too=True):
+            hand.note("power loss", victim)
+            hand.weaken(victim)
+            hand.cluster.power_loss(victim)
+            self.hand.later(lambda: hand.start(victim), self.random.choice(DOWN_SECONDS))
+
+    async def _fail(self, kind: str, is_full: bool = False) -> None:
+        victim, storage = (broker := self.victim()), self.hand.storage(broker)
+        if storage.faults or not self.disk.may_be(victim):
+            return
+        call, times = self.random.choice(CALL_NAMES), self.random.choice(FAILURE_TIMES)
+        self.disk.becomes(victim)
+        self.hand.broken_disks.add(victim)
+        self.hand.note(f"disk {kind}", victim, call, times)
+        storage.fail(call, times=times, is_full=is_full)
+        self.hand.impair(victim, storage.heal, self.random.choice(LIE_SECONDS))
+
+    async def call_fails(self) -> None:
+        await self._fail("call_fails")
+
+    async def call_finds_no_room(self) -> None:
+        await self._fail("call_finds_no_room", is_full=True)
+
+    async def call_finds_no_descriptor(self) -> None:
+        await self._fail("call_finds_no_descriptor")
+
+    # -------------------------------------------------------------------------------------------------- whole disks
+    async def lost_disk(self) -> None:
+        """The power goes, and a blank disk is put in."""
+        victim = self.victim()
+        if not self.disk.may_be(victim) or not self.hand.may_lose({victim}, synced_too=True):
+            return
+        self.disk.becomes(victim)
+        self.hand.note("disk lost_disk", victim)
+        await self._put_in(victim, blank=True)
+
+    async def foreign_disk(self) -> None:
+        """Another broker's disk: the broker refuses to start, and gets a blank one at the end."""
+        victim = self.victim()
+        if not self.disk.may_be(victim) or not self.hand.may_lose({victim}, synced_too=True):
+            return
+        self.disk.becomes(victim)
+        self.hand.note("disk foreign_disk", victim)
+        await self._put_in(victim, blank=False)
+
+    async def _put_in(self, victim: int, blank: bool) -> None:
+        hand = self.hand
+        hand.held.add(victim)
+        try:
+            hand.cluster.power_loss(victim)
+            self.disk.replace(blank)
+            await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+        finally:
+            hand.held.discard(victim)
+        hand.start(victim)
+
+    async def lying_disk(self) -> None:
+        """Its syncs do nothing for a while; then the power goes."""
+        victim = self.victim()
+        storage = self.hand.storage(victim)
+        if storage.faults or not self.hand.is_alive(victim) or not self.disk.may_be(victim):
+            return
+        self.disk.becomes(victim)
+        self.hand.note("disk lying_disk", victim)
+        self.hand.lying.add(victim)
+        storage.ignores_sync = True
+        await asyncio.sleep(self.random.choice(LIE_SECONDS))
+        self.cut_power(victim)
+        storage.ignores_sync = False
+        if self.hand.is_alive(victim):
+            make_stable(storage)  # it could not fall: then what it said must become true
+        self.hand.lying.discard(victim)
+
+
+def make_stable(storage: Storage) -> None:
+    """All that is written, and all names."""
+    for _, file in storage.files("/"):
+        file.sync()
+    directories = [storage.root]
+    while directories:
+        directory = directories.pop()
+        directory.sync()
+        directories += [each for each in directory.entries.values() if isinstance(each, DirectoryNode)]
+
+
+def unlink(storage: Storage, path: str) -> None:
+    """Gone, on stable storage too; nothing if it is not there."""
+    parent = storage.find_directory(normalize(path).rpartition("/")[0])
+    name = path.rpartition("/")[2]
+    node = parent.entries.pop(name, None)
+    parent.synced_entries.pop(name, None)
+    if isinstance(node, FileNode):
+        storage.used_bytes -= len(node.content)

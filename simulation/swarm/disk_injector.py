@@ -1,0 +1,96 @@
+"""When the faulty disk and the whole cluster get their faults, beside what `injector` does; and their mending.
+
+Owns: the order, from a random stream of its own, so that runs without these faults are what they were. Refuses to know
+how a fault is done.
+"""
+
+import asyncio
+import random
+
+from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.disk_options import RUNNING_ROT, DiskOptions
+from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.promise import Setting, allows
+from minibroker.simulation.swarm.whole_cluster import WholeCluster
+
+FIRST_SECONDS = 0.7
+"""Something is written first."""
+LOOK_SECONDS = 0.25
+START_SECONDS = 2.0
+"""Who refuses its disk has ended by then."""
+SCRUBBED_SECONDS = 20.0
+"""By then a scrubber has read every byte of these small disks, and what was rotten is repaired."""
+
+
+class DiskInjector:
+    """Of one run."""
+
+    def __init__(self, hand: Hand, options: DiskOptions, rng: random.Random) -> None:
+        self.disk = FaultyDisk(hand)
+        self._hand = hand
+        self._options = options
+        self._random = rng
+        self._faults = DiskFaults(hand, self.disk, rng)
+        self._cluster = WholeCluster(hand, self._faults, rng)
+
+    async def run(self) -> None:
+        """The phase under faults: one after the other, each awaited."""
+        hand, options = self._hand, self._options
+        end = hand.world.loop.time() + hand.options.seconds
+        await asyncio.sleep(FIRST_SECONDS)
+        while hand.world.loop.time() < end:
+            await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
+            self.disk.settle()
+            if self._random.random() < options.plot_share:
+                await self._play(self._random.choice(options.plots))
+            else:
+                await self._break(self._random.choice(options.faults))
+
+    async def _play(self, kind: str) -> None:
+        before = len(self._hand.history)
+        await getattr(self._cluster, kind)()
+        self._hand.injected[f"cluster {kind}"] += len(self._hand.history) > before
+
+    async def _break(self, kind: str) -> None:
+        assert allows(kind, Setting.ANOTHER_COPY), "FaultyDisk.may_be sees to that setting"
+        before = self._hand.counts[f"disk {kind}"]
+        if kind in RUNNING_ROT:
+            await self._faults.rot(kind)
+        else:
+            await getattr(self._faults, kind)()
+        self._hand.injected[f"disk {kind}"] += self._hand.counts[f"disk {kind}"] - before
+
+    # ------------------------------------------------------------------------------------------------------ mending
+    async def mend(self) -> list[str]:
+        """After the other faults have stopped and everybody was started. Returns what should have been repaired by the
+        brokers themselves, and was not."""
+        hand, broker = self._hand, self.disk.broker
+        if broker is None:
+            return []
+        await asyncio.sleep(START_SECONDS)
+        if not hand.is_alive(broker):
+            await self._replace_disk(broker)
+        if not hand.has_scrubber:
+            self.disk.take_back()
+            return []
+        await hand.wait(lambda: not self.disk.remaining(), SCRUBBED_SECONDS)
+        return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
+
+    async def _replace_disk(self, broker: int) -> None:
+        """It refuses to start on what it has: as the promise says, an operator puts in a blank disk, once the old
+        registration is gone."""
+        hand = self._hand
+        hand.note("operator puts in a blank disk", broker)
+        await asyncio.sleep(hand.options.session_seconds + START_SECONDS)
+        if not hand.is_alive(broker):
+            self.disk.replace()
+            hand.start(broker)
+
+    async def settle(self) -> None:
+        """Once all is in sync again."""
+        await self._hand.wait(self._is_settled, SCRUBBED_SECONDS)
+
+    def _is_settled(self) -> bool:
+        self.disk.settle()
+        return self.disk.broker is None

@@ -1,0 +1,146 @@
+"""The one disk of a run that may be faulty: which broker's it is, what is wrong on it, and when it is whole again.
+
+Owns: the promise about disks (`promise`): at any time at most one broker's disk lies, rots or was replaced, until that
+broker is back in every ISR with nothing of the damage left; and of each acknowledged record another in-sync replica
+keeps a good copy. Refuses to choose or to do a fault (`disk_faults`, `whole_cluster`).
+"""
+
+import msgspec
+
+from minibroker.runtime.ports import FileMissing
+from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
+from minibroker.simulation.swarm.hand import Hand, name_of
+
+UNSEEN_SECONDS = 3.0
+"""Without a scrubber nobody reads what no client asks for: such rot is taken back after so long, or it would keep every
+other fault away for the rest of the run."""
+
+
+class Rot(msgspec.Struct, frozen=True):
+    """One changed byte."""
+
+    path: str
+    node: FileNode
+    position: int
+    before: int
+    after: int
+
+    def is_there(self, storage: Storage) -> bool:
+        """The file is the same, and nobody has written over it."""
+        try:
+            node = storage.find(self.path)
+        except FileMissing:
+            return False
+        content = self.node.content
+        return node is self.node and self.position < len(content) and content[self.position] == self.after
+
+
+class FaultyDisk:
+    """See the head of this file. Its brokers are `Truth.faulty` to the judges, and no copy to rely on to the hand."""
+
+    def __init__(self, hand: Hand) -> None:
+        self._hand = hand
+        self.broker: int | None = None
+        self.since = 0.0
+        self.rot: list[Rot] = []
+        self.was_replaced = False
+        self.seconds_to_repair: list[float] = []
+        """From the damage to the full ISR, of replaced and damaged disks."""
+        self.seconds_to_full_isr: list[float] = []
+        """The same of disks that were lost whole."""
+
+    # -------------------------------------------------------------------------------------------------- the promise
+    def may_be(self, broker_id: int) -> bool:
+        """Whether this broker's disk may become faulty now, all of it: another in-sync replica has what it has."""
+        self.settle()
+        hand = self._hand
+        if self.broker not in (None, broker_id) or hand.hangs_by_a_thread():
+            return False
+        sound = hand.steady_brokers() - {broker_id}
+        return all(hand.truth.has_sound_member(state, sound) for state in hand.guarded_states())
+
+    def becomes(self, broker_id: int) -> None:
+        """From here on it is."""
+        hand = self._hand
+        if self.broker is None:
+            self.broker, self.since = broker_id, hand.world.loop.elapsed
+        hand.truth.faulty.add(broker_id)
+        hand.suspects.add(broker_id)
+
+    def rots(self, path: str, position: int, after: int) -> None:
+        """One byte of the faulty broker's disk changes."""
+        assert self.broker is not None
+        storage = self._hand.storage(self.broker)
+        node = storage.find_file(path)
+        before = node.content[position]
+        node.scribble(position, bytes([after]))
+        storage.trace.record("bit-rot", storage.host, path, position)
+        self.rot.append(Rot(path, node, position, before, after))
+
+    # ----------------------------------------------------------------------------------------------------- its end
+    def remaining(self) -> list[Rot]:
+        """What of the rot is still on the disk."""
+        if self.broker is None:
+            return []
+        storage = self._hand.storage(self.broker)
+        return [each for each in self.rot if each.is_there(storage)]
+
+    def take_back(self) -> int:
+        """Undo the rot that nobody has written over; how much that was."""
+        rest = self.remaining()
+        for each in rest:
+            each.node.scribble(each.position, bytes([each.before]))
+        self.rot = []
+        return len(rest)
+
+    def settle(self) -> None:
+        """Whole again? Then another disk may be faulty."""
+        hand = self._hand
+        if self.broker is None:
+            return
+        now = hand.world.loop.elapsed
+        if not hand.has_scrubber and now - self.since > UNSEEN_SECONDS:
+            self.take_back()
+        if self.remaining() or not hand.is_in_every_isr(self.broker):
+            return
+        if hand.storage(self.broker).faults or hand.storage(self.broker).ignores_sync:
+            return
+        self.seconds_to_repair.append(now - self.since)
+        if self.was_replaced:
+            self.seconds_to_full_isr.append(now - self.since)
+        hand.note("faulty disk is whole again", self.broker, f"{now - self.since:.2f}")
+        hand.truth.faulty.discard(self.broker)
+        hand.suspects.discard(self.broker)
+        self.broker, self.rot, self.was_replaced = None, [], False
+
+    def replace(self, blank: bool = True) -> None:
+        """The faulty broker, which is down, gets a blank disk, or a copy of another one's."""
+        assert self.broker is not None
+        hand = self._hand
+        assert not hand.is_alive(self.broker)
+        storage = hand.storage(self.broker)
+        hand.weaken(self.broker)
+        hand.note("disk replaced", self.broker, "blank" if blank else "another's")
+        other = None if blank else hand.storage(min(hand.others(self.broker)))
+        storage.wipe()
+        storage.provision("/data")
+        if other is not None:
+            storage.root = copied(other.root)
+        self.rot = []
+        self.was_replaced = blank
+        storage.trace.record("disk-replaced", name_of(self.broker), blank)
+
+
+def copied(node: DirectoryNode) -> DirectoryNode:
+    """All of it, on stable storage."""
+    twin = DirectoryNode()
+    for name, child in node.entries.items():
+        if isinstance(child, DirectoryNode):
+            twin.entries[name] = copied(child)
+        else:
+            twin.entries[name] = file = FileNode()
+            file.content = bytearray(child.content)
+            file.modified_ms = child.modified_ms
+            file.sync()
+    twin.sync()
+    return twin

@@ -1,0 +1,205 @@
+"""The promise as data: fault and setting -> what becomes of acknowledged records, and why.
+
+Owns: the table that the injector obeys, the judges hold the cluster to, and docs/OPERATIONS.md shows. Refuses to do a
+fault and to look at a cluster. A row that says MAY_LOSE is never drawn within the promise (`--beyond` draws some).
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from minibroker.simulation.swarm.disk_options import RUNNING_ROT
+
+
+class Verdict(StrEnum):
+    """What holds."""
+
+    SURVIVES = "survives"
+    """Nothing acknowledged is lost, and the cluster heals by itself."""
+    STOPS_SAFELY = "stops safely"
+    """Nothing is lost and nothing wrong is served; something stands still, says so, and needs an operator."""
+    MAY_LOSE = "may lose"
+
+
+class Setting(StrEnum):
+    """Under which circumstance."""
+
+    ANY = "any"
+    ANOTHER_COPY = "another in-sync replica keeps a good copy"
+    ONLY_COPY = "the only in-sync copy"
+    FLUSHED = "`log.flush.interval.messages=1`"
+    UNFLUSHED = "syncs left to the operating system (default)"
+
+
+class Row(Struct, frozen=True):
+    """One line of the promise."""
+
+    fault: str
+    setting: Setting
+    verdict: Verdict
+    why: str
+    kinds: tuple[str, ...] = ()
+    """Names of the injector's faults and plots that this is about."""
+
+
+_ROT = RUNNING_ROT
+_FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
+_SYNCS = ("sync_forgets", "sync_forgets_full")
+_CALLS = ("call_fails", "call_finds_no_room", "call_finds_no_descriptor")
+_ENDS = ("all_stopped", "all_killed", "all_end_anyhow")
+
+PROMISE = (
+    Row(
+        "one broker is killed, paused, cut off or loses power",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "an in-sync replica leads; who comes back cuts what was never committed and copies the rest",
+    ),
+    Row(
+        "one broker is killed, paused or cut off",
+        Setting.ONLY_COPY,
+        Verdict.STOPS_SAFELY,
+        "nobody else has all that was acknowledged: the partition waits for this broker",
+    ),
+    Row(
+        "bit rot in any file of one disk, at rest or between stop and start",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "checksums and the history of epochs tell it; the replica goes offline alone and copies anew",
+        _ROT,
+    ),
+    Row(
+        "bit rot in acknowledged records",
+        Setting.ONLY_COPY,
+        Verdict.STOPS_SAFELY,
+        "the damaged range is named and kept from readers; nothing is invented, nothing else is deleted",
+    ),
+    Row(
+        "files of one disk are gone or foreign",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "files that contradict each other are damage, never the leftover of a deletion; the replica copies anew",
+        _FILES,
+    ),
+    Row(
+        "a sync fails, and the kernel has forgotten the pages",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "after any failed sync the directory is offline until the broker is started again, whatever the error was",
+        _SYNCS,
+    ),
+    Row(
+        "a call to the disk fails (EIO, ENOSPC, EMFILE)",
+        Setting.ANY,
+        Verdict.SURVIVES,
+        "EIO takes the directory offline, a full disk refuses records until there is room, too few descriptors pass",
+        _CALLS,
+    ),
+    Row(
+        "one disk is lost, and a blank one is put in",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "a member on another directory never leads; it copies everything before it is in sync",
+        ("lost_disk",),
+    ),
+    Row(
+        "one disk is lost, and a blank one is put in",
+        Setting.ONLY_COPY,
+        Verdict.STOPS_SAFELY,
+        "the partition has no leader until an operator elects on purpose (`minibroker partition elect`)",
+    ),
+    Row(
+        "another broker's disk is put in",
+        Setting.ANOTHER_COPY,
+        Verdict.STOPS_SAFELY,
+        "the broker refuses to start on it, leadership moves; put in its own disk or a blank one",
+        ("foreign_disk",),
+    ),
+    Row(
+        "one disk says that it has synced and has not; then the power goes",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "a broker that starts again counts for nothing until it has caught up with its leader",
+        ("lying_disk",),
+    ),
+    Row(
+        "one disk says that it has synced and has not; then the power goes",
+        Setting.ONLY_COPY,
+        Verdict.MAY_LOSE,
+        "nobody else has the records, and the disk has forgotten them",
+    ),
+    Row(
+        "all brokers are stopped or killed, and started in any order",
+        Setting.ANY,
+        Verdict.SURVIVES,
+        "what was written is there; nobody is elected who may lack what another member has",
+        _ENDS,
+    ),
+    Row(
+        "all brokers lose power at once",
+        Setting.FLUSHED,
+        Verdict.SURVIVES,
+        "a record is synced on every in-sync replica before it is acknowledged",
+        ("all_without_power",),
+    ),
+    Row(
+        "all brokers lose power at once",
+        Setting.UNFLUSHED,
+        Verdict.MAY_LOSE,
+        "an acknowledgement means copies in memory on several machines; those that lost power together lose them",
+        ("all_without_power",),
+    ),
+    Row(
+        "all brokers are stopped or killed, and one disk is replaced or damaged meanwhile",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "the election waits for all members of the last ISR and takes the one that has most",
+        (
+            "all_stopped_and_a_disk_replaced",
+            "all_killed_and_a_disk_replaced",
+            "all_end_and_a_disk_rots",
+            "all_end_and_a_segment_is_gone",
+        ),
+    ),
+    Row(
+        "all brokers are stopped, and the disk of the last in-sync one is replaced",
+        Setting.ONLY_COPY,
+        Verdict.STOPS_SAFELY,
+        "no leader until an operator elects on purpose; the command names what may be lost",
+    ),
+    Row(
+        "a topic is deleted and made again under its name",
+        Setting.ANY,
+        Verdict.SURVIVES,
+        "files belong to a topic id, not to a name",
+        ("topic_reborn",),
+    ),
+    Row(
+        "several faults of one disk, or of one disk after the other is whole again",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "a broker is whole again when it is back in every ISR with nothing of the damage left",
+    ),
+    Row(
+        "two disks are faulty at once",
+        Setting.ANY,
+        Verdict.MAY_LOSE,
+        "the two bad copies may be the only ones of a record",
+    ),
+)
+
+HEAD = "| fault | setting | acknowledged records | why |\n|---|---|---|---|\n"
+
+
+def allows(kind: str, setting: Setting) -> bool:
+    """Whether the injector may do this within the promise. A kind without a row is a mistake of the table."""
+    rows = [row for row in PROMISE if kind in row.kinds]
+    assert rows, f"the promise says nothing of {kind}"
+    fitting = [row for row in rows if row.setting in (setting, Setting.ANY)]
+    return bool(fitting) and all(row.verdict is not Verdict.MAY_LOSE for row in fitting)
+
+
+def render_promise() -> str:
+    """The table as it stands in docs/OPERATIONS.md."""
+    lines = [f"| {row.fault} | {row.setting} | **{row.verdict}** | {row.why} |\n" for row in PROMISE]
+    return HEAD + "".join(lines)

@@ -1,0 +1,63 @@
+"""A consumer that begins anew again and again: what lies on the disks for long is read, too, and must be what it was.
+
+Owns: its rounds. Each offset that it is given is the next one, or the first one that retention has left; each value is
+what an earlier reader saw there and what was acknowledged. Refuses to take part where no disk is faulty.
+"""
+
+import asyncio
+
+from minibroker.client.errors import MinibrokerError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.workload import Workload
+
+ROUND_SECONDS = 1.5
+PAUSE_SECONDS = 0.5
+NEW_OFFSETS_MAX = 1_000_000
+"""Nobody is there to ask."""
+
+
+class Rereader:
+    """Start `run` as a task; it ends with the workload."""
+
+    def __init__(self, cluster: SimulatedCluster, workload: Workload, history: History, truth: Truth) -> None:
+        self._cluster = cluster
+        self._workload = workload
+        self._history = history
+        self._truth = truth
+
+    async def run(self) -> None:
+        loop = self._cluster.world.loop
+        while not self._workload.stop.is_set():
+            await asyncio.sleep(PAUSE_SECONDS)
+            until, positions = loop.time() + ROUND_SECONDS, dict[TopicPartition, int]()
+            async with self._workload.consumer() as consumer:
+                consumer.assign(self._workload.partitions)
+                while loop.time() < until and not self._workload.stop.is_set():
+                    try:
+                        found = await consumer.getmany(timeout_ms=300)
+                    except MinibrokerError as error:
+                        self._history.note_error("rereader", error)
+                        break
+                    for partition, records in found.items():
+                        for record in records:
+                            self._read(partition, record.offset, record.value or b"", positions)
+
+    def _read(self, partition: TopicPartition, offset: int, value: bytes, positions: dict[TopicPartition, int]) -> None:
+        history, expected = self._history, positions.get(partition, 0)
+        positions[partition] = offset + 1
+        if offset != expected and (offset < expected or offset > self._highest_start(partition)):
+            history.find("I22", f"reading again, offset {offset} came where {expected} was next", partition)
+        for known, what in ((history.read, "an earlier reader saw"), (history.acked, "acknowledged was")):
+            if known.get((partition, offset), value) != value:
+                facts = (f"{what} {known[partition, offset]!r:.60}", f"now it is {value!r:.60}")
+                history.find("I22", f"offset {offset} holds another record", partition, *facts)
+
+    def _highest_start(self, partition: TopicPartition) -> int:
+        """Of any living replica; whether it is lawful is `log_starts`' to say."""
+        replicas = [self._cluster.replica(b, partition.topic, partition.partition) for b in self._cluster.alive()]
+        return max(
+            (replica.log.log_start_offset for replica in replicas if replica is not None), default=NEW_OFFSETS_MAX
+        )

@@ -1,0 +1,123 @@
+"""A topic that is deleted and made again, with the records of its newest life under promise.
+
+Owns: its lives: the first is long enough for retention to raise the log start, each later one is short. What was
+acknowledged in the newest life must be there, now and at the end. Refuses to end anybody (`whole_cluster`).
+"""
+
+import asyncio
+import random
+
+from minibroker.client.admin import AdminClient
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.hand import REBORN, Hand
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.workload import Workload
+
+LONG_LIFE_RECORDS = 60
+SHORT_LIFE_RECORDS = 8
+VALUE_BYTES = 400
+RETENTION_SECONDS = 2.0
+ANSWER_MS = 4_000
+READ_SECONDS = 15
+SMALL = {"segment.bytes": "4096", "retention.bytes": "4096"}
+
+
+class SecondLife:
+    """Of one run."""
+
+    def __init__(self, hand: Hand, rng: random.Random) -> None:
+        self._hand = hand
+        self._random = rng
+        self._number = 0
+        self._has_life = False
+        self._cluster = hand.cluster
+        self._runtime = hand.cluster.client_runtime()
+
+    def leader(self) -> int | None:
+        return self._cluster.leader(REBORN.topic)
+
+    async def live_again(self) -> bool:
+        """The old life ends, a new one begins; whether it has acknowledged records."""
+        promised = self._hand.workload.reborn
+        async with self._admin() as admin, self._producer() as producer:
+            try:
+                if self._has_life:
+                    await self._end(admin)
+                else:
+                    await self._long_life(admin, producer)
+                await self._create(admin, {"segment.bytes": "4096"})
+            except MinibrokerError as error:
+                self._hand.workload.note_error("reborn", error)
+                return False
+            self._has_life = True
+            await self._write(producer, SHORT_LIFE_RECORDS, is_promised=True)
+        return bool(promised)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient(bootstrap_servers=self._cluster.bootstrap_servers, runtime=self._runtime)
+
+    def _producer(self) -> Producer:
+        return Producer(
+            bootstrap_servers=self._cluster.bootstrap_servers, delivery_timeout_ms=ANSWER_MS, runtime=self._runtime
+        )
+
+    async def _create(self, admin: AdminClient, configs: dict[str, str]) -> None:
+        replicas = min(3, len(self._cluster.broker_ids))
+        await admin.create_topic(
+            REBORN.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
+        )
+
+    async def _long_life(self, admin: AdminClient, producer: Producer) -> None:
+        """Until retention has taken its first records; then it ends."""
+        await self._create(admin, SMALL)
+        self._has_life = True
+        await self._write(producer, LONG_LIFE_RECORDS, is_promised=False)
+        await self._hand.wait(self._has_risen, RETENTION_SECONDS)
+        await self._end(admin)
+
+    def _has_risen(self) -> bool:
+        replicas = [self._hand.replica(b, REBORN) for b in self._cluster.alive()]
+        return bool(replicas) and all(replica is not None and replica.log.log_start_offset > 0 for replica in replicas)
+
+    async def _end(self, admin: AdminClient) -> None:
+        """Nothing is promised of it from here on."""
+        self._hand.workload.reborn.clear()
+        self._hand.note("life ends", REBORN)
+        await admin.delete_topic(REBORN.topic, timeout_ms=ANSWER_MS)
+        self._has_life = False
+
+    async def _write(self, producer: Producer, records: int, is_promised: bool) -> None:
+        for _ in range(records):
+            self._number += 1
+            value = b"life-%d-" % self._number
+            try:
+                found = await producer.send_and_wait(REBORN.topic, value.ljust(VALUE_BYTES, b"."), partition=0)
+            except MinibrokerError as error:
+                self._hand.workload.note_error("reborn", error)
+                return
+            if is_promised and found.offset is not None:
+                self._hand.workload.reborn[found.offset] = value.ljust(VALUE_BYTES, b".")
+
+
+async def compare_second_life(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
+    """I21 of the topic that was made again: all that its newest life acknowledged is there, at its offset."""
+    expected, held = dict(workload.reborn), dict[int, bytes]()
+    if not expected:
+        return
+    async with workload.consumer() as consumer:
+        consumer.assign([REBORN])
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                while not expected.keys() <= held.keys():
+                    for record in (await consumer.getmany(timeout_ms=1000)).get(REBORN, ()):
+                        held[record.offset] = record.value or b""
+        except TimeoutError:
+            pass
+        except MinibrokerError as error:
+            history.note_error("reader of the reborn topic", error)
+    for offset, value in sorted(expected.items()):
+        if held.get(offset) != value:
+            facts = (f"{value!r:.60} was acknowledged in its newest life", f"{held.get(offset)!r:.60} is held")
+            history.find("I21", f"offset {offset} lost its record", REBORN, *facts)

@@ -1,0 +1,149 @@
+"""Everybody ends, and starts in any order: by SIGTERM, SIGKILL or a power cut, with a disk that suffers meanwhile.
+
+Owns: the orders, one method each, named as `disk_options` names them. Refuses to judge what is allowed (`hand` and
+`faulty_disk` do): a disk is replaced only if, once all are down, each partition's ISR names another broker that was
+sound when they fell.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.disk_options import RUNNING_ROT
+from minibroker.simulation.swarm.hand import Hand, name_of
+from minibroker.simulation.swarm.promise import Setting, allows
+from minibroker.simulation.swarm.second_life import SecondLife
+
+END_SECONDS = 15.0
+"""A clean stop asks the controller, and is answered or gives up by then."""
+BETWEEN_ENDS = (0.0, 0.0, 0.05, 0.3, 1.5)
+BETWEEN_STARTS = (0.0, 0.0, 0.05, 0.5, 1.0, 3.0)
+DOWN_SECONDS = (0.0, 0.2, 1.0)
+READY_SECONDS = 6.0
+SETTLED_SECONDS = 10.0
+"""Everybody is back in every ISR by then, if nothing else is broken: only then the next fault says anything."""
+
+
+class WholeCluster:
+    """Each public method is one plot."""
+
+    def __init__(self, hand: Hand, faults: DiskFaults, rng: random.Random) -> None:
+        self.hand = hand
+        self.random = rng
+        self._faults = faults
+        self._disk = faults.disk
+        self._life = SecondLife(hand, rng)
+
+    async def all_stopped(self) -> None:
+        await self._all_end(("term",))
+
+    async def all_killed(self) -> None:
+        await self._all_end(("kill",))
+
+    async def all_without_power(self) -> None:
+        setting = Setting.FLUSHED if self.hand.options.flushes else Setting.UNFLUSHED
+        await self._all_end(("power" if allows("all_without_power", setting) else "kill",))
+
+    async def all_end_anyhow(self) -> None:
+        await self._all_end(("term", "kill", "power"))
+
+    async def all_stopped_and_a_disk_replaced(self) -> None:
+        await self._all_end(("term", "term", "kill"), self._replace)
+
+    async def all_killed_and_a_disk_replaced(self) -> None:
+        await self._all_end(("kill",), self._replace)
+
+    async def all_end_and_a_disk_rots(self) -> None:
+        await self._all_end(("term", "kill"), self._rot)
+
+    async def all_end_and_a_segment_is_gone(self) -> None:
+        await self._all_end(("term", "kill"), self._lose_segment)
+
+    async def topic_reborn(self) -> None:
+        """A topic whose log start had risen is deleted and made again; records; then one or all are killed."""
+        if not await self._life.live_again():
+            return
+        await asyncio.sleep(self.random.choice((0.0, 0.2, 0.6, 1.2)))
+        if self.random.random() < 0.5:
+            await self._all_end(("kill",))
+        else:
+            leader = self._life.leader()
+            if leader is not None and self.hand.bounce(leader):
+                self.hand.note("reborn topic's leader bounced", leader)
+
+    # ------------------------------------------------------------------------------------------------------ phrases
+    async def _all_end(self, ways: tuple[str, ...], meanwhile: Callable[[int], bool] | None = None) -> None:
+        hand = self.hand
+        brokers = list(hand.cluster.broker_ids)
+        if not await hand.wait(self._is_ready, READY_SECONDS):
+            return
+        sound = set(brokers)
+        ways = tuple(self.random.choice(ways) for _ in brokers)
+        if "power" in ways and not hand.may_lose(set(brokers)):
+            ways = tuple("kill" if way == "power" else way for way in ways)
+        hand.held.update(brokers)
+        hand.note("all end", *ways)
+        try:
+            order = self.random.sample(brokers, len(brokers))
+            pause = self.random.choice(BETWEEN_ENDS)
+            for broker_id, way in zip(order, ways, strict=True):
+                self._end(broker_id, way)
+                await asyncio.sleep(pause)
+            if await hand.wait(lambda: not hand.cluster.alive(), END_SECONDS) and meanwhile is not None:
+                self._hurt(sound, meanwhile)
+            await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+        finally:
+            hand.held.clear()
+        pause = self.random.choice(BETWEEN_STARTS)
+        for broker_id in self.random.sample(brokers, len(brokers)):
+            hand.start(broker_id)
+            await asyncio.sleep(pause)
+        await hand.wait(lambda: all(map(hand.is_in_every_isr, brokers)), SETTLED_SECONDS)
+
+    def _is_ready(self) -> bool:
+        """Everybody is up and sound, so that what comes after says something."""
+        hand = self.hand
+        self._disk.settle()
+        for broker_id in sorted(set(hand.cluster.broker_ids) - set(hand.cluster.alive()) - hand.held):
+            hand.start(broker_id)
+        is_whole = hand.steady_brokers() == set(hand.cluster.broker_ids)
+        return is_whole and not hand.hangs_by_a_thread() and not hand.held
+
+    def _end(self, broker_id: int, way: str) -> None:
+        hand = self.hand
+        if not hand.is_alive(broker_id):
+            return
+        hand.note(way, broker_id)
+        if way == "term":
+            hand.stopping.append(hand.world.process(name_of(broker_id)))
+            hand.cluster.stop(broker_id)
+        elif way == "kill":
+            hand.end_by_kill(broker_id)
+        else:
+            hand.cluster.power_loss(broker_id)
+
+    def _hurt(self, sound: set[int], act: Callable[[int], bool]) -> None:
+        """One disk suffers whose every record somebody else in sync has."""
+        hand = self.hand
+        for victim in self.random.sample(hand.cluster.broker_ids, len(hand.cluster.broker_ids)):
+            if all((sound - {victim}) & set(state.members) for state in hand.guarded_states()):
+                if act(victim):
+                    hand.note("disk hurt while all are down", victim)
+                return
+
+    def _replace(self, victim: int) -> bool:
+        self._disk.becomes(victim)
+        self._disk.replace()
+        self.hand.note("disk lost_disk", victim)
+        return True
+
+    def _rot(self, victim: int) -> bool:
+        return self._faults.let_rot(victim, self.random.choice(RUNNING_ROT))
+
+    def _lose_segment(self, victim: int) -> bool:
+        what = self._faults.remove_segment(self.hand.storage(victim))
+        if what is not None:
+            self._disk.becomes(victim)
+            self.hand.note("disk missing_segment", victim, what)
+        return what is not None

@@ -1,0 +1,21 @@
+"""The promise in docs/OPERATIONS.md, from simulation.swarm.promise: `python -m tests.docs.promise_table` renews it."""
+
+from pathlib import Path
+
+from minibroker.simulation.swarm.promise import render_promise
+
+PAGE = Path(__file__).parents[2] / "docs" / "OPERATIONS.md"
+BEGIN = "<!-- made by python -m tests.docs.promise_table: begin -->\n"
+END = "<!-- end -->\n"
+
+
+def page_with_table() -> str:
+    """The whole page as it should be."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    assert mark, f"{PAGE} has no marks for the promise"
+    return f"{before}{BEGIN}\n{render_promise()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_table(), encoding="utf-8")

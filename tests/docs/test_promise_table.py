@@ -1,0 +1,26 @@
+"""The promise stands in docs/OPERATIONS.md as the injector obeys it, and says something of every fault it draws."""
+
+import pytest
+
+from minibroker.simulation.swarm.disk_options import CLUSTER_PLOTS, DISK_FAULTS
+from minibroker.simulation.swarm.promise import PROMISE, Setting, Verdict, allows
+from tests.docs.promise_table import PAGE, page_with_table
+
+
+def test_page_shows_the_promise() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page_with_table(), "run python -m tests.docs.promise_table"
+
+
+@pytest.mark.parametrize("kind", [*DISK_FAULTS, *CLUSTER_PLOTS])
+def test_promise_says_something_of_every_fault_that_is_drawn(kind: str) -> None:
+    assert any(kind in row.kinds and row.verdict is not Verdict.MAY_LOSE for row in PROMISE)
+
+
+def test_power_cut_of_all_is_drawn_only_with_flushing() -> None:
+    assert allows("all_without_power", Setting.FLUSHED)
+    assert not allows("all_without_power", Setting.UNFLUSHED)
+
+
+def test_fault_without_a_row_is_refused() -> None:
+    with pytest.raises(AssertionError, match="says nothing of meteorite"):
+        allows("meteorite", Setting.ANY)

@@ -1,0 +1,71 @@
+"""The faulty disk of the swarm: at most one at a time, never the only good copy, and the same run for the same seed."""
+
+import random
+
+from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
+from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.rot_places import Places
+from minibroker.simulation.swarm.run import run_seed
+from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_the_hand
+
+
+def test_seed_with_faulty_disks_is_one_run_and_another_than_without() -> None:
+    first, again, without = run_seed(3, disk_faults=True), run_seed(3, disk_faults=True), run_seed(3)
+    assert first.trace_hash == again.trace_hash != without.trace_hash
+
+
+def test_draw_has_something_of_everything() -> None:
+    drawn = [draw_faulty(random.Random(seed)) for seed in range(100)]
+    assert {kind for each in drawn for kind in each.faults} >= set(RUNNING_ROT)
+    assert all(each.plots for each in drawn)
+
+
+def test_second_disk_is_faulty_only_when_the_first_one_is_whole() -> None:
+    async def case(hand: Hand) -> None:
+        disk = FaultyDisk(hand)
+        await whole(hand)
+        assert disk.may_be(1)
+        disk.becomes(1)
+        place = Places(random.Random(1)).rot_identity(hand.storage(1))
+        assert place is not None
+        disk.rots(*place)
+        assert disk.may_be(1)
+        assert not disk.may_be(2)
+        assert disk.take_back() == 1
+        assert disk.may_be(2)
+        assert hand.truth.faulty == hand.suspects == set()
+
+    under_the_hand(case)
+
+
+def test_nobody_falls_while_a_faulty_disk_and_he_are_the_only_copies() -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        FaultyDisk(hand).becomes(1)
+        assert hand.kill(2)
+        assert not hand.kill(3)
+        assert hand.kill(1), "broker 3 has all that it has"
+
+    under_the_hand(case)
+
+
+def test_rot_is_gone_when_the_file_is_another_one() -> None:
+    async def case(hand: Hand) -> None:
+        disk = FaultyDisk(hand)
+        await whole(hand)
+        disk.becomes(1)
+        assert DiskFaults(hand, disk, random.Random(1)).let_rot(1, "rot_identity")
+        [path, *_] = [each.path for each in disk.remaining()]
+        content = bytes(hand.storage(1).find_file(path).content)
+        hand.cluster.kill(1)
+        hand.world.runtime("broker-1").disk.replace_file(path, content)
+        assert path not in [each.path for each in disk.remaining()]
+
+    under_the_hand(case)
+
+
+async def whole(hand: Hand) -> None:
+    assert await hand.wait(lambda: all(map(hand.is_in_every_isr, hand.cluster.broker_ids)), SESSION_SECONDS)
+    assert hand.state(PARTITION) is not None
