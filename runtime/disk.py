@@ -1,9 +1,10 @@
 """The real disk door: the operating system's files.
 
 Owns: how the promises of `ports.Disk` become system calls. Every OSError leaves this module as a DiskError: no space
-left as DiskFull (it may heal), nothing there as FileMissing, anything else plainly, which means that the log directory
-is lost. Files are addressed by position (`pwritev`, `pread`), never by the kernel's file offset, so that a failed
-append leaves nothing behind that the next one could land after.
+left as DiskFull (it may heal), no descriptor left as OutOfDescriptors (it passes), nothing there as FileMissing, a sync
+that failed as SyncFailed whatever its errno, anything else plainly; the last two mean that the log directory is lost.
+Files are addressed by position (`pwritev`, `pread`), never by the kernel's file offset, so that a failed append leaves
+nothing behind that the next one could land after.
 """
 
 import asyncio
@@ -17,7 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, FileMissing, LockHeld
+from minibroker.runtime.descriptors import NO_DESCRIPTORS
+from minibroker.runtime.ports import (
+    BadEntry,
+    Buffer,
+    DiskError,
+    DiskFull,
+    FileMissing,
+    LockHeld,
+    OutOfDescriptors,
+    SyncFailed,
+)
 
 T = TypeVar("T")
 
@@ -49,11 +60,21 @@ def disk_errors(action: str, path: str) -> Iterator[None]:
         message = f"cannot {action} {path}: {error.strerror or error}"
         if error.errno in NO_SPACE:
             raise DiskFull(message) from error
+        if error.errno in NO_DESCRIPTORS:
+            raise OutOfDescriptors(message) from error
         if error.errno == errno.ENOENT:
             raise FileMissing(message) from error
         if error.errno in BAD_ENTRY:
             raise BadEntry(message) from error
         raise DiskError(message) from error
+
+
+def sync_descriptor(descriptor: int, path: str) -> None:
+    """fsync. A failed one means the same whatever its errno: what it was asked to keep may be gone for good."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise SyncFailed(f"cannot sync {path}: {error.strerror or error}") from error
 
 
 class RealFile:
@@ -78,6 +99,8 @@ class RealFile:
                 position = self._write_all(piece, position)
         except OSError as error:
             self._cut_failed_append()
+            if self._broken is not None:  # no full disk that may heal: the file ends in bytes that are no record
+                raise DiskError(self._broken) from error
             with disk_errors("append to", self._path):  # not around the write: a context costs as much as all of this
                 raise error
         self._size = position
@@ -98,7 +121,8 @@ class RealFile:
 
     def _cut_failed_append(self) -> None:
         try:
-            os.ftruncate(self._descriptor, self._size)
+            if os.fstat(self._descriptor).st_size > self._size:
+                os.ftruncate(self._descriptor, self._size)
         except OSError as error:
             self._broken = f"cannot cut a failed append from {self._path}: {error.strerror}"
 
@@ -140,14 +164,16 @@ class RealFile:
         self._size = size
 
     def sync(self) -> None:
-        with disk_errors("sync", self._path):
-            os.fsync(self._descriptor)
+        sync_descriptor(self._descriptor, self._path)
 
     def close(self) -> None:
+        """Some file systems (NFS, quotas) tell only here that written bytes did not reach the disk."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with disk_errors("close", self._path):
+            try:
                 os.close(descriptor)
+            except OSError as error:
+                raise SyncFailed(f"cannot close {self._path}: {error.strerror or error}") from error
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
@@ -220,7 +246,7 @@ class RealDisk:
                 while rest:
                     rest = rest[file.write(rest) :]
                 if sync:
-                    os.fsync(file.fileno())
+                    sync_descriptor(file.fileno(), temporary)
             self.rename(temporary, path)
         except DiskError:
             with contextlib.suppress(OSError):
@@ -245,7 +271,7 @@ class RealDisk:
         with disk_errors("sync directory", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(descriptor)
+                sync_descriptor(descriptor, path)
             finally:
                 os.close(descriptor)
 

@@ -14,7 +14,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, Transport
+from minibroker.runtime.descriptors import NO_DESCRIPTORS
+from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
 
 BACKLOG = 1024
 """Connections the kernel completes before we accept them: a whole cluster may reconnect at once."""
@@ -164,7 +165,11 @@ async def connect_to_any(
     loop = asyncio.get_running_loop()
     failures: list[OSError] = []
     for family, address in found:
-        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connecting = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor; or for example no IPv6 here
+            failures.append(error)
+            continue
         try:
             connecting.setblocking(False)
             connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -180,6 +185,8 @@ async def connect_to_any(
     message = f"cannot connect to {host}:{port}: {describe(failures[-1] if failures else None)}"
     if failures and all(isinstance(failure, ConnectionRefusedError) for failure in failures):
         raise ConnectionRefused(message) from failures[-1]
+    if any(failure.errno in NO_DESCRIPTORS for failure in failures):
+        raise OutOfDescriptors(message) from failures[-1]
     raise NetworkError(message) from (failures[-1] if failures else None)
 
 

@@ -81,7 +81,7 @@ class AddressInUse(NetworkError):
 class File(Protocol):
     """One open file. Calls are synchronous: an append is part of the decision it follows.
 
-    Errors: DiskError and its kind DiskFull.
+    Errors: DiskError and its kinds DiskFull and SyncFailed.
     """
 
     @property
@@ -90,7 +90,8 @@ class File(Protocol):
         ...
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Write all parts at the end. On an error nothing of them stays: what was written of them is cut again."""
+        """Write all parts at the end. On an error nothing of them stays: what was written of them is cut again. If that
+        fails, too, the error is a plain DiskError, whatever the first one was."""
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -111,7 +112,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when everything written is on stable storage (fsync). After an error the file is not to be trusted."""
+        """Return when everything written is on stable storage (fsync). Raises SyncFailed, also for lack of space."""
         ...
 
     def close(self) -> None: ...
@@ -148,7 +149,10 @@ class Disk(Protocol):
         ...
 
     def remove_tree(self, path: str) -> None: ...
-    def sync_directory(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in it are on stable storage. Raises SyncFailed, also for lack of space."""
+        ...
+
     def lock(self, path: str) -> DirectoryLock:
         """Create and lock the file; LockHeld if another process holds it."""
         ...
@@ -172,7 +176,13 @@ class DiskError(Exception):
 
 
 class DiskFull(DiskError):
-    """No space left (ENOSPC, EDQUOT): may heal."""
+    """No space left (ENOSPC, EDQUOT), found before anything was promised to be stable: may heal."""
+
+
+class SyncFailed(DiskError):
+    """A sync of a file or directory failed, for whatever reason, lack of space included. The kernel may have dropped
+    the unsynced pages and count them as clean: the next sync would succeed and mean nothing ("Can Applications Recover
+    from fsync Failures?", Rebello et al., ATC 2020). Never heals."""
 
 
 class FileMissing(DiskError):
@@ -186,6 +196,11 @@ class BadEntry(DiskError):
 
 class LockHeld(DiskError):
     """Another process uses this directory."""
+
+
+class OutOfDescriptors(DiskError, NetworkError):
+    """This process (EMFILE) or machine (ENFILE) has no file descriptor left: nothing was done. It says nothing of the
+    disk or of the peer, and passes when something is closed: the caller tries again later."""
 
 
 # ---------------------------------------------------------------------------------------------------- coordination

@@ -207,7 +207,17 @@ class ZooKeeperCoordination:
             self._tell("expired")
         if client.client_state == "CLOSED":  # kazoo's thread has died of an error of its own: begin anew
             self._stop_client(client)
+            self._reopen_client()
+
+    def _reopen_client(self) -> None:
+        assert self._loop is not None
+        if self._closed:
+            return
+        try:
             self._open_client()
+        except OSError as error:  # no file descriptor for it
+            logger.warning("cannot reach for ZooKeeper %s: %s", self._servers, error)
+            self._loop.call_later(RECONNECT_DELAY_SECONDS_MAX, self._reopen_client)
 
     def _tell(self, kind: str) -> None:
         assert self._loop is not None

@@ -118,9 +118,11 @@ class SimulatedDisk:
         if not self._in_background:
             self.storage.loop.charge(seconds + self.storage.hangs_for)
 
-    def _begin(self, call: str, path: str) -> None:
+    def _begin(self, call: str, path: str, opens: bool = False) -> None:
         self.process.check_alive()
         self.storage.check_fault(call, path)
+        if opens:
+            self.storage.check_descriptor(call, path)
 
     def make_directory(self, path: str) -> None:
         self._begin("make_directory", path)
@@ -135,7 +137,7 @@ class SimulatedDisk:
             node = child
 
     def list_directory(self, path: str) -> list[str]:
-        self._begin("list_directory", path)
+        self._begin("list_directory", path, opens=True)
         return sorted(self.storage.find_directory(path).entries)
 
     def exists(self, path: str) -> bool:
@@ -151,7 +153,7 @@ class SimulatedDisk:
         return len(self.storage.find_file(path).content)
 
     def open(self, path: str, create: bool = False) -> SimulatedFile:
-        self._begin("open", path)
+        self._begin("open", path, opens=True)
         return SimulatedFile(self, path, self._find_or_create(path, create))
 
     def _find_or_create(self, path: str, create: bool) -> FileNode:
@@ -168,12 +170,12 @@ class SimulatedDisk:
         return node
 
     def read_file(self, path: str) -> bytes:
-        self._begin("read", path)
+        self._begin("read", path, opens=True)
         self.spend(self.storage.cost.read)
         return bytes(self.storage.find_file(path).content)
 
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
-        self._begin("replace_file", path)
+        self._begin("replace_file", path, opens=True)
         temporary = f"{path}.tmp"
         file = SimulatedFile(self, temporary, self._find_or_create(temporary, create=True))
         try:
@@ -215,7 +217,7 @@ class SimulatedDisk:
         self._unlink(path, "remove_tree", FileNode, "not a directory")
 
     def _unlink(self, path: str, call: str, refused: type[FileNode | DirectoryNode], why: str) -> None:
-        self._begin("remove", path)
+        self._begin("remove", path, opens=call == "remove_tree")
         try:
             parent, name = self.storage.parent_of(path)
         except FileMissing:
@@ -233,7 +235,7 @@ class SimulatedDisk:
         self.storage.used_bytes -= sum(len(file.content) for file in files)
 
     def sync_directory(self, path: str) -> None:
-        self._begin("sync_directory", path)
+        self._begin("sync_directory", path, opens=True)
         self.spend(self.storage.cost.sync)
         directory = self.storage.find_directory(path)
         if not self.storage.ignores_sync:
@@ -241,7 +243,7 @@ class SimulatedDisk:
         self.storage.trace.record("sync_directory", self.storage.host, path)
 
     def lock(self, path: str) -> SimulatedDirectoryLock:
-        self._begin("open", path)
+        self._begin("open", path, opens=True)
         self._find_or_create(path, create=True)
         if normalize(path) in self.storage.locks:
             raise LockHeld(f"{path} is held by another process")

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, Transport
+from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
 from minibroker.simulation.gates import UNLIMITED, Action, Gate, Match, responses
 from minibroker.simulation.loop import WORLD, VirtualLoop
 from minibroker.simulation.node import Process
@@ -77,6 +77,8 @@ class Fabric:
         self._addresses: dict[str, str] = {}
         """Of each machine, by name; both will do to connect to it."""
         self._nameless: set[str] = set()
+        self.without_descriptors: set[str] = set()
+        """Machines whose processes can open no connection; what is open stays, and who connects to them is served."""
         self._powered_off: set[str] = set()
         self._cut: dict[tuple[str, str], float] = {}
         """Since when, in loop time."""
@@ -146,6 +148,7 @@ class Fabric:
             self.heal(source, target)
         self._rejected.clear()
         self._nameless.clear()
+        self.without_descriptors.clear()
         self.slow_links.clear()
         self.bandwidth.clear()
         for gate in self.gates:
@@ -344,6 +347,8 @@ class SimulatedNetwork:
         self._process.check_alive()
         fabric, source = self._fabric, self._process.name
         target = source if host in LOOPBACK_NAMES else fabric.look_up(host)
+        if source in fabric.without_descriptors:
+            raise OutOfDescriptors(f"cannot connect to {host}:{port}: too many open files (simulated)")
         if target is None:
             raise NetworkError(f"cannot resolve {host}:{port}: unknown host")
         attempt = Attempt(fabric, self._process, factory, target, port)

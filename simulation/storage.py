@@ -4,8 +4,8 @@ Theory: a killed process loses nothing that it wrote, for the kernel holds it. P
 file the bytes of its last `sync`, and of a directory the entries of its last `sync_directory`; a new or renamed file
 whose directory was not synced is gone or old again. Of appended bytes that were not synced a torn prefix may survive,
 with a hole of zeros or bytes that nobody wrote. Beyond that a disk may rot, hang, fill up, fail calls, forget what a
-failed sync should have made stable, lie about syncing, and write to the wrong place. One test per sentence of this
-model.
+failed sync should have made stable, lie about syncing, and write to the wrong place; and its machine may have no file
+descriptor left. One test per sentence of this model.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import Trace
@@ -34,6 +34,8 @@ PATHS_KEPT = 1_000
 
 UNLIMITED = 1_000_000_000
 
+SYNCS = frozenset({"sync", "sync_directory"})
+
 
 class Cost(msgspec.Struct):
     """Virtual seconds that synchronous calls take from the process, and background work from nobody."""
@@ -51,8 +53,11 @@ class Fault(msgspec.Struct):
     path_prefix: str = "/"
     times: int = UNLIMITED
     is_full: bool = False
+    """For lack of space; of a sync it is a SyncFailed as any other."""
     forgets: bool = False
     """Of a failed sync: what it should have made stable never will be, though later syncs succeed (as on Linux)."""
+    no_descriptor: bool = False
+    """For lack of a file descriptor."""
 
 
 class FileNode:
@@ -131,12 +136,29 @@ class DirectoryNode:
     def __init__(self) -> None:
         self.entries: dict[str, FileNode | DirectoryNode] = {}
         self.synced_entries: dict[str, FileNode | DirectoryNode] = {}
+        self.cached_only: dict[str, FileNode | DirectoryNode | None] = {}
+        """Names that only the kernel's cache holds so (None: holds no more), although it takes them for stable."""
 
     def sync(self) -> None:
+        stable = self.synced_entries
         self.synced_entries = dict(self.entries)
+        for name, held in list(self.cached_only.items()):
+            if self.entries.get(name) is not held:  # it changed again, and is synced like any other now
+                del self.cached_only[name]
+            elif name in stable:
+                self.synced_entries[name] = stable[name]
+            else:
+                self.synced_entries.pop(name, None)
+
+    def forget_unsynced(self) -> None:
+        """A sync failed, and the kernel counts its names as stable from now on."""
+        for name in sorted(self.entries.keys() | self.synced_entries.keys()):
+            if self.entries.get(name) is not self.synced_entries.get(name):
+                self.cached_only[name] = self.entries.get(name)
 
     def lose_power(self, rng: random.Random | None) -> None:
         self.entries = dict(self.synced_entries)
+        self.cached_only.clear()
         for name in sorted(self.entries):
             self.entries[name].lose_power(rng)
 
@@ -158,15 +180,23 @@ class Storage:
         self.boots = 1
         self.ignores_sync = False
         """A lying disk: it says that it has synced, and has not."""
+        self.lacks_descriptors = False
+        """No call gets a file descriptor; what is open stays."""
         self._hangs_until = 0.0
         self._misdirected: list[str] = []
 
     def fail(
-        self, call: str, path_prefix: str = "/", times: int = UNLIMITED, is_full: bool = False, forgets: bool = False
+        self,
+        call: str,
+        path_prefix: str = "/",
+        times: int = UNLIMITED,
+        is_full: bool = False,
+        forgets: bool = False,
+        no_descriptor: bool = False,
     ) -> Fault:
         """Inject an error; `heal` takes it back. Calls: append, read, write_at, truncate, sync, open, replace_file,
         rename, remove, list_directory, make_directory, sync_directory."""
-        fault = Fault(call, path_prefix, times, is_full, forgets)
+        fault = Fault(call, path_prefix, times, is_full, forgets, no_descriptor)
         self.faults.append(fault)
         return fault
 
@@ -175,6 +205,7 @@ class Storage:
         self.faults.clear()
         self._misdirected.clear()
         self.ignores_sync = False
+        self.lacks_descriptors = False
         self._hangs_until = 0.0
         self.capacity_bytes = CAPACITY_BYTES
 
@@ -217,11 +248,21 @@ class Storage:
             if fault.call == call and path.startswith(fault.path_prefix) and fault.times > 0:
                 fault.times -= 1
                 self.trace.record("disk-fault", self.host, call, path)
-                if fault.forgets and call == "sync":
-                    self.find_file(path).forget_unsynced()
+                if fault.forgets and call in SYNCS:
+                    self.find(path).forget_unsynced()
+                if fault.no_descriptor:
+                    raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
+                if call in SYNCS:
+                    reason = "no space left on device" if fault.is_full else "input/output error"
+                    raise SyncFailed(f"cannot {call} {path}: {reason} (simulated)")
                 if fault.is_full:
                     raise DiskFull(f"cannot {call} {path}: no space left on device (simulated)")
                 raise DiskError(f"cannot {call} {path}: input/output error (simulated)")
+
+    def check_descriptor(self, call: str, path: str) -> None:
+        """Asked by each call that takes a descriptor of its own."""
+        if self.lacks_descriptors:
+            raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
 
     def provision(self, path: str) -> None:
         """A directory that was there before the machine's first start, on stable storage."""

@@ -178,6 +178,18 @@ class SimulatedWorld:
         if not self.loop.is_closed():
             self.loop.discard_tasks(lambda task: task.process is process)
 
+    def take_descriptors(self, name: str) -> None:
+        """The machine has no file descriptor left, neither for files nor for connections."""
+        self.trace.record("no-descriptors", name)
+        self.machine(name).storage.lacks_descriptors = True
+        self.network.without_descriptors.add(name)
+
+    def give_descriptors(self, name: str) -> None:
+        """Something was closed: there are descriptors again."""
+        self.trace.record("descriptors", name)
+        self.machine(name).storage.lacks_descriptors = False
+        self.network.without_descriptors.discard(name)
+
     def pause(self, name: str) -> None:
         """SIGSTOP."""
         self.trace.record("pause", name)

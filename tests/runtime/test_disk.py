@@ -5,14 +5,14 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from minibroker.runtime import disk as real_disk
 from minibroker.runtime.disk import WRITE_BYTES_MAX, RealDisk
-from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, FileMissing, LockHeld
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, FileMissing, LockHeld, SyncFailed
 from tests.runtime.doors import Doors, conformance, settle
 
 
@@ -395,15 +395,44 @@ def test_full_disk_is_its_own_error() -> None:
         file.append([b"x"])
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_out_of_space_at_sync_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@pytest.mark.parametrize("call", ["file", "directory", "replacement"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failed_sync_is_never_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    """The kernel may have dropped the pages: no room made later brings them back (ATC 2020)."""
+
     def fail(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    disk = RealDisk()
+    file = disk.open(str(tmp_path / "log"), create=True)
+    calls: dict[str, Callable[[], None]] = {
+        "file": file.sync,
+        "directory": lambda: disk.sync_directory(str(tmp_path)),
+        "replacement": lambda: disk.replace_file(str(tmp_path / "checkpoint"), b"new"),
+    }
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(DiskFull):
-        file.sync()
+    with pytest.raises(SyncFailed, match=os.strerror(number)):
+        calls[call]()
+
+
+def test_an_append_that_cannot_be_cut_again_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that are no record stand at the end: with room again, the next append would land behind them."""
+
+    def fail(descriptor: int, parts: object, position: int) -> int:
+        os.pwrite(descriptor, b"half", position)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def cannot_cut(descriptor: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    monkeypatch.setattr(os, "pwritev", fail)
+    monkeypatch.setattr(os, "ftruncate", cannot_cut)
+    with pytest.raises(DiskError, match="cannot cut a failed append") as failure:
+        file.append([b"half of it"])
+    assert not isinstance(failure.value, DiskFull)
 
 
 def test_other_errors_at_sync_are_disk_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 import errno
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world import SimulatedWorld
 
@@ -29,10 +31,17 @@ SYSTEM_CALLS = {
 class FragileDisk:
     """A disk whose next call of a kind can be made to fail, and a directory on it."""
 
-    def __init__(self, disk: Disk, directory: str, fail: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        fail: Callable[[str, bool], None],
+        without_descriptors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self._fail = fail
+        self.without_descriptors = without_descriptors
 
     def fail_next(self, call: str, is_full: bool = False) -> None:
         self._fail(call, is_full)
@@ -43,8 +52,18 @@ def fragile(request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytes
     if request.param == "simulated":
         world = SimulatedWorld()
         storage = world.machine("case").storage
+
+        @contextmanager
+        def taken() -> Iterator[None]:
+            world.take_descriptors("case")
+            yield
+            world.give_descriptors("case")
+
         return FragileDisk(
-            world.runtime("case").disk, "/data", lambda call, full: void(storage.fail(call, times=1, is_full=full))
+            world.runtime("case").disk,
+            "/data",
+            lambda call, full: void(storage.fail(call, times=1, is_full=full)),
+            taken,
         )
 
     def fail(call: str, is_full: bool) -> None:
@@ -58,7 +77,20 @@ def fragile(request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytes
 
         monkeypatch.setattr(os, name, fails_once)
 
-    return FragileDisk(real_runtime().disk, str(tmp_path), fail)
+    return FragileDisk(real_runtime().disk, str(tmp_path), fail, no_descriptors)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process may open nothing more: the limit is what is open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.open("/dev/null", os.O_RDONLY)
+    os.close(probe)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def void(_: object) -> None:
@@ -84,11 +116,47 @@ def test_failed_sync_says_so_and_the_bytes_are_still_readable(fragile: FragileDi
     file = fragile.disk.open(f"{fragile.directory}/log", create=True)
     file.append([b"written"])
     fragile.fail_next("sync", is_full)
-    with pytest.raises(DiskError) as failure:
+    with pytest.raises(SyncFailed):
         file.sync()
-    assert isinstance(failure.value, DiskFull) is is_full
     assert file.read_at(0, 100) == b"written"
     assert file.size == 7
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_failed_sync_of_a_directory_says_so(fragile: FragileDisk, is_full: bool) -> None:
+    fragile.fail_next("sync_directory", is_full)
+    with pytest.raises(SyncFailed):
+        fragile.disk.sync_directory(fragile.directory)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda disk, path: disk.open(f"{path}/log"),
+        lambda disk, path: disk.open(f"{path}/new", create=True),
+        lambda disk, path: disk.read_file(f"{path}/log"),
+        lambda disk, path: disk.replace_file(f"{path}/log", b"new"),
+        lambda disk, path: disk.list_directory(path),
+        lambda disk, path: disk.sync_directory(path),
+        lambda disk, path: disk.remove_tree(f"{path}/below"),
+        lambda disk, path: disk.lock(f"{path}/.lock"),
+    ],
+    ids=["open", "create", "read_file", "replace_file", "list_directory", "sync_directory", "remove_tree", "lock"],
+)
+def test_without_a_descriptor_nothing_is_done_and_it_passes(
+    fragile: FragileDisk, call: Callable[[Disk, str], object]
+) -> None:
+    disk, path = fragile.disk, fragile.directory
+    disk.make_directory(f"{path}/below")
+    disk.open(f"{path}/log", create=True).close()
+    before = disk.list_directory(path)
+    with fragile.without_descriptors():
+        with pytest.raises(OutOfDescriptors, match="oo many open files"):
+            call(disk, path)
+        assert disk.exists(f"{path}/below")
+        assert disk.free_bytes(path) > 0
+    assert disk.list_directory(path) == before
+    call(disk, path)
 
 
 def test_failed_truncation_keeps_the_bytes(fragile: FragileDisk) -> None:

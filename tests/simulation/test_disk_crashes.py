@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, SyncFailed
 from minibroker.simulation.world import SimulatedWorld
 
 PATH = "/data/log"
@@ -294,6 +294,31 @@ def test_what_a_failed_sync_forgot_is_stable_once_it_was_written_again() -> None
     file.sync()
     machine.power_loss()
     assert machine.disk.read_file(PATH) == b"again"
+
+
+def test_a_failed_sync_of_a_directory_may_forget_names() -> None:
+    machine = Machine()
+    machine.disk.open("/data/kept", create=True)
+    machine.disk.sync_directory("/data")
+    machine.disk.rename("/data/kept", "/data/renamed")
+    machine.storage.fail("sync_directory", times=1, forgets=True)
+    with pytest.raises(SyncFailed):
+        machine.disk.sync_directory("/data")
+    machine.disk.open("/data/later", create=True)
+    machine.disk.sync_directory("/data")
+    machine.kill()
+    assert machine.disk.list_directory("/data") == ["later", "renamed"]
+    machine.power_loss()
+    assert machine.disk.list_directory("/data") == ["kept", "later"]
+
+
+def test_a_failed_sync_is_no_full_disk_even_for_lack_of_space() -> None:
+    machine = Machine()
+    file = machine.disk.open(PATH, create=True)
+    for call, sync in (("sync", file.sync), ("sync_directory", lambda: machine.disk.sync_directory("/data"))):
+        machine.storage.fail(call, times=1, is_full=True)
+        with pytest.raises(SyncFailed, match="no space left"):
+            sync()
 
 
 def test_a_lying_disk_loses_what_it_said_was_synced() -> None:
