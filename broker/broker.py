@@ -184,7 +184,7 @@ class Broker:
         )
         self.server.after_requests = self.manager.fetches.flush
         self.server.on_connection_closed = self.manager.fetches.connection_closed
-        self.manager.on_log_directory_changed = self._link.replicas_changed
+        self.manager.disk.on_changed = self._link.replicas_changed
         self._dynamic_config.on_change = self.manager.reconfigure
         self.registration.on_registered = self._on_registered
         self.registration.on_session_lost = self._on_session_lost

@@ -62,7 +62,7 @@ class Chores:
                 try:
                     chore()
                 except DiskError as error:
-                    self._manager.disk_failed(error)
+                    self._manager.disk.failed(error)
 
         group.create_task(loop(), name=f"chore-{name}")
 
@@ -73,7 +73,7 @@ class Chores:
                 try:
                     await chore()  # type: ignore[misc]
                 except DiskError as error:
-                    self._manager.disk_failed(error)
+                    self._manager.disk.failed(error)
 
         group.create_task(loop(), name=f"chore-{name}")
 
@@ -140,7 +140,8 @@ class Chores:
         manager.repairs.finish()
         await directory.maintain(now_ms)
         if was_full and not directory.full and not directory.offline:
-            manager.disk_healed()
+            manager.disk.healed()
+        manager.disk.try_resting()
 
     def _delete_expired(self) -> None:
         """Whole segments below the high watermark (KAFKA-5634)."""

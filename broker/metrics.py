@@ -72,6 +72,9 @@ class BrokerCounters(msgspec.Struct):
         int, Metric("replica_manager_repairs_done", "Damaged replicas here that are in sync again with a new log.")
     ] = 0
     fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
+    descriptor_shortages: Annotated[
+        int, Metric("log_descriptor_shortages", "Disk calls that found no file descriptor left and are tried again.")
+    ] = 0
     dead_brokers: Annotated[
         int,
         Metric(

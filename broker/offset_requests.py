@@ -113,7 +113,7 @@ def _by_time(
         code = ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.CORRUPT_MESSAGE
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code, error_message=message)
     except DiskError as error:
-        manager.log_failed(partition, error)
+        manager.disk.read_failed(partition, error)
         return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     if found is None:
         return ListOffsetsPartitionResponse(partition_index=index)

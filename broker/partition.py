@@ -149,6 +149,7 @@ class Partition:
 
     def log_healed(self) -> None:
         """Its directory is well again: the log, not what was decided meanwhile, says what it holds."""
+        self.log.finish_cut()
         self.state.producers = self.log.producers
         self.handle(
             ev.LogHealed(

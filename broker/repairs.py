@@ -14,7 +14,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.topic_config import TopicConfig
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import DiskError, OutOfDescriptors
 
 if TYPE_CHECKING:
     from minibroker.broker.replica_manager import ReplicaManager
@@ -53,7 +53,7 @@ class Repairs:
         """The damaged replica alone is offline; the controller moves its leadership, and takes it out of the ISR."""
         log.error("%s: offline, its log is damaged", partition.topic_partition)
         self._manager.fetches.partition_changed(partition)
-        self._manager.on_log_directory_changed()
+        self._manager.disk.on_changed()
 
     def start_anew(self, damaged: Partition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """Set the damaged log aside and begin an empty one: its leader has what belongs into it."""
@@ -66,12 +66,15 @@ class Repairs:
             del manager.partitions[topic_partition]
             manager.fetches.partition_changed(damaged)
             partition = manager.opened(topic_partition, topic_id, topic_config)
+        except OutOfDescriptors:
+            manager.disk.rest(topic_partition, None)
+            return damaged
         except DiskError as error:
-            manager.disk_failed(error)
+            manager.disk.failed(error)
             return damaged
         manager.counters.repairs_begun += 1
         log.warning("%s: starts anew with an empty log, to be fetched from its leader", topic_partition)
-        manager.on_log_directory_changed()
+        manager.disk.on_changed()
         return partition
 
     def _is_hopeless(self, topic_partition: TopicPartition) -> bool:

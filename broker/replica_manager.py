@@ -1,8 +1,8 @@
 """All local replicas: found, created, told by the controller what to be, and served with what they ask for.
 
-Owns: the map of partitions, LeaderAndIsr and StopReplica, fencing of all partitions at once, fetchers per leader, and
-the disk's health as partitions see it. Refuses to decide about replication (the core does) and to parse requests.
-Periodic work is in `chores`.
+Owns: the map of partitions, LeaderAndIsr and StopReplica, fencing of all partitions at once, and fetchers per leader.
+Refuses to decide about replication (the core does) and to parse requests. Periodic work is in `chores`; what an error
+of the disk means for replicas is in `disk_health`.
 
 Source: replication rules, section 7; hardening rules 7, 8, 13.
 """
@@ -15,6 +15,7 @@ import msgspec
 
 from minibroker.broker.alter_partition_sender import AlterPartitionSender
 from minibroker.broker.config_table import BrokerConfig
+from minibroker.broker.disk_health import DESCRIPTOR_RETRY_MS, DiskHealth
 from minibroker.broker.fetch import FetchHandler
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
@@ -51,7 +52,7 @@ from minibroker.protocol.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from minibroker.runtime.ports import BadEntry, DiskError, Network
+from minibroker.runtime.ports import DiskError, Network, OutOfDescriptors
 
 log = logging.getLogger("minibroker.replica_manager")
 
@@ -82,7 +83,7 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.refusals = Refusals()
         self.fenced = True
-        self.on_log_directory_changed: Callable[[], None] = lambda: None
+        self.disk = DiskHealth(self)
         self._network = network
         self._loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()
@@ -107,7 +108,7 @@ class ReplicaManager:
             is_known=lambda tp: image.knows_partition(tp.topic, tp.partition),
             is_eligible=image.is_eligible,
             reply_room=reply_room,
-            log_failed=self.log_failed,
+            log_failed=self.disk.read_failed,
             log_damaged=self.repairs.damaged,
             now_ms=self.now_ms,
             response_max_bytes=config.fetch_max_bytes,
@@ -181,8 +182,11 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
             partition = self.opened(topic_partition, topic.topic_id, topic_config)
+        except OutOfDescriptors:
+            self.disk.rest(topic_partition, None)
+            return ErrorCode.KAFKA_STORAGE_ERROR
         except DiskError as error:
-            self.disk_failed(error)
+            self.disk.failed(error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         event = ev.LeaderAndIsrReceived(
             now_ms=self.now_ms(),
@@ -239,26 +243,26 @@ class ReplicaManager:
         known = partition.state.leader_epoch
         if epoch is not None and known is not None and epoch < known:
             return ErrorCode.FENCED_LEADER_EPOCH
-        is_unwell = partition.state.damage is None or self.log_directory.offline
-        if partition.state.role is Role.OFFLINE and order.delete_partition and is_unwell:
+        if self.log_directory.offline and order.delete_partition:
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition.handle(ev.ReplicaStopped(leader_epoch=epoch))
         if order.delete_partition:
             try:
                 self._drop(topic_partition, "the topic is being deleted")
             except DiskError as error:
-                self.disk_failed(error)
+                self.disk.failed(error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
     def _drop(self, topic_partition: TopicPartition, reason: str) -> None:
-        partition = self.partitions.pop(topic_partition)
+        partition = self.partitions[topic_partition]
         if partition.state.role is not Role.NONE:
             partition.handle(ev.ReplicaStopped(leader_epoch=None))
         self._unfollow(topic_partition)
         self.fetches.partition_changed(partition)
         self._back_offs.pop(topic_partition, None)
-        self.log_directory.delete_log(topic_partition)
+        self.log_directory.delete_log(topic_partition)  # an error leaves everything there, for another attempt
+        del self.partitions[topic_partition]
         log.info("%s: removed: %s", topic_partition, reason)
 
     def brokers_changed(self) -> None:
@@ -429,7 +433,7 @@ class ReplicaManager:
         try:
             while True:
                 self._syncing[topic_partition] = False
-                synced_end = await partition.log.flush()
+                synced_end = await self._flushed(partition)
                 if self.partitions.get(topic_partition) is not partition or partition.state.role is Role.OFFLINE:
                     return
                 partition.handle(ev.Synced(end_offset=synced_end, now_ms=self.now_ms()))
@@ -439,6 +443,14 @@ class ReplicaManager:
             self.log_failed(partition, error)
         finally:
             self._syncing.pop(topic_partition, None)
+
+    async def _flushed(self, partition: Partition) -> int:
+        """The end of what is synced; without a descriptor whoever waits for it waits on."""
+        while True:
+            try:
+                return await partition.log.flush()
+            except OutOfDescriptors:
+                await asyncio.sleep(DESCRIPTOR_RETRY_MS / 1000)
 
     def store_epochs(self, partition: Partition) -> None:
         """Epoch files touched by one LeaderAndIsr are synced together, off the loop (hardening rule 7)."""
@@ -453,34 +465,14 @@ class ReplicaManager:
                 continue
             try:
                 await self.log_directory.sync_metadata()
+            except OutOfDescriptors:
+                await asyncio.sleep(DESCRIPTOR_RETRY_MS / 1000)
+                self._epochs_to_store.set()
             except DiskError as error:
-                self.disk_failed(error)
+                self.disk.failed(error)
 
     def log_failed(self, partition: Partition, error: DiskError) -> None:
-        """Nothing is served from a directory that failed, whichever partition met the error (hardening rule 13). An
-        entry that cannot be used stops its partition alone."""
-        if isinstance(error, BadEntry):
-            self.repairs.damaged(partition, str(error))
-        else:
-            self.disk_failed(error)
-
-    def disk_failed(self, error: DiskError) -> None:
-        directory = self.log_directory
-        if not directory.full and not directory.offline:
-            directory.mark_offline(error)
-        log.error("log directory %s: %s", directory.path, error)
-        for partition in list(self.partitions.values()):
-            if partition.state.role is not Role.OFFLINE:
-                partition.handle(ev.LogFailed())
-                self.fetches.partition_changed(partition)
-        self.on_log_directory_changed()
-
-    def disk_healed(self) -> None:
-        """There is room again: offer the replicas to the controller anew."""
-        log.info("log directory %s has room again", self.log_directory.path)
-        for partition in self.partitions.values():
-            partition.log_healed()
-        self.on_log_directory_changed()
+        self.disk.log_failed(partition, error)
 
     async def stop(self) -> None:
         """Let go of all leaders."""

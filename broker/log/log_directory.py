@@ -37,7 +37,16 @@ from minibroker.protocol.checkpoints import (
     partition_directory_name,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import BadEntry, Clock, DirectoryLock, Disk, DiskError, FileMissing, LockHeld
+from minibroker.runtime.ports import (
+    BadEntry,
+    Clock,
+    DirectoryLock,
+    Disk,
+    DiskError,
+    FileMissing,
+    LockHeld,
+    OutOfDescriptors,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +86,7 @@ class LogDirectory:
         self._to_remove: list[str] = []
         self.set_aside: dict[TopicPartition, list[str]] = {}
         """Directories of damaged replicas that started anew, kept until those are in sync again."""
+        self._names_unsynced = False
 
     @property
     def offline(self) -> bool:
@@ -218,7 +228,7 @@ class LogDirectory:
             log.unsynced.add_directory(self.path)
         except DiskError as error:
             self.storage.failed(error)
-            self._forget_half_made(partition)
+            self._forget(partition)
             raise
         self._checkpoints.forget_mark(partition)
         return log
@@ -229,16 +239,17 @@ class LogDirectory:
         log.unsynced.add(file)
         log.topic_id = topic_id
 
-    def _forget_half_made(self, partition: TopicPartition) -> None:
+    def _forget(self, partition: TopicPartition) -> None:
         log = self.logs.pop(partition, None)
         if log is not None:
             log.deleted = True
             log.close()
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take the partition away at once by renaming its directory; its files are removed by `maintain`."""
-        self.remove_set_aside(partition)
+        """Take the partition away at once by renaming its directory, which a full disk allows, too; its files are
+        removed by `maintain`. If the renaming fails the partition is still there, and so is its log."""
         target = self._take_away(partition, deleted_directory_name)
+        self.remove_set_aside(partition)
         if target is not None:
             self._to_remove.append(target)
 
@@ -256,22 +267,31 @@ class LogDirectory:
         return bool(found)
 
     def _take_away(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str | None:
-        log = self.logs.pop(partition, None)
-        self._checkpoints.forget_mark(partition)
-        if log is None:
-            return None
-        log.deleted = True
-        log.close()
-        if self.offline:
-            return None
-        try:
+        log = self.logs.get(partition)
+        target = None
+        if log is not None and not self.offline:
             target = self._free_name(partition, name)
-            self._disk.rename(log.directory, target)
+            try:
+                self._disk.rename(log.directory, target)
+            except DiskError as error:
+                self.storage.failed(error)
+                raise
+        self._checkpoints.forget_mark(partition)
+        self._forget(partition)
+        if target is not None:
+            self._sync_names()
+        return target
+
+    def _sync_names(self) -> None:
+        """Of the partitions. Without a descriptor for it now, `maintain` does it."""
+        try:
             self._disk.sync_directory(self.path)
+            self._names_unsynced = False
+        except OutOfDescriptors:
+            self._names_unsynced = True
         except DiskError as error:
             self.storage.failed(error)
             raise
-        return target
 
     def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
         short = TopicPartition(partition.topic[:TOPIC_CHARACTERS_KEPT], partition.partition)
@@ -303,6 +323,10 @@ class LogDirectory:
         """An IO error was met: nothing is read from or written to the directory any more."""
         self.storage.failed(error if isinstance(error, DiskError) else DiskError(str(error)))
 
+    def require_descriptor(self) -> None:
+        """Raise OutOfDescriptors unless a file can be opened."""
+        self._disk.list_directory(self.path)
+
     def try_heal(self) -> bool:
         """Whether records may be added: a full directory is asked for room."""
         try:
@@ -312,25 +336,34 @@ class LogDirectory:
             return False
 
     async def maintain(self, now_ms: int) -> None:
-        """The chores of every second or so: sync closed segments and metadata of new logs, write checkpoints that must
-        not wait, remove what was deleted, ask a full disk for room. An IO error only takes the directory offline."""
+        """The chores of every second or so: remove what was deleted, ask a full disk for room, sync closed segments and
+        metadata of new logs, write checkpoints that must not wait. What fails of them is noted in the directory's
+        health (`Storage.on_offline` and `on_full` tell it) and hinders no other."""
+        await self._try(self._remove_deleted(now_ms))
         if self.full:
             self.try_heal()
+        await self._try(self.sync_metadata())
+        for log in list(self.logs.values()):
+            if log.recovery_point < log.segments[-1].base_offset and log.damage is None:
+                await self._try(log.flush(closed_only=True))
+        await self._try(self._checkpoints.write_urgent())
+
+    async def _try(self, chore: Coroutine[Any, Any, object]) -> None:
         if self.offline:
+            chore.close()
             return
         try:
-            await self._maintain(now_ms)
+            await chore
         except DiskError as error:
             self.storage.failed(error)
 
-    async def _maintain(self, now_ms: int) -> None:
-        await self.sync_metadata()
+    async def _remove_deleted(self, now_ms: int) -> None:
+        """Before anything that may need its room."""
+        if self._names_unsynced:
+            self._sync_names()
         for log in list(self.logs.values()):
-            if log.recovery_point < log.segments[-1].base_offset and log.damage is None:
-                await log.flush(closed_only=True)
             await log.remove_deleted(now_ms)
-        await self._checkpoints.write_urgent()
-        while self._to_remove and not self.offline:
+        while self._to_remove and not self._names_unsynced and not self.offline:
             path = self._to_remove[-1]
             try:
                 await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
@@ -341,6 +374,8 @@ class LogDirectory:
     async def sync_metadata(self) -> None:
         """Sync the epoch files, metadata and names of all logs that wrote some, together and off the loop
         (hardening rule 7). A log that is being flushed does it by itself."""
+        for log in self.logs.values():
+            self._store_epochs(log)
         async with AsyncExitStack() as stack:
             taken: list[tuple[PartitionLog, UnsyncedFiles]] = []
             for log in tuple(self.logs.values()):
@@ -359,6 +394,14 @@ class LogDirectory:
                 raise
             for log, _ in taken:
                 log.were_synced()
+
+    def _store_epochs(self, log: PartitionLog) -> None:
+        """That could not be written when they changed."""
+        if not log.epochs_stored and log.damage is None:
+            try:
+                log.store_epochs()
+            except DiskError as error:
+                raise log.failed(error) from None
 
     async def _sync_some(self, taken: list[tuple[PartitionLog, UnsyncedFiles]]) -> None:
         together = UnsyncedFiles.merged([files for _, files in taken])

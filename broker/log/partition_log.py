@@ -6,7 +6,8 @@ core decides, and hands in what must be kept. Calls are synchronous, made on the
 wait, off the loop.
 
 Local order (I10): log_start_offset <= log_end_offset, recovery_point <= log_end_offset. Batches are never split: a cut
-that falls into a batch takes the whole of it.
+that falls into a batch takes the whole of it. A change of several files goes from one sound log to the next: after each
+step, and so when the next one fails, the offsets here are those of the files.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from operator import attrgetter
 
 import msgspec
 
-from minibroker.broker.log import retention
+from minibroker.broker.log import cutting, retention
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.damage_note import write_damage_note
 from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
@@ -35,7 +36,7 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
@@ -99,12 +100,14 @@ class PartitionLog:
         self.flushing = asyncio.Lock()
         self.cut_to: int | None = None
         """Lowest truncation since the running flush began: what it synced above is gone."""
+        self.is_cut_half = False
+        """A cut failed on its way: producer states and snapshots may still tell of batches that are gone."""
         if self.damage is not None:
             self.segments = self.segments or [self._segment_at(self.log_end_offset)]  # nothing is written
         elif not self.segments:
             self._start_empty_at(self.log_end_offset)
         elif not loaded.report.clean:
-            self._note_cut()  # perhaps by the process before
+            self.note_cut()  # perhaps by the process before
 
     # -------------------------------------------------------------------------------------------------------- reading
     @property
@@ -214,12 +217,12 @@ class PartitionLog:
         for path in closed.index_paths:
             self.unsynced.add(path)
         self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
-        segment = self._new_segment(self.log_end_offset)
+        segment = self.new_segment(self.log_end_offset)
         segment.file()
         self.segments.append(segment)
         return segment
 
-    def _new_segment(self, base_offset: int) -> Segment:
+    def new_segment(self, base_offset: int) -> Segment:
         self.unsynced.add_directory(self.directory)
         return self._segment_at(base_offset)
 
@@ -227,12 +230,16 @@ class PartitionLog:
         return Segment(self.storage, self.directory, base_offset, 0, self.config.index_interval_bytes)
 
     def _start_empty_at(self, offset: int) -> None:
-        """A log always has a segment. On a full disk its file waits for the first append."""
-        segment = self._new_segment(offset)
-        self.segments.append(segment)
+        """A log always has a segment."""
+        self.segments.append(self.new_segment(offset))
+        self.make_file()
+
+    def make_file(self) -> None:
+        """Of an empty log. On a full disk, or without a descriptor, it waits for the first append."""
         try:
-            segment.file()
-        except DiskFull as error:
+            if not self.segments[-1].size:
+                self.segments[-1].file()
+        except (DiskFull, OutOfDescriptors) as error:
             self.storage.failed(error)
 
     # -------------------------------------------------------------------------------------------------------- cutting
@@ -246,21 +253,20 @@ class PartitionLog:
             self.reset_to(end_offset)
             return
         try:
+            self.is_cut_half = True
             while self.segments[-1].base_offset > end_offset:
-                self._discard(self.segments.pop(), sync=True)
+                cutting.drop_newest(self)
             end = self.segments[-1].truncate_to(end_offset)
-            self._note_cut()
-            self._set_end(end)
-            self._set_start(min(self.log_start_offset, end))
-            self._rebuild_producers(end)
+            self.note_cut()
+            self.set_end(end)
+            cutting.rebuild_producers(self)
         except DiskError as error:
             raise self.failed(error) from None
 
     def reset_to(self, offset: int) -> None:
         """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491)."""
         self.storage.require_online()
-        self.producers.clear()
-        self._start_anew_at(offset)
+        self._start_anew_at(offset, keep_producers=False)
 
     def trim_before(self, start_offset: int) -> None:
         """Raise the log's start (a follower adopts its leader's). Whole segments below it go with the next
@@ -269,25 +275,27 @@ class PartitionLog:
         assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
         if self.segments[0].base_offset < start_offset == self.log_end_offset:
             self.storage.require_online()
-            self._start_anew_at(start_offset)
+            self._start_anew_at(start_offset, keep_producers=True)
         self.log_start_offset = max(self.log_start_offset, start_offset)
 
-    def _start_anew_at(self, offset: int) -> None:
+    def finish_cut(self) -> None:
+        """After a failure, before the log is used again: producer states and snapshots follow what was cut of it, and
+        an empty log has its file."""
+        self.storage.require_online()
         try:
-            while self.segments:
-                self._discard(self.segments.pop(), sync=True)
-            self.snapshots.remove_above(-1)
-            self._set_start(offset)
-            self.recovery_point = offset
-            self._set_end(offset)
-            self._start_empty_at(offset)
-            self.cut_is_unsynced = False
-            if len(self.producers):
-                self.unsynced.add(self.snapshots.write(offset, self.producers))
+            if self.is_cut_half:
+                cutting.rebuild_producers(self)
+            self.make_file()
         except DiskError as error:
             raise self.failed(error) from None
 
-    def _note_cut(self) -> None:
+    def _start_anew_at(self, offset: int, keep_producers: bool) -> None:
+        try:
+            cutting.start_anew_at(self, offset, keep_producers)
+        except DiskError as error:
+            raise self.failed(error) from None
+
+    def note_cut(self) -> None:
         self.cut_is_unsynced = True
         self.unsynced.add(self.segments[-1].log_path)
 
@@ -296,41 +304,25 @@ class PartitionLog:
         if not self.unsynced.holds(self.segments[-1].log_path):
             self.cut_is_unsynced = False
 
-    def _set_start(self, start: int) -> None:
+    def set_start(self, start: int) -> None:
         if start < self.log_start_offset:
             self.storage.urgent.add(LOG_START_CHECKPOINT)
         self.log_start_offset = start
 
-    def _set_end(self, end: int) -> None:
+    def set_end(self, end: int) -> None:
         self.log_end_offset = end
+        self.set_start(min(self.log_start_offset, end))
         self._tail.truncate_to(end)
         self.recovery_point = min(self.recovery_point, end)
         self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
         if self.recovery_point < self.checkpointed_recovery_point:
             self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
 
-    def _rebuild_producers(self, end: int) -> None:
-        """As of `end`: the newest snapshot at or below it and the batches behind that."""
-        had_producers = len(self.producers) > 0
-        self.snapshots.remove_above(end)
-        if not had_producers:
-            return  # those that the cut batches pushed out or that expired are not worth reading the log
-        snapshot_offset, self.producers = self.snapshots.newest(end)
-        for header in self._headers(snapshot_offset or 0):
-            self.producers.update(header)
-
-    def _headers(self, offset: int) -> Iterator[BatchHeader]:
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
         first = self.segment_number(max(offset, self.segments[0].base_offset))
         for segment in self.segments[first:]:
             for _, header in segment.headers(offset):
                 yield header
-
-    def _discard(self, segment: Segment, sync: bool) -> None:
-        segment.close()
-        due = self.storage.clock.now_ms() + self.config.file_delete_delay_ms
-        self.discarded += [(path, due) for path in retention.rename_deleted(self.storage.disk, segment)]
-        if sync:  # newest first and one by one: a power cut leaves no gap in the log
-            self.storage.disk.sync_directory(self.directory)
 
     # ------------------------------------------------------------------------------------------------------ retention
     def delete_expired_segments(self, high_watermark: int, now_ms: int) -> int:
@@ -340,34 +332,43 @@ class PartitionLog:
             return self.log_start_offset
         try:
             count = retention.count_expired(self, high_watermark, now_ms)
-            if count == len(self.segments):
-                if not self._may_roll(0, self.log_end_offset):
-                    count -= 1
-                else:
-                    self._roll()
+            if count == len(self.segments) and not self._rolled_for_retention():
+                count -= 1
             first_kept = self.segments[count].base_offset if count else self.log_start_offset
             self.log_start_offset = max(self.log_start_offset, first_kept)
             self.recovery_point = max(self.recovery_point, first_kept if count else 0)
             for segment in self.segments[:count]:
-                self._discard(segment, sync=False)
-            del self.segments[:count]
+                cutting.discard_batches(self, segment)
+                cutting.discard_indexes(self, segment)
             if count:
                 self.snapshots.remove_below(self.segments[0].base_offset)
-                self.unsynced.add_directory(self.directory)
         except DiskError as error:
             raise self.failed(error) from None
         return self.log_start_offset
 
+    def _rolled_for_retention(self) -> bool:
+        """Whether the active segment may go, too: it needs a successor, for which a full disk has no room."""
+        if not self._may_roll(0, self.log_end_offset) or self.storage.full:
+            return False
+        try:
+            self._roll()
+        except DiskFull as error:
+            self.storage.failed(error)
+            return False
+        return True
+
     async def remove_deleted(self, now_ms: int) -> int:
-        """Remove files that were deleted longer than file.delete.delay.ms ago; returns how many."""
-        due = [path for path, due_ms in self.discarded if due_ms <= now_ms]
+        """Remove files that were deleted longer than file.delete.delay.ms ago, on a full disk at once; returns how
+        many."""
+        due = [entry for entry in self.discarded if entry[1] <= now_ms or self.storage.full]
         if not due or self.storage.offline or self.deleted or self.damage is not None:
             return 0
-        self.discarded = [entry for entry in self.discarded if entry[1] > now_ms]
         try:
-            await self.storage.disk.in_background(lambda: remove_files(self.storage.disk, due))
+            await self.storage.disk.in_background(lambda: remove_files(self.storage.disk, [path for path, _ in due]))
         except DiskError as error:
             raise self.failed(error) from None
+        gone = set(due)
+        self.discarded = [entry for entry in self.discarded if entry not in gone]
         return len(due)
 
     def expire_producers(self, now_ms: int) -> int:
@@ -380,6 +381,8 @@ class PartitionLog:
         self._epochs = list(entries)
         try:
             self.store_epochs(sync)
+        except OutOfDescriptors:  # the next sync of metadata or of the log writes it
+            self.unsynced.add(epoch_file_path(self.directory))
         except DiskError as error:
             raise self.failed(error) from None
 

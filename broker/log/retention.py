@@ -58,13 +58,10 @@ def first_append_ms(segment: Segment, disk: Disk) -> int:
     return segment.first_append_ms
 
 
-def rename_deleted(disk: Disk, segment: Segment) -> list[str]:
-    """Take the files out of the log at once, the batches first; returns the new names."""
-    renamed = []
-    for path in (segment.log_path, *segment.index_paths):
-        try:
-            disk.rename(path, path + DELETED_SUFFIX)
-        except FileMissing:
-            continue
-        renamed.append(path + DELETED_SUFFIX)
-    return renamed
+def rename_deleted(disk: Disk, path: str) -> str | None:
+    """Take one file out of the log at once; returns its new name, None if it was not there."""
+    try:
+        disk.rename(path, path + DELETED_SUFFIX)
+    except FileMissing:
+        return None
+    return path + DELETED_SUFFIX

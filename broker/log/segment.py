@@ -26,7 +26,7 @@ from minibroker.protocol.checkpoints import (
     segment_file_name,
 )
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_body, read_header
-from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing
+from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
@@ -225,11 +225,20 @@ class Segment:
     def file(self) -> File:
         """Its `.log`, open."""
         if self._file is None:
-            self._file = self._storage.disk.open(self.log_path, create=self.size == 0)
+            self._file = self._open()
             self._storage.segments.file_opened(self)
         else:
             self._storage.segments.file_used(self)
         return self._file
+
+    def _open(self) -> File:
+        """Where descriptors are lacking, one of another segment is given up for it: those are kept for speed alone."""
+        while True:
+            try:
+                return self._storage.disk.open(self.log_path, create=self.size == 0)
+            except OutOfDescriptors:
+                if not self._storage.segments.close_oldest():
+                    raise
 
     def close_file(self) -> None:
         if self._file is not None:

@@ -4,7 +4,9 @@ Owns: whether the directory may still be used, and which of its checkpoints are 
 
 Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the disk holds, so nothing is written to
 the directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
-again and refused, and the directory heals when there is room.
+again and refused, and the directory heals when there is room. A failed sync is one, for lack of space, too: the kernel
+may have dropped the pages ("Can Applications Recover from fsync Failures?", ATC 2020). A lack of file descriptors is no
+word about the disk.
 """
 
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
 from minibroker.broker.log.errors import StorageOffline
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.warm_segments import WarmSegments
-from minibroker.runtime.ports import Clock, Disk, DiskError, DiskFull
+from minibroker.runtime.ports import Clock, Disk, DiskError, DiskFull, OutOfDescriptors
 
 
 class Storage:
@@ -34,7 +36,11 @@ class Storage:
         self.urgent: set[str] = set()
         """Names of checkpoints that should be written soon, for an offset in them fell; see offset_checkpoints."""
         self.on_offline: Callable[[str], None] | None = None
+        """Called in the middle of whatever met the error: it may only note it."""
         self.on_full: Callable[[bool], None] | None = None
+        """The same; with False when there is room again."""
+        self.on_no_descriptor: Callable[[str], None] = lambda _: None
+        """The same, each time that a call found no file descriptor: it does no harm to the directory."""
 
     @property
     def offline(self) -> bool:
@@ -43,6 +49,11 @@ class Storage:
     @property
     def full(self) -> bool:
         return self.full_reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is offline, or full."""
+        return self.offline_reason or self.full_reason
 
     def require_online(self) -> None:
         """Raise unless the directory may be read and tidied."""
@@ -58,6 +69,9 @@ class Storage:
     def failed(self, error: DiskError) -> None:
         """Draw the consequence of an error; the caller raises it on."""
         if isinstance(error, StorageOffline):
+            return
+        if isinstance(error, OutOfDescriptors):
+            self.on_no_descriptor(str(error))
             return
         self.unwell = True
         if isinstance(error, DiskFull):

@@ -41,6 +41,13 @@ class WarmSegments:
         while len(self._files) > self.files_max:
             self._files.popitem(last=False)[0].close_file()
 
+    def close_oldest(self) -> bool:
+        """Give a descriptor back; False if no file is open."""
+        if not self._files:
+            return False
+        self._files.popitem(last=False)[0].close_file()
+        return True
+
     def file_used(self, segment: Coolable) -> None:
         self._files.move_to_end(segment)
 

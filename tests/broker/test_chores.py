@@ -23,7 +23,7 @@ def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_b
     state = SimpleNamespace(role=Role.LEADER, high_watermark=7, log_start_offset=0)
     partition = SimpleNamespace(state=state, log=log, topic_partition=TopicPartition("a", 0))
     partitions = {TopicPartition("a", 0): partition}
-    manager = SimpleNamespace(partitions=partitions, disk_failed=failures.append, now_ms=lambda: 0)
+    manager = SimpleNamespace(partitions=partitions, disk=SimpleNamespace(failed=failures.append), now_ms=lambda: 0)
     chores = Chores(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
 
     async def main() -> None:

@@ -42,11 +42,12 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I21", "I25"),
         edits=(
             Edit(
-                "broker.log.partition_log",
-                "        snapshot_offset, self.producers = self.snapshots.newest(end)\n"
-                "        for header in self._headers(snapshot_offset or 0):\n"
-                "            self.producers.update(header)\n",
-                "",
+                "broker.log.cutting",
+                "        snapshot_offset, producers = log.snapshots.newest(end)\n"
+                "        for header in log.headers(snapshot_offset or 0):\n"
+                "            producers.update(header)\n"
+                "        log.producers = producers\n",
+                "        pass\n",
             ),
         ),
         schedule=Schedule("producer:batch_is_cut_and_sent_again"),

@@ -1,0 +1,153 @@
+"""What the health of the log directory means for the replicas in it.
+
+Owns: which replicas stop after an error of the disk, that the controller hears of it, and when they are offered again.
+Refuses to know what an error means for the directory (`log.storage`) and what a replica does when its log fails (the
+core).
+
+Theory: an error is met by whoever touches the disk first: an append, a read, a chore that belongs to no partition. The
+directory notes it, and from then on nobody in it may lead, whoever met it (hardening rule 13): an idle leader that is
+not told keeps its leadership on a dead disk for as long as nobody writes. A lack of file descriptors passes and is no
+error of the disk: a read is refused, a sync waits, and only a replica whose own step could not be performed rests.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import BadEntry, DiskError, OutOfDescriptors
+
+if TYPE_CHECKING:
+    from minibroker.broker.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.disk")
+
+DESCRIPTOR_RETRY_MS = 500
+"""A lack of file descriptors lasts as long as a flood of connections: seconds."""
+DESCRIPTOR_TELL_MS = 10_000
+"""One line in the log for so long, though every call may fail."""
+
+
+class DiskHealth:
+    """See the head of this file."""
+
+    def __init__(self, manager: "ReplicaManager") -> None:
+        self.on_changed: Callable[[], None] = lambda: None
+        """Replicas went offline, or may be asked again."""
+        self._manager = manager
+        self._directory = manager.log_directory
+        self._notice: asyncio.Handle | None = None
+        self._told: str | None = None
+        """The reason that stands in the log already."""
+        self._resting: dict[TopicPartition, Partition | None] = {}
+        """What waits for a file descriptor; None: its log could not even be created."""
+        self._shortage_told_ms: int | None = None
+        storage = self._directory.storage
+        storage.on_offline = lambda _: self._look_soon()
+        storage.on_full = lambda _: self._look_soon()
+        storage.on_no_descriptor = self._note_no_descriptor
+        if storage.unwell:  # found while the logs were loaded
+            self._look_soon()
+
+    # ------------------------------------------------------------------------------------------------------- failing
+    def log_failed(self, partition: Partition, error: DiskError) -> None:
+        """An effect of a replica could not be performed."""
+        if isinstance(error, OutOfDescriptors):
+            log.warning("%s rests until there is a file descriptor for it", partition.topic_partition)
+            self.rest(partition.topic_partition, partition)
+        else:
+            self.read_failed(partition, error)
+
+    def read_failed(self, partition: Partition, error: DiskError) -> None:
+        """Somebody's read could not be answered. For want of a descriptor that is all; an entry that cannot be used
+        stops its partition alone."""
+        if isinstance(error, BadEntry):
+            self._manager.repairs.damaged(partition, str(error))
+        else:
+            self.failed(error)
+
+    def failed(self, error: DiskError) -> None:
+        """Whatever it was that met the error: no replica goes on."""
+        if isinstance(error, OutOfDescriptors):
+            return  # the directory has counted it, and who met it tries again
+        if not self._directory.full and not self._directory.offline:
+            self._directory.mark_offline(error)
+        self._leave()
+
+    def rest(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
+        """This replica alone stops until there is a descriptor (None: its log could not be created)."""
+        self._resting[topic_partition] = partition
+        if partition is not None:
+            self._take_offline(partition)
+            self.on_changed()
+
+    def _look_soon(self) -> None:
+        """The directory tells of an error in the middle of the call that met it."""
+        if self._notice is None:
+            self._notice = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._notice = None
+        if self._directory.full or self._directory.offline:
+            self._leave()
+
+    def _leave(self) -> None:
+        storage = self._directory.storage
+        online = [each for each in self._manager.partitions.values() if each.state.role is not Role.OFFLINE]
+        if storage.reason != self._told:
+            self._told = storage.reason
+            how = "offline" if storage.offline else "full"
+            log.error("log directory %s is %s: %s", storage.path, how, storage.reason)
+        elif not online:
+            return
+        for partition in online:
+            self._take_offline(partition)
+        self.on_changed()
+
+    def _take_offline(self, partition: Partition) -> None:
+        partition.handle(ev.LogFailed())
+        self._manager.fetches.partition_changed(partition)
+
+    # ------------------------------------------------------------------------------------------------------- healing
+    def healed(self) -> None:
+        """There is room again: offer the replicas to the controller anew."""
+        log.info("log directory %s has room again", self._directory.path)
+        self._told = None
+        self._offer_again(list(self._manager.partitions.values()))
+
+    def try_resting(self) -> None:
+        """Offer again what had to wait for a file descriptor, once there is one."""
+        if not self._resting or self._directory.full or self._directory.offline:
+            return
+        try:
+            self._directory.require_descriptor()
+        except OutOfDescriptors:
+            return
+        except DiskError as error:
+            self.failed(error)
+            return
+        resting, self._resting = self._resting, {}
+        known = self._manager.partitions
+        self._offer_again([each for name, each in resting.items() if each is not None and known.get(name) is each])
+
+    def _offer_again(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            try:
+                partition.log_healed()
+            except OutOfDescriptors:
+                self._resting[partition.topic_partition] = partition
+            except DiskError as error:
+                self.failed(error)
+                return
+        self.on_changed()
+
+    def _note_no_descriptor(self, reason: str) -> None:
+        manager = self._manager
+        manager.counters.descriptor_shortages += 1
+        if self._shortage_told_ms is None or manager.now_ms() >= self._shortage_told_ms + DESCRIPTOR_TELL_MS:
+            self._shortage_told_ms = manager.now_ms()
+            log.error("no file descriptor left: %s. Raise the limit (ulimit -n), or lower max.connections", reason)

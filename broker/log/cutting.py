@@ -1,0 +1,78 @@
+"""How segments leave a log: which file goes first, and what the log is after each step.
+
+Owns: the steps of a cut at either end. Refuses to know where a log is cut and to draw the consequence of an error
+(`partition_log.py`). Any step may fail, for lack of space, too, after which the log goes on: so after each of them the
+offsets in memory are those of the files.
+"""
+
+from typing import TYPE_CHECKING
+
+from minibroker.broker.log import retention
+from minibroker.broker.log.segment import Segment
+
+if TYPE_CHECKING:
+    from minibroker.broker.log.partition_log import PartitionLog
+
+
+def drop_newest(log: "PartitionLog") -> None:
+    """Cut the last of several segments. Synced each by itself, newest first: a power cut leaves no gap in the log."""
+    segment = log.segments[-1]
+    discard_batches(log, segment)
+    log.set_end(segment.base_offset)
+    discard_indexes(log, segment)
+    log.storage.disk.sync_directory(log.directory)
+
+
+def start_anew_at(log: "PartitionLog", offset: int, keep_producers: bool) -> None:
+    """Drop all segments; the log is empty at `offset`, which may lie anywhere."""
+    log.is_cut_half = True
+    while len(log.segments) > 1:
+        drop_newest(log)
+    last = log.segments[0]
+    discard_batches(log, last)
+    log.segments.append(log.new_segment(offset))
+    log.set_start(offset)
+    log.recovery_point = offset
+    log.set_end(offset)
+    log.cut_is_unsynced = False
+    discard_indexes(log, last)
+    log.storage.disk.sync_directory(log.directory)
+    log.snapshots.remove_above(-1)
+    if not keep_producers:
+        log.producers.clear()
+    log.is_cut_half = False
+    log.make_file()
+    if len(log.producers):
+        log.unsynced.add(log.snapshots.write(offset, log.producers))
+
+
+def discard_batches(log: "PartitionLog", segment: Segment) -> None:
+    """With its `.log` a segment leaves the log; its indexes alone are nothing, and swept at the next start."""
+    log.unsynced.add_directory(log.directory)
+    _discard_file(log, segment.log_path)
+    log.segments.remove(segment)
+    segment.close()
+
+
+def discard_indexes(log: "PartitionLog", segment: Segment) -> None:
+    for path in segment.index_paths:
+        _discard_file(log, path)
+
+
+def _discard_file(log: "PartitionLog", path: str) -> None:
+    renamed = retention.rename_deleted(log.storage.disk, path)
+    if renamed is not None:
+        log.discarded.append((renamed, log.storage.clock.now_ms() + log.config.file_delete_delay_ms))
+
+
+def rebuild_producers(log: "PartitionLog") -> None:
+    """Producer states as of the log's end: the newest snapshot at or below it and the batches behind that."""
+    end = log.log_end_offset
+    had_producers = len(log.producers) > 0
+    log.snapshots.remove_above(end)
+    if had_producers:  # those that the cut batches pushed out or that expired are not worth reading the log
+        snapshot_offset, producers = log.snapshots.newest(end)
+        for header in log.headers(snapshot_offset or 0):
+            producers.update(header)
+        log.producers = producers
+    log.is_cut_half = False
