@@ -12,6 +12,7 @@ from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
+from minibroker.broker.scrubber import Scrubber
 from minibroker.runtime.ports import Clock, DiskError
 
 log = logging.getLogger("minibroker.chores")
@@ -37,6 +38,7 @@ class Chores:
         self._produce = produce
         self._clock = clock
         self._ticked_ms = manager.now_ms()
+        self._scrubber = Scrubber(manager, clock)
 
     async def run(self) -> None:
         """All loops, until cancelled."""
@@ -45,6 +47,7 @@ class Chores:
             group.create_task(self._tick(), name="tick")
             group.create_task(self._manager.alter_partition.run(), name="alter-partition")
             group.create_task(self._manager.run_epoch_storing(), name="epochs")
+            group.create_task(self._scrubber.run(), name="scrubber")
             lag_check_ms = max(TICK_MS, config.replica_lag_time_max_ms // 2)
             self._every(group, lag_check_ms, self._check_lag, "lag")
             self._every(group, ISR_RETRY_MS, self._retry_expansion, "expand")

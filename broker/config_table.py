@@ -314,6 +314,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Key(doc="How often recovery points and log start offsets are written to disk.", minimum=1, maximum=I32_MAX),
     ] = 60_000
+    log_scrub_bytes_per_second: Annotated[
+        int,
+        Key(
+            doc="How fast the scrubber reads all logs in the background to find damaged bytes that nobody reads."
+            " 0: never.",
+            minimum=0,
+            maximum=1024 * MIB,
+            dynamic=True,
+        ),
+    ] = MIB
     log_tail_cache_bytes: Annotated[
         int,
         Key(

@@ -71,6 +71,14 @@ class BrokerCounters(msgspec.Struct):
     repairs_done: Annotated[
         int, Metric("replica_manager_repairs_done", "Damaged replicas here that are in sync again with a new log.")
     ] = 0
+    scrubbed_bytes: Annotated[int, Metric("log_scrubbed_bytes", "Bytes of logs read again by the scrubber.")] = 0
+    scrub_rounds: Annotated[int, Metric("log_scrub_rounds", "Times that the scrubber has read all logs here.")] = 0
+    scrubbed_damaged: Annotated[
+        int, Metric("log_scrubbed_damaged_logs", "Replicas here whose damage the scrubber was the first to find.")
+    ] = 0
+    scrubbed_indexes: Annotated[
+        int, Metric("log_scrubbed_indexes_made_again", "Damaged indexes that the scrubber found and made again.")
+    ] = 0
     fenced: Annotated[int, Metric("broker_fenced", "Times that this broker lost its place in ZooKeeper.")] = 0
     descriptor_shortages: Annotated[
         int, Metric("log_descriptor_shortages", "Disk calls that found no file descriptor left and are tried again.")

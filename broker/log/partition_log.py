@@ -140,6 +140,11 @@ class PartitionLog:
             return LogSlice([], 0, offset, offset, None)
         return LogSlice(*held)
 
+    def check_at(self, offset: int) -> None:
+        """Read the batch that holds `offset` from the disk, with every check. Raises CorruptLog, DiskError."""
+        if self.log_start_offset <= offset < self.log_end_offset:
+            self._read_segment(offset, 0, self.log_end_offset)
+
     def _read_segment(self, offset: int, max_bytes: int, end: int) -> tuple[list[Buffer], int, int, int, int] | None:
         self.storage.require_online()
         segment = self.segments[self.segment_number(offset)]

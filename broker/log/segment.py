@@ -269,6 +269,13 @@ class Segment:
         index.in_files = True
         return True
 
+    def renew_index(self) -> None:
+        """Make the index again from the batches, and write it: what its files say is wrong."""
+        self._rebuild_index("its files are damaged")
+        assert self._index is not None
+        self._storage.segments.index_loaded(self)
+        self.save_index()
+
     def close(self) -> None:
         """Let go of everything; nothing is written."""
         self._storage.segments.forget(self)

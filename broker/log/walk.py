@@ -39,10 +39,12 @@ def walk_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         length = HEADER_BYTES if size > LARGE_BATCH_BYTES else CHUNK_BYTES
 
 
-def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def scan_batches(
+    file: File, position: int, end: int, chunk_bytes: int = SCAN_BYTES
+) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch in [position, end), after every check of `check_batch`. Raises CorruptBatch,
     whose position is that in the file, at the first one that is not whole and sound."""
-    buffer = memoryview(bytearray(min(SCAN_BYTES, end - position)))
+    buffer = memoryview(bytearray(min(chunk_bytes, end - position)))
     while position < end:
         chunk_start = position
         view = _read(file, position, buffer[: end - position])

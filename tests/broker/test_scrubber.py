@@ -1,0 +1,86 @@
+"""The scrubber: rot that nobody reads is found and repaired, at the speed that is set, and nothing sound is accused."""
+
+import asyncio
+
+import pytest
+
+from minibroker.simulation.storage import Storage
+from minibroker.testing import simulated
+from minibroker.testing.simulated_cluster import SimulatedTestedCluster
+from tests.simulation.test_damage import BASE_OFFSET, EPOCH, PAYLOAD, SETTINGS, TOPIC, followers, produce, replica, rot
+
+SCRUBBED = {**SETTINGS, "log.index.interval.bytes": "100"}
+
+
+def disk(c: SimulatedTestedCluster, broker_id: int) -> Storage:
+    return c.world.machine(f"broker-{broker_id}").storage
+
+
+@pytest.mark.parametrize("byte", [BASE_OFFSET, EPOCH, PAYLOAD])
+@pytest.mark.parametrize("segment", [0, -1])
+@simulated(brokers=3, seed=8, settings=SCRUBBED)
+async def test_rot_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster, segment: int, byte: int) -> None:
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    _, (follower, _) = await followers(c)
+    rot(c, follower, segment, 1, byte)
+    await asyncio.sleep(130)
+    counters = c.simulation.brokers[follower].counters
+    assert (counters.scrubbed_damaged, counters.repairs_begun, counters.repairs_done) == (1, 1, 1)
+    await c.wait_in_sync(TOPIC)
+    assert (await c.audit(acked)).success
+
+
+@simulated(brokers=1, seed=8, settings=SCRUBBED)
+async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    path = replica(c, 1).log.segments[0].path + ".index"
+    before = bytes(disk(c, 1).find_file(path).content)
+    disk(c, 1).flip_bit(path, 11)
+    await asyncio.sleep(130)
+    counters = c.simulation.brokers[1].counters
+    assert (counters.scrubbed_indexes, counters.scrubbed_damaged) == (1, 0)
+    assert bytes(disk(c, 1).find_file(path).content) == before
+
+
+@simulated(brokers=1, seed=8, settings=SCRUBBED)
+async def test_a_segment_that_vanished_is_damage(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    await asyncio.sleep(5)  # it is synced: a sync does not meet it first
+    parent, name = disk(c, 1).parent_of(replica(c, 1).log.segments[1].log_path)
+    del parent.entries[name]
+    await asyncio.sleep(130)
+    assert replica(c, 1).state.damage is not None
+
+
+@simulated(brokers=3, seed=9, settings={**SCRUBBED, "log.retention.check.interval.ms": "500"})
+async def test_nothing_sound_is_accused_while_the_log_changes(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC, configs={"retention.bytes": "4096"})
+    for number in range(6):
+        await produce(c, 60)
+        if number % 2:
+            await c.kill_leader(TOPIC)
+            await c.wait_for_leader(TOPIC)
+            await asyncio.sleep(20)
+            for broker_id in c.broker_ids:
+                if not c.is_running(broker_id):
+                    await c.start(broker_id)
+            await c.wait_in_sync(TOPIC)
+        await asyncio.sleep(30)
+    for broker in c.simulation.brokers.values():
+        assert broker.counters.scrub_rounds >= 1
+        assert (broker.counters.scrubbed_damaged, broker.counters.scrubbed_indexes) == (0, 0)
+
+
+@pytest.mark.parametrize(("rate", "least", "most"), [(0, 0, 0), (100, 1_000, 12_000), (1 << 20, 7_000, 40_000)])
+def test_it_keeps_to_its_speed(rate: int, least: int, most: int) -> None:
+    @simulated(brokers=1, seed=8, settings={**SCRUBBED, "log.scrub.bytes.per.second": str(rate)})
+    async def play(c: SimulatedTestedCluster) -> None:
+        await c.create_topic(TOPIC)
+        await produce(c, 100)
+        await asyncio.sleep(100)
+        assert least <= c.simulation.brokers[1].counters.scrubbed_bytes <= most
+
+    play()
