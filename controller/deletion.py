@@ -3,8 +3,10 @@
 Owns: when a deletion may begin, which replicas have still to go, and when the topic's nodes may be removed. Refuses to
 know how a broker deletes a log.
 
-Theory. A marker in ZooKeeper is the wish; it outlives controllers. The deletion begins only while every replica is
-online, because a replica that sleeps through it would come back with the old log. From then on no leader is elected;
+Theory. A marker in ZooKeeper is the wish; it outlives controllers. The deletion begins only while the broker of every
+replica lives, because a replica that sleeps through it would come back with the old log; one whose directory is full
+deletes as any other, for that is what its disk needs, and one whose directory failed is asked again when its broker
+returns. From then on no leader is elected;
 brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which is above
 every check). A replica counts as erased when its broker said so. What is lost with a broker's connection is asked again
 when the broker returns: deleting what is gone already succeeds. A topic of the same name made later has another id.
@@ -79,7 +81,7 @@ def missing_brokers(state: ClusterState, topic: str) -> list[BrokerId]:
             broker_id
             for partition in state.partitions_of(topic)
             for broker_id in state.assignment(partition)
-            if (partition.partition, broker_id) not in deletion.erased and not state.is_online(partition, broker_id)
+            if (partition.partition, broker_id) not in deletion.erased and not state.is_live(broker_id)
         }
     )
 
@@ -89,7 +91,7 @@ def _all_offline(state: ClusterState) -> list[TopicPartition]:
 
 
 def _advance(state: ClusterState, topic: str) -> list[Effect]:
-    """Begin if every replica is online, else say whom it waits for; ask again those that have not answered."""
+    """Begin if every replica's broker lives, else say whom it waits for; ask again those that have not answered."""
     deletion = state.deletions[topic]
     if deletion.is_erased:
         return []

@@ -2,6 +2,7 @@
 
 from tests.mutants import (
     deposed,
+    disk_errors,
     elections,
     evidence,
     fencing,
@@ -28,6 +29,7 @@ THEMES = (
     evidence,
     elections,
     sequences,
+    disk_errors,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

@@ -1,0 +1,98 @@
+"""Errors of the disk that pass and those that do not, and who hears of them (hardening rule 13)."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="D05",
+        title="a sync that fails for lack of room heals",
+        origin="fsync failures, ATC 2020",
+        rule="any failed sync takes the directory offline until the broker starts again (hardening 13)",
+        breaks=("I21", "I19"),
+        edits=(
+            Edit(
+                "broker.log.storage",
+                "        if isinstance(error, DiskFull):\n",
+                '        if isinstance(error, DiskFull) or "no space" in str(error):\n',
+            ),
+        ),
+        schedule=Schedule("disk_errors:sync_finds_no_room"),
+    ),
+    Mutant(
+        name="D08a",
+        title="a lack of file descriptors counts as a failed disk",
+        origin="hardening 13",
+        rule="EMFILE passes: what met it is tried again (hardening 13)",
+        breaks=("I36", "I37"),
+        edits=(
+            Edit(
+                "broker.log.storage",
+                "            self.on_no_descriptor(str(error))\n            return\n",
+                "            self.on_no_descriptor(str(error))\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:no_descriptors_for_a_moment"),
+    ),
+    Mutant(
+        name="D08b",
+        title="a connection that gets no file descriptor ends the process",
+        origin="hardening 13",
+        rule="that no socket can be opened is an error of the network like any other, and passes",
+        breaks=("crash",),
+        edits=(
+            Edit(
+                "runtime.ports",
+                "class OutOfDescriptors(DiskError, NetworkError):\n",
+                "class OutOfDescriptors(DiskError):\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:no_descriptors_for_a_moment"),
+    ),
+    Mutant(
+        name="D09",
+        title="a cut that fails half way leaves the log's end where it was",
+        origin="hardening 13",
+        rule="after each step of a cut the offsets in memory are those of the files (hardening 13)",
+        breaks=("I12", "I16"),
+        edits=(
+            Edit(
+                "broker.log.cutting",
+                "    log.set_end(segment.base_offset)\n    discard_indexes(log, segment)\n",
+                "    discard_indexes(log, segment)\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:cut_finds_no_room"),
+    ),
+    Mutant(
+        name="D12a",
+        title="what a chore of the directory meets is told to nobody",
+        origin="seeds 911468, 914494",
+        rule="whoever meets an error, all replicas of the directory go offline (hardening 13)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.disk_health",
+                "        storage.on_offline = lambda _: self._look_soon()\n",
+                "        storage.on_offline = None\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:idle_leader_on_a_failed_disk"),
+    ),
+    Mutant(
+        name="D16a",
+        title="a replica on a full disk is not deleted",
+        origin="hardening 13",
+        rule="deletion and retention work on a full disk (hardening 13)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.replica_manager",
+                "        if self.log_directory.offline and order.delete_partition:\n",
+                "        if partition.state.role is Role.OFFLINE and order.delete_partition:\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:topic_is_deleted_on_a_full_disk"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()

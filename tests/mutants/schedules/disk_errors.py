@@ -1,0 +1,143 @@
+"""Orders of events around disks that fail, fill up, or get no file descriptor."""
+
+import asyncio
+import contextlib
+
+from minibroker.broker.broker import Broker
+from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.storage import Storage
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted
+
+SEGMENTS = {"log.segment.bytes": "1024"}
+OTHER = "other"
+
+
+def _storage(directed: Directed, broker_id: int) -> Storage:
+    return directed.world.machine(host(broker_id)).storage
+
+
+async def _restart(directed: Directed, broker_id: int) -> None:
+    old_epoch = broker_epoch(directed, broker_id)
+    if broker_id in directed.cluster.alive():
+        directed.cluster.kill(broker_id)
+    _storage(directed, broker_id).heal()
+    directed.cluster.start(broker_id)
+    await restarted(directed, broker_id, old_epoch)
+
+
+@on_stage(Stage(topics={TOPIC: (1, 1, 1)}, settings={"log.flush.interval.messages": "1"}))
+async def sync_finds_no_room(directed: Directed) -> None:
+    """ATC 2020: a sync fails for lack of room and the kernel forgets the pages; there is room a moment later; whatever
+    is acknowledged then, the machine loses power."""
+    leader = directed.leader
+    await directed.produce("before")
+    path = directed.replica(leader).log.segments[-1].log_path
+    _storage(directed, leader).fail("sync", path_prefix=path, times=1, is_full=True, forgets=True)
+    sending = [directed.produce_soon(f"{number}") for number in range(3)]
+    await asyncio.sleep(6)
+    old_epoch = broker_epoch(directed, leader)
+    directed.world.power_loss(host(leader), tear=False)
+    directed.cluster.start(leader)
+    await restarted(directed, leader, old_epoch)
+    await asyncio.gather(*sending)
+
+
+@on_stage(Stage(settings={**SEGMENTS, "unclean.leader.election.enable": "true"}))
+async def cut_finds_no_room(directed: Directed) -> None:
+    """A deposed leader cuts several segments, and at the second of them there is no room for the new name. When there
+    is room again the others are gone, and it leads with what it has: it must know how much that is."""
+    cluster, old = directed.cluster, directed.leader
+    others = directed.followers()
+    await directed.produce("everywhere")
+    for other in others:
+        directed.world.network.partition(host(old), host(other))
+    for number in range(20):
+        await directed.produce(f"{number}".ljust(200, "."), acks=1)
+    await directed.until(lambda: directed.replica(old).log.segment_count >= 4, "some segments of the old leader")
+    await asyncio.sleep(0.1)
+    cluster.kill(old)
+    directed.world.network.heal_all()
+    await directed.until(lambda: cluster.leader(TOPIC) in others, "another leader")
+    await directed.produce("of the next leader", acks=1)
+    storage = _storage(directed, old)
+    storage.fail("rename", path_prefix=_log_path(directed, old, 2), times=1, is_full=True)
+    storage.fill()
+    before = cluster.brokers[old]
+    cluster.start(old)
+    await directed.until(lambda: _is_full(directed, old, before), "a full directory")
+    for other in others:
+        cluster.kill(other)
+    storage.heal()
+    await directed.until_leader(old)
+    for number in range(3):
+        await directed.produce(f"after {number}", acks=1)
+    for other in others:
+        cluster.start(other)
+    await directed.until_isr(*cluster.broker_ids)
+
+
+def _is_full(directed: Directed, broker_id: int, before: Broker) -> bool:
+    broker = directed.cluster.brokers[broker_id]
+    return broker is not before and hasattr(broker, "log_directory") and broker.log_directory.full
+
+
+def _log_path(directed: Directed, broker_id: int, number: int) -> str:
+    """Path of one of a stopped broker's segments, by its place."""
+    logs = [path for path, _ in _storage(directed, broker_id).files(f"/data/log/{TOPIC}-0/") if path.endswith(".log")]
+    return logs[number]
+
+
+@on_stage(Stage(settings=SEGMENTS))
+async def idle_leader_on_a_failed_disk(directed: Directed) -> None:
+    """Nobody writes any more when a chore of the leader's directory meets the error (seeds 911468 and 914494)."""
+    leader = directed.leader
+    for number in range(8):
+        await directed.produce(f"{number}".ljust(200, "."))
+    _storage(directed, leader).fail("sync")
+    await asyncio.sleep(5)
+    directory = directed.cluster.brokers[leader].log_directory
+    if directory.offline and directed.cluster.leader(TOPIC) == leader:
+        convict(directed, "I36", f"broker {leader} leads on a log directory that is offline")
+    await _restart(directed, leader)
+
+
+@on_stage(Stage(settings=SEGMENTS))
+async def no_descriptors_for_a_moment(directed: Directed) -> None:
+    """EMFILE at the leader and at a follower; connections break and nobody can open one; then it passes."""
+    for broker_id in (directed.followers()[0], directed.leader):
+        await directed.produce(f"before {broker_id}".ljust(300, "."))
+        directed.world.take_descriptors(host(broker_id))
+        for other in directed.cluster.broker_ids:
+            directed.world.network.reset_connections(host(broker_id), host(other))
+        sending = [directed.produce_soon(f"{broker_id}-{number}".ljust(300, ".")) for number in range(12)]
+        await asyncio.sleep(3)
+        directed.world.give_descriptors(host(broker_id))
+        await asyncio.gather(*sending)
+        await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(Stage())
+async def topic_is_deleted_on_a_full_disk(directed: Directed) -> None:
+    """What a full disk needs is that something goes: a topic is deleted, and its room given back."""
+    full = directed.leader
+    async with administrator(directed) as admin:
+        await admin.create_topic(OTHER, partitions=1, replication_factor=3)
+    for number in range(40):
+        await directed.produce(f"{number}".ljust(1_000, "."), acks=1, partition=TopicPartition(OTHER, 0))
+    storage = _storage(directed, full)
+    storage.fill()
+    for number in range(3):
+        await directed.produce(f"{number}", acks=1)
+    directory = directed.cluster.brokers[full].log_directory
+    await directed.until(lambda: directory.full, "a full directory")
+    storage.capacity_bytes += FREE_BYTES_TO_HEAL - 20_000
+    async with administrator(directed) as admin:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(8):
+                await admin.delete_topic(OTHER)
+    await asyncio.sleep(2)
+    if directory.full:
+        convict(directed, "I36", f"broker {full} keeps a deleted topic on its full disk")
+    storage.heal()
