@@ -71,6 +71,13 @@ class BrokerCounters(msgspec.Struct):
     repairs_done: Annotated[
         int, Metric("replica_manager_repairs_done", "Damaged replicas here that are in sync again with a new log.")
     ] = 0
+    salvaged_bytes: Annotated[
+        int,
+        Metric(
+            "replica_manager_salvaged_bytes",
+            "Bytes that replicas here took from their damaged logs, for the leader's was damaged there.",
+        ),
+    ] = 0
     scrubbed_bytes: Annotated[int, Metric("log_scrubbed_bytes", "Bytes of logs read again by the scrubber.")] = 0
     scrub_rounds: Annotated[int, Metric("log_scrub_rounds", "Times that the scrubber has read all logs here.")] = 0
     scrubbed_damaged: Annotated[

@@ -85,6 +85,20 @@ class Repairs:
         self._begun_ms[topic_partition] = [*recent, now_ms]
         return False
 
+    def salvage(self, partition: Partition, max_bytes: int) -> memoryview | None:
+        """The leader's log is damaged where this one ends. Perhaps the one that was set aside is sound there."""
+        manager, offset = self._manager, partition.state.log_end_offset
+        if partition.topic_partition not in manager.log_directory.set_aside or manager.log_directory.offline:
+            return None
+        found = manager.log_directory.read_set_aside(partition.topic_partition, offset, max_bytes)
+        if found is not None:
+            manager.counters.salvaged_bytes += len(found)
+            log.warning(
+                "%s: %d bytes at offset %d come from the log that was set aside: the leader's is damaged there",
+                *(partition.topic_partition, len(found), offset),
+            )
+        return found
+
     def finish(self) -> None:
         """A replica that is in sync again needs its damaged log no more. The controller's word counts, of an epoch in
         which the new log was followed."""

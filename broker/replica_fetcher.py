@@ -459,9 +459,14 @@ class ReplicaFetcher:
             self._positions.pop(topic_partition)  # the leader dropped it from the session
         headers: list[BatchHeader] = []
         buffers: list[memoryview] = []
-        if answer.records and code is ErrorCode.NONE:
+        records = answer.records
+        if code is ErrorCode.CORRUPT_MESSAGE:
+            salvaged = partition.services.repairs.salvage(partition, self._config.partition_max_bytes)
+            if salvaged is not None:
+                code, records = ErrorCode.NONE, salvaged
+        if records and code is ErrorCode.NONE:
             try:
-                self._split(answer.records, headers, buffers)
+                self._split(records, headers, buffers)
             except CorruptBatch as error:
                 log.warning("%s: broker %d sent a damaged batch: %s", topic_partition, self.leader_id, error)
                 code, headers, buffers = ErrorCode.CORRUPT_MESSAGE, [], []

@@ -23,6 +23,7 @@ from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log, unreadable_log
+from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.protocol.checkpoints import (
@@ -259,6 +260,15 @@ class LogDirectory:
         if target is not None:
             self.set_aside.setdefault(partition, []).append(target)
             logger.warning("%s: the damaged log is set aside in %s", partition, target)
+
+    def read_set_aside(self, partition: TopicPartition, offset: int, max_bytes: int) -> memoryview | None:
+        """Sound batches from `offset` on out of the partition's damaged logs; None if they have none."""
+        for path in self.set_aside.get(partition, ()):
+            interval = self.default_config.index_interval_bytes
+            found = read_set_aside(self.storage, path, offset, max_bytes, interval)
+            if found is not None:
+                return found
+        return None
 
     def remove_set_aside(self, partition: TopicPartition) -> bool:
         """Nobody needs the partition's damaged logs any more; False when there are none."""

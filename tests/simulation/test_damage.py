@@ -146,6 +146,21 @@ async def test_two_copies_that_are_damaged_at_different_places_are_both_repaired
     assert (await c.audit(acked)).success
 
 
+@simulated(brokers=2, seed=5, settings=SETTINGS)
+async def test_each_of_two_damaged_copies_gives_what_the_other_lacks(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC, configs={"min.insync.replicas": "1"})
+    acked = await produce(c, 45)
+    leader, (other,) = await followers(c)
+    rot(c, leader, 0, 1, PAYLOAD)
+    rot(c, other, 1, 1, BASE_OFFSET)
+    assert await read(c, 45) == {m.offset: value for m, value in acked}
+    await c.simulation.until(lambda: c.simulation.in_sync_replicas(TOPIC) == (1, 2), 60, "both in sync")
+    await asyncio.sleep(5)
+    assert [c.simulation.brokers[b].counters.repairs_done for b in (leader, other)] == [1, 1]
+    assert c.simulation.brokers[leader].counters.salvaged_bytes > 0
+    assert (await c.audit(acked)).success
+
+
 @simulated(brokers=3, seed=6, settings=SETTINGS)
 async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
