@@ -51,6 +51,7 @@ class ControllerCandidate(ControllerRole, Protocol):
 
     on_dead_broker: Callable[[], None]
     on_refused: Callable[[int, int], None]
+    on_unregistered: Callable[[], None]
 
     @property
     def is_active(self) -> bool: ...
@@ -156,6 +157,7 @@ class Broker:
         self.controller = self._make_controller(self.coordination)
         self.controller.on_dead_broker = self._count_dead_broker
         self.controller.on_refused = self.manager.refusals.note
+        self.controller.on_unregistered = self.registration.heard_gone
         self._handlers = RequestHandlers(
             manager=self.manager,
             produce=self._produce,

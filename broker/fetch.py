@@ -23,8 +23,9 @@ from minibroker.broker.replication.leader import (
     refuse_fetch,
 )
 from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
-from minibroker.protocol.messages import CurrentLeader, FetchPartition, FetchRequest, FetchResponse
+from minibroker.protocol.messages import CurrentLeader, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.runtime.ports import DiskError
 from minibroker.runtime.server import IncomingRequest, ServerConnection
 
@@ -197,7 +198,7 @@ class FetchHandler:
             answers: list[FetchedRecords] = []
             for fetch in topic.partitions:
                 size = found.size_bytes
-                answer = self._answer_listed(body, topic.topic, fetch, budget - size, not size, report=first)
+                answer = self._answer_listed(body, topic, fetch, budget - size, not size, report=first)
                 found.count(answer)
                 answers.append(answer)
             found.topics.append((topic.topic, answers))
@@ -211,12 +212,14 @@ class FetchHandler:
         parked.request.respond_frame(frame)
 
     def _answer_listed(
-        self, body: FetchRequest, topic: str, fetch: FetchPartition, budget: int, first: bool, report: bool
+        self, body: FetchRequest, topic: FetchTopic, fetch: FetchPartition, budget: int, first: bool, report: bool
     ) -> FetchedRecords:
-        topic_partition = TopicPartition(topic, fetch.partition)
+        topic_partition = TopicPartition(topic.topic, fetch.partition)
         partition = self._partitions.get(topic_partition)
         if partition is None:
             return self._answers.unknown(topic_partition)
+        if topic.topic_id and partition.log.topic_id and topic.topic_id != partition.log.topic_id:
+            return self._answers.refused(partition, FetchRefused(ErrorCode.INCONSISTENT_TOPIC_ID))
         epoch, offset = from_wire(fetch.current_leader_epoch), fetch.fetch_offset
         last_epoch = from_wire(fetch.last_fetched_epoch)
         verdict: FetchGranted | FetchRefused

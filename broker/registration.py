@@ -405,6 +405,12 @@ class Registration:
         self._has_told_fenced = False
         self.on_session_lost()
 
+    def heard_gone(self) -> None:
+        """Another reader of this process, on the same session, was told that our node is gone. ZooKeeper answers a
+        session in order, so whatever we read before is older: from now on this broker knows, and serves nothing."""
+        self._lost("its registration is gone")
+        self._attention.set()
+
     def _on_session_event(self, event: SessionEvent) -> None:
         if event.kind in ("expired", "new-session"):
             self._lost("its ZooKeeper session is over")

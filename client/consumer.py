@@ -37,6 +37,8 @@ from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Runtime
 
+UNFIT_FETCHES_MAX = 3
+"""So many replies in a row that do not bring what was asked for are the user's to hear of, and so many again."""
 UNREACHABLE_AFTER_MS = 60_000
 """`async for` raises when for this long no leader of any partition has answered; iterating again goes on waiting."""
 
@@ -112,7 +114,7 @@ class Consumer:
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
         self._cluster = Cluster(doors(self._runtime), self._cluster_settings)
-        self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._tell_news)
+        self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._tell_news, self._drop_current)
         self._cluster.want_topics(self._topics)
         try:
             await self._cluster.start()
@@ -422,8 +424,7 @@ class Consumer:
                 return None
             cursor.refetch()
             self._fetcher.moved()
-            where = self._cluster.where(cursor.topic_partition)
-            raise CorruptRecords(f"what came {where} at offset {start} is damaged: {error}") from error
+            raise CorruptRecords(self._cluster.where(cursor.topic_partition), start, error) from error
         chunk.unread.popleft()
         if not chunk.unread:
             cursor.chunks.popleft()
@@ -439,10 +440,15 @@ class Consumer:
     def _forget_current(self) -> None:
         """What was decoded but not handed out is fetched again."""
         cursor = self._current_cursor
-        self._current = iter(())
-        self._current_cursor = None
         if cursor is not None:
+            self._drop_current(cursor)
             cursor.refetch()
+
+    def _drop_current(self, cursor: Cursor) -> None:
+        """What was decoded of it is not handed out any more."""
+        if cursor is self._current_cursor:
+            self._current = iter(())
+            self._current_cursor = None
 
     def _cursor(self, partition: TopicPartition) -> Cursor:
         cursor = self._cursors.get(partition)
@@ -452,16 +458,18 @@ class Consumer:
         return cursor
 
     def _raise_halted(self, partitions: Sequence[TopicPartition] = ()) -> None:
+        """What only the user can end; and, once for each so many attempts in vain, that a leader's log is damaged."""
         for cursor in self._cursors.values():
-            if (
-                cursor.halted is not None
-                and not cursor.paused
-                and (not partitions or cursor.topic_partition in partitions)
-            ):
+            if cursor.paused or (partitions and cursor.topic_partition not in partitions):
+                continue
+            if cursor.halted is not None:
                 raise cursor.halted
-        resolver = self._fetcher.resolver
-        if resolver is not None and resolver.done():
-            resolver.result()  # a bug of ours: say so instead of waiting for ever
+            if cursor.unfit_fetches >= UNFIT_FETCHES_MAX and isinstance(cursor.error, CorruptRecords):
+                cursor.unfit_fetches = 0
+                raise cursor.error
+        resolving = self._fetcher.positions.task
+        if resolving is not None and resolving.done():
+            resolving.result()  # a bug of ours: say so instead of waiting for ever
         if not self._cursors:
             raise InvalidCall("nothing is assigned: give topics to Consumer() or call assign()")
 

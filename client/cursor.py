@@ -23,7 +23,14 @@ from enum import Enum
 
 import msgspec
 
-from minibroker.client.errors import LogTruncated, MinibrokerError, OffsetOutOfRange, Where, broker_error
+from minibroker.client.errors import (
+    LogTruncated,
+    MinibrokerError,
+    OffsetOutOfRange,
+    TopicMadeAgain,
+    Where,
+    broker_error,
+)
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEndOffset
@@ -83,21 +90,28 @@ class Cursor:
         "position",
         "position_epoch",
         "read_since_move",
+        "record_epoch",
         "reset_from",
         "reset_timestamp",
         "retry_at_ms",
+        "topic_id",
         "topic_partition",
+        "unfit_fetches",
         "validated_epoch",
     )
 
     def __init__(self, topic_partition: TopicPartition, reset: OffsetReset, max_bytes: int) -> None:
         self.topic_partition = topic_partition
+        self.topic_id: str | None = None
+        """Of the topic that the position belongs to; None until it is known."""
         self.position: Offset | None = None
         self.position_epoch: LeaderEpoch | None = None
         """Epoch of the last record handed out."""
         self.fetch_offset: Offset = 0
         self.fetch_epoch: LeaderEpoch | None = None
-        """Epoch of the last record fetched."""
+        """Epoch of the last record fetched, or under which the position was found."""
+        self.record_epoch: LeaderEpoch | None = None
+        """Epoch of the last record fetched since the position was last moved."""
         self.chunks: deque[Chunk] = deque()
         self.generation = 0
         self.leader: BrokerId | None = None
@@ -114,6 +128,8 @@ class Cursor:
         """Raised by every call until the user seeks."""
         self.error: MinibrokerError | None = None
         """What went wrong last; None once an answer came."""
+        self.unfit_fetches = 0
+        """Replies in a row that did not bring what was asked for."""
         self.paused = False
         self.high_watermark: Offset | None = None
         self.log_start_offset: Offset | None = None
@@ -165,6 +181,27 @@ class Cursor:
             self.validated_epoch = epoch
         return is_news
 
+    def learn_topic(self, topic_id: str, reset: OffsetReset, where: Where) -> bool:
+        """What metadata says; whether it is another topic than before. Then no position, epoch or buffered record of
+        ours means anything there, and the policy decides as for a position that is not in the log."""
+        before, self.topic_id = self.topic_id, topic_id
+        if before in (None, topic_id):
+            return False
+        self.generation += 1
+        self.chunks.clear()
+        self.fetch_epoch = self.record_epoch = self.position_epoch = None
+        self.validated_epoch = self.leader_epoch = None
+        self.high_watermark = self.log_start_offset = None
+        if self.reset_timestamp is not None:
+            return True  # it is being asked for, and will be anew
+        if not self.read_since_move and self.reset_from is not None:
+            self.seek_by(self.reset_from)
+        elif reset is OffsetReset.NONE:
+            self.halted = TopicMadeAgain(where, self.position)
+        else:
+            self.seek_by(reset.timestamp)
+        return True
+
     def seek(self, offset: Offset, epoch: LeaderEpoch | None = None) -> None:
         """Stand at this offset. `epoch`: the leader epoch of the record before it, if known."""
         self._move(offset, epoch)
@@ -173,6 +210,7 @@ class Cursor:
         self.read_since_move = False
         self.halted = None
         self.error = None
+        self.unfit_fetches = 0
         self.validated_epoch = self.leader_epoch if epoch is None else epoch
 
     def refetch(self) -> None:
@@ -203,7 +241,25 @@ class Cursor:
         assert end > self.fetch_offset
         self.chunks.append(chunk)
         self.fetch_offset = end
-        self.fetch_epoch = epoch
+        self.fetch_epoch = self.record_epoch = epoch
+        self.unfit_fetches = 0
+
+    def misfit(self, header: BatchHeader, before: BatchHeader | None) -> str | None:
+        """Why this batch of a reply cannot be what was asked for, if so. The first one holds the asked offset, each
+        other one follows the one before, epochs never fall along a log, and none is above the leader's."""
+        if before is None:
+            if not header.base_offset <= self.fetch_offset < header.end_offset:
+                return f"the first batch holds offsets {header.base_offset} to {header.last_offset}"
+            epoch = self.record_epoch
+        else:
+            if header.base_offset != before.end_offset:
+                return f"offset {header.base_offset} follows {before.last_offset}"
+            epoch = before.partition_leader_epoch
+        if epoch is not None and header.partition_leader_epoch < epoch:
+            return f"leader epoch {header.partition_leader_epoch} follows epoch {epoch}"
+        if self.leader_epoch is not None and header.partition_leader_epoch > self.leader_epoch:
+            return f"leader epoch {header.partition_leader_epoch} is above the leader's {self.leader_epoch}"
+        return None
 
     def out_of_range(self, reset: OffsetReset, where: Where) -> None:
         """The leader has no such offset (the reply's offset still being ours). What is buffered stays readable."""
@@ -269,3 +325,4 @@ class Cursor:
         self.chunks.clear()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
+        self.record_epoch = None

@@ -21,8 +21,10 @@
     |  |- ProducerFenced          another producer took over this producer's identity
     |  |- SequenceError           the broker no longer knows what this producer wrote before
     |  `- OutcomeUnknown          and an earlier attempt went unanswered: nobody can say whether the record was written
-    |- CorruptRecords             what a broker sent is damaged (CRC)
-    `- LogTruncated               records that were read here have since been lost; names the divergent offset
+    |- CorruptRecords             what a broker sent is damaged (CRC); names partition, offset and broker
+    |  `- MisplacedRecords        sound batches that are not those asked for: wrong offsets, a gap, a falling epoch
+    |- LogTruncated               records that were read here have since been lost; names the divergent offset
+    `- TopicMadeAgain             the topic that was read was deleted, and another one has its name
 
 Owns: the classes and their wording. Refuses to know who raises them when. Every text names the topic-partition, the
 broker, its leader epoch and the in-sync replicas as far as they are known, and says what to do.
@@ -172,10 +174,26 @@ class UndeliveredRecords(MinibrokerError):
 
 
 class CorruptRecords(MinibrokerError):
-    """A broker sent records that fail their checks."""
+    """A broker sent records that fail their checks. The same call tries again."""
 
     code = ErrorCode.CORRUPT_MESSAGE
     retriable = True
+
+    def __init__(self, where: Where, offset: Offset, reason: object) -> None:
+        self.topic_partition = where.topic_partition
+        self.broker_id = where.broker_id
+        self.offset = offset
+        """Where they were to begin."""
+        super().__init__(f"what came {where} at offset {offset} {self._fault}: {reason}")
+
+    _fault = "is damaged"
+
+
+class MisplacedRecords(CorruptRecords):
+    """A broker sent sound batches that are not those at the offset asked for, or that do not follow each other: its log
+    or an index of it is damaged. Nothing of them is handed out."""
+
+    _fault = "does not belong there"
 
 
 class LogTruncated(MinibrokerError):
@@ -194,6 +212,22 @@ class LogTruncated(MinibrokerError):
         super().__init__(
             f"the log of {where.topic_partition} was truncated {_known(where)}: read up to {position}, but it differs "
             f"from {lost} on; records read there before may be gone. Discard what was derived from them, then {seek}"
+        )
+
+
+class TopicMadeAgain(MinibrokerError):
+    """The topic was deleted, and another one made under its name: the position means nothing there.
+
+    Raised with auto_offset_reset="none" only. The consumer stays where it is until `seek`.
+    """
+
+    def __init__(self, where: Where, position: Offset | None) -> None:
+        self.topic_partition = where.topic_partition
+        self.position = position
+        """In the topic that is gone."""
+        super().__init__(
+            f"the topic of {where.topic_partition} was deleted and made again: position {position} was one of the topic"
+            " before, and auto_offset_reset is 'none'. Discard what was derived from it if need be, then seek"
         )
 
 

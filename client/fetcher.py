@@ -1,7 +1,7 @@
 """Keeps a consumer's partitions fed: one fetch a leader in flight, results in chunks. The consumer's shell.
 
-Owns: fetch requests and their answers, the task that resolves positions (resets, validation after an election), and
-back-off. What an answer means for a position is decided in `cursor`.
+Owns: fetch requests and their answers, and back-off. What an answer means for a position is decided in `cursor`;
+positions that are not known are resolved in `positions`.
 
 A leader is asked only when every partition it leads for us has room: so each long poll covers all of them, and data
 for any of them ends it. Prefetching is bounded by `CHUNKS_MAX` chunks of max_partition_fetch_bytes a partition.
@@ -16,25 +16,26 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.cursor import Chunk, Cursor, EpochQuestion, OffsetReset
-from minibroker.client.errors import BrokerUnreachable, CorruptRecords, MinibrokerError, broker_error
-from minibroker.client.limits import Deadline
+from minibroker.client.cursor import Chunk, Cursor, OffsetReset
+from minibroker.client.errors import (
+    BrokerUnreachable,
+    CorruptRecords,
+    MinibrokerError,
+    MisplacedRecords,
+    Where,
+    broker_error,
+)
 from minibroker.client.metadata_cache import Address
-from minibroker.client.offsets import ask_offsets
+from minibroker.client.positions import PositionResolver
 from minibroker.client.retry import backoff_ms
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
 from minibroker.protocol.messages import (
-    EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
     Response,
 )
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, iterate_headers
@@ -46,8 +47,6 @@ LATE_AFTER_MS = 2_000.0
 """A leader that is silent for this much longer than max_wait_ms counts as not answering."""
 PARTITION_BYTES_MAX = 64 * 1024 * 1024
 """However large a single batch is, no more than this is asked for (a frame is bounded far below)."""
-RESET_TIMEOUT_MS = 5_000
-"""One attempt to resolve positions; it is repeated until the consumer closes, and tells why in `cursor.error`."""
 
 _log = logging.getLogger("minibroker.client")
 
@@ -84,20 +83,33 @@ class LeaderState(msgspec.Struct):
 class Fetcher:
     """Started and closed by the consumer that owns it."""
 
-    def __init__(self, cluster: Cluster, settings: FetchSettings, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: FetchSettings,
+        on_news: Callable[[], None],
+        on_moved: Callable[[Cursor], None],
+    ) -> None:
+        """`on_moved`: a position was moved by what became of the log; what was decoded of it holds no longer."""
         self._cluster = cluster
         self._settings = settings
         self._on_news = on_news
+        self._on_moved = on_moved
         self._loop = asyncio.get_running_loop()
         self._cursors: dict[TopicPartition, Cursor] = {}
         self.ready: deque[Cursor] = deque()
         """Cursors that hold chunks, in the order in which these came."""
         self.leaders: dict[BrokerId, LeaderState] = {}
         self._asked: dict[BrokerId, _Asked] = {}
-        self._resolver: asyncio.Task[None] | None = None
-        self._resolve = asyncio.Event()
-        self._moved = asyncio.Event()
-        """A partition that is not read yet has another leader, or another epoch of the same."""
+        self.positions = PositionResolver(
+            cluster,
+            lambda: self._cursors,
+            request_timeout_ms=settings.request_timeout_ms,
+            halt_on_truncation=settings.halt_on_truncation,
+            pause_seconds=lambda failures: (self._retry_at_ms(failures) - self.now_ms()) / 1000,
+            on_settled=self._positions_settled,
+            on_moved=on_moved,
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         self._closed = False
@@ -107,15 +119,13 @@ class Fetcher:
 
     # ---------------------------------------------------------------------------------------------- for the consumer
     def start(self) -> None:
-        self._resolver = self._loop.create_task(self._keep_resolving())
+        self.positions.start()
 
     async def close(self) -> None:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._resolver is not None:
-            self._resolver.cancel()
-            await asyncio.gather(self._resolver, return_exceptions=True)
+        await self.positions.close()
 
     def assign(self, cursors: Iterable[Cursor]) -> None:
         """From now on these partitions and no others."""
@@ -172,11 +182,6 @@ class Fetcher:
             return True
         return self.now_ms() - state.answered_at_ms > self._settings.max_wait_ms + LATE_AFTER_MS
 
-    @property
-    def resolver(self) -> "asyncio.Task[None] | None":
-        """The task; a consumer that waits looks whether it died of a bug."""
-        return self._resolver
-
     # ------------------------------------------------------------------------------------------------------- fetching
     def _pump(self) -> None:
         """Ask every leader that may be asked; then set the timer for those that may not yet."""
@@ -189,7 +194,7 @@ class Fetcher:
         next_ms: list[float] = []
         for cursor in self._cursors.values():
             if cursor.needs_reset or (cursor.needs_validation and cursor.leader is not None):
-                self._resolve.set()  # without a leader there is nobody to ask: metadata will wake us
+                self.positions.want()  # without a leader there is nobody to ask: metadata will wake us
             elif cursor.needs_validation:
                 self._cluster.request_refresh()
             if not cursor.wants_data:
@@ -223,7 +228,7 @@ class Fetcher:
         settings = self._settings
         self._rotation += 1
         start = self._rotation % len(cursors)  # max_bytes may leave out the last ones: not always the same
-        topics: dict[str, list[FetchPartition]] = {}
+        topics: dict[tuple[str, str], list[FetchPartition]] = {}
         asked: dict[TopicPartition, tuple[Cursor, int, Offset]] = {}
         for cursor in cursors[start:] + cursors[:start]:
             topic, index = cursor.topic_partition
@@ -233,14 +238,17 @@ class Fetcher:
                 fetch_offset=cursor.fetch_offset,
                 partition_max_bytes=cursor.max_bytes,
             )
-            topics.setdefault(topic, []).append(question)
+            topics.setdefault((topic, cursor.topic_id or ""), []).append(question)
             asked[cursor.topic_partition] = (cursor, cursor.generation, cursor.fetch_offset)
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=settings.max_bytes,
             isolation_level=settings.isolation_level,
-            topics=[FetchTopic(topic=name, partitions=partitions) for name, partitions in topics.items()],
+            topics=[
+                FetchTopic(topic=name, topic_id=topic_id, partitions=partitions)
+                for (name, topic_id), partitions in topics.items()
+            ],
         )
         flight = _Asked(connection, -1, self.now_ms(), asked)
         try:
@@ -303,32 +311,42 @@ class Fetcher:
             self._on_records(leader, cursor, answer.records)
 
     def _on_records(self, leader: BrokerId, cursor: Cursor, records: memoryview) -> None:
+        """Take whole batches as far as they are what was asked for; from where they are not, it is asked again."""
         unread: deque[tuple[int, BatchHeader]] = deque()
-        header = None
+        last: BatchHeader | None = None
+        misfit: str | None = None
+        damage: CorruptBatch | None = None
         try:
             for position, header in iterate_headers(records):
-                if unread or header.end_offset > cursor.fetch_offset:
-                    unread.append((position, header))
+                misfit = cursor.misfit(header, last)
+                if misfit is not None:
+                    break
+                unread.append((position, header))
+                last = header
         except CorruptBatch as error:
-            if header is None:
-                self._corrupt(leader, cursor, error)
-                return
-        if header is None or not unread:
-            if header is None and cursor.max_bytes < PARTITION_BYTES_MAX:
-                cursor.max_bytes *= 2  # a single batch is larger than what was asked for
-            else:
-                self._corrupt(leader, cursor, CorruptBatch("no whole batch at the asked offset", 0))
-            return
-        was_empty = not cursor.chunks
-        cursor.fetched(Chunk(records, unread), header.end_offset, header.partition_leader_epoch)
-        if was_empty:
-            self.ready.append(cursor)
+            damage = error
+        if last is not None:
+            was_empty = not cursor.chunks
+            cursor.fetched(Chunk(records, unread), last.end_offset, last.partition_leader_epoch)
+            if was_empty:
+                self.ready.append(cursor)
+        elif misfit is not None:
+            self._unfit(cursor, MisplacedRecords(self._where(cursor, leader), cursor.fetch_offset, misfit))
+        elif damage is None and cursor.max_bytes < PARTITION_BYTES_MAX:
+            cursor.max_bytes *= 2  # a single batch is larger than what was asked for
+        else:
+            self._unfit(cursor, CorruptRecords(self._where(cursor, leader), cursor.fetch_offset, damage or "no batch"))
 
-    def _corrupt(self, leader: BrokerId, cursor: Cursor, error: CorruptBatch) -> None:
-        where = self._cluster.where(cursor.topic_partition, leader)
-        cursor.error = CorruptRecords(f"what came {where} at offset {cursor.fetch_offset} is damaged: {error}")
-        cursor.retry_at_ms = self._retry_at_ms(3)
-        _log.warning("%s", cursor.error)
+    def _where(self, cursor: Cursor, leader: BrokerId) -> Where:
+        return self._cluster.where(cursor.topic_partition, leader)
+
+    def _unfit(self, cursor: Cursor, problem: CorruptRecords) -> None:
+        """Perhaps somebody else leads meanwhile, and has it whole: ask again, of whom metadata names then."""
+        cursor.unfit_fetches += 1
+        cursor.error = problem
+        cursor.retry_at_ms = self._retry_at_ms(cursor.unfit_fetches)
+        self._cluster.request_refresh()
+        _log.warning("%s", problem)
 
     def _on_refusal(self, leader: BrokerId, cursor: Cursor, answer: FetchPartitionResponse) -> None:
         partition = cursor.topic_partition
@@ -368,10 +386,28 @@ class Fetcher:
 
     # ---------------------------------------------------------------------------------------------------------- news
     def _learn_leaders(self) -> None:
+        metadata = self._cluster.metadata
         for partition, cursor in self._cursors.items():
-            info = self._cluster.metadata.partition(partition)
+            topic_id = metadata.topic_id(partition.topic)
+            if topic_id is not None and topic_id != cursor.topic_id:
+                self._learn_topic(cursor, topic_id)
+            info = metadata.partition(partition)
             if cursor.learn_leader(info.leader, info.leader_epoch) and not cursor.wants_data:
-                self._moved.set()
+                self.positions.leader_moved()
+
+    def _learn_topic(self, cursor: Cursor, topic_id: str) -> None:
+        position = cursor.position
+        if cursor.learn_topic(topic_id, self._settings.reset, self._cluster.where(cursor.topic_partition)):
+            _log.warning(
+                "the topic of %s was deleted and made again: position %s was one of the topic before",
+                *(cursor.topic_partition, position),
+            )
+            self._on_moved(cursor)
+            self._on_news()
+
+    def _positions_settled(self) -> None:
+        self._on_news()
+        self.wake()
 
     def _on_metadata(self) -> None:
         self._learn_leaders()
@@ -385,101 +421,3 @@ class Fetcher:
             self._cluster.request_refresh()
         self.wake()
         self._on_news()
-
-    # ----------------------------------------------------------------------------------------------------- positions
-    async def _keep_resolving(self) -> None:
-        """Resets and validations, as they become necessary. After a failure they wait, but not past a new leader."""
-        failures = 0
-        while True:
-            await self._resolve.wait()
-            self._resolve.clear()
-            self._moved.clear()
-            resets = [cursor for cursor in self._cursors.values() if cursor.needs_reset]
-            settled = await self._reset(resets) if resets else True
-            doubts = [  # taken after the wait, in which a partition may have lost its leader
-                cursor for cursor in self._cursors.values() if cursor.needs_validation and cursor.leader is not None
-            ]
-            settled = (await self._validate(doubts) if doubts else True) and settled
-            self._on_news()
-            self.wake()
-            if settled:
-                failures = 0
-                continue
-            failures += 1
-            self._cluster.request_refresh()
-            try:
-                async with asyncio.timeout((self._retry_at_ms(failures) - self.now_ms()) / 1000):
-                    await self._moved.wait()
-                failures = 0
-            except TimeoutError:
-                pass
-            self._resolve.set()
-
-    async def _reset(self, cursors: list[Cursor]) -> bool:
-        generations = {cursor.topic_partition: cursor.generation for cursor in cursors}
-        wanted = {c.topic_partition: c.reset_timestamp for c in cursors if c.reset_timestamp is not None}
-        answers = await ask_offsets(self._cluster, wanted, Deadline(RESET_TIMEOUT_MS))
-        settled = True
-        for cursor in cursors:
-            answer = answers[cursor.topic_partition]
-            if isinstance(answer, MinibrokerError):
-                cursor.error = answer
-                settled = False
-                if not answer.retriable:
-                    cursor.halted = answer
-            elif answer.offset is not None:
-                cursor.settle_reset(generations[cursor.topic_partition], answer.offset, answer.leader_epoch)
-        return settled
-
-    async def _validate(self, cursors: list[Cursor]) -> bool:
-        """Ask the new leaders where the epochs of our last records end."""
-        by_leader: dict[BrokerId, list[Cursor]] = {}
-        for cursor in cursors:
-            assert cursor.leader is not None
-            by_leader.setdefault(cursor.leader, []).append(cursor)
-        asked = (self._validate_at(leader, part) for leader, part in by_leader.items())
-        return all(await asyncio.gather(*asked))
-
-    async def _validate_at(self, leader: BrokerId, cursors: list[Cursor]) -> bool:
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        asked: dict[TopicPartition, tuple[Cursor, EpochQuestion]] = {}
-        for cursor in cursors:
-            question = cursor.ask_epoch_end()
-            topic, index = cursor.topic_partition
-            one = OffsetForLeaderPartition(
-                partition=index, current_leader_epoch=question.leader_epoch, leader_epoch=question.epoch
-            )
-            topics.setdefault(topic, []).append(one)
-            asked[cursor.topic_partition] = (cursor, question)
-        request = OffsetForLeaderEpochRequest(
-            topics=[OffsetForLeaderTopic(topic=name, partitions=partitions) for name, partitions in topics.items()]
-        )
-        deadline = Deadline(min(RESET_TIMEOUT_MS, self._settings.request_timeout_ms))
-        try:
-            reply = await self._cluster.ask(leader, request, OffsetForLeaderEpochResponse, deadline)
-        except MinibrokerError as error:
-            for cursor in cursors:
-                cursor.error = error
-            return False
-        settled = 0
-        for topic_answer in reply.topics:
-            for answer in topic_answer.partitions:
-                entry = asked.get(TopicPartition(topic_answer.topic, answer.partition))
-                if entry is None:
-                    continue
-                cursor, question = entry
-                if answer.error_code:
-                    cursor.error = broker_error(answer.error_code, self._cluster.where(cursor.topic_partition, leader))
-                    continue
-                settled += 1
-                if self._cursors.get(cursor.topic_partition) is cursor:
-                    end = EpochEndOffset(epoch=answer.leader_epoch, end_offset=answer.end_offset)
-                    self._on_validated(leader, cursor, question, end)
-        return settled == len(cursors)
-
-    def _on_validated(self, leader: BrokerId, cursor: Cursor, question: EpochQuestion, end: EpochEndOffset) -> None:
-        where = self._cluster.where(cursor.topic_partition, leader)
-        problem = cursor.validated(question, end, halt=self._settings.halt_on_truncation, where=where)
-        if problem is not None:
-            cursor.error = problem
-            _log.warning("%s", problem)

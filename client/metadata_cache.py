@@ -2,7 +2,8 @@
 
 Owns: which news to believe. A partition's entry is taken only if its leader epoch is not below the one seen before:
 a broker that is behind must not lead the client back to a dead leader (KIP-320). A topic whose id changed is another
-topic of the same name, and starts anew. Refuses to know how metadata is fetched, and when.
+topic of the same name, and starts anew; an id that was left is never returned to. Refuses to know how metadata is
+fetched, and when.
 """
 
 from typing import NamedTuple
@@ -43,6 +44,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
 
 
+FORMER_IDS_MAX = 1_000
+"""Ids of topics that were deleted and made again: a broker that is behind may still tell of them for a while."""
 UNKNOWN_PARTITION = PartitionInfo(leader=None, leader_epoch=None, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -53,6 +56,7 @@ class MetadataCache:
         self.brokers: dict[BrokerId, Address] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.controller_id: BrokerId | None = None
+        self._former_ids: dict[str, None] = {}
         self.cluster_id = ""
         self.updated_at_ms: float | None = None
         self.version = 0
@@ -75,12 +79,26 @@ class MetadataCache:
             # A broker that has just started knows no topics: what we knew, with its epochs, is kept beside the error.
             kept = known.partitions if known is not None else {}
             return TopicInfo(topic_id=known.topic_id if known is not None else "", partitions=kept, error=error)
+        if known is not None and topic.topic_id in self._former_ids:
+            return known
         same = known is not None and (known.topic_id == topic.topic_id or not known.topic_id or not topic.topic_id)
         before = known.partitions if known is not None and same else {}
+        if known is not None and not same:
+            self._leave_id(known.topic_id)
         partitions = {p.partition_index: _newer_partition(before.get(p.partition_index), p) for p in topic.partitions}
         for index, info in before.items():
             partitions.setdefault(index, info)  # partitions are added, never removed, while the id stays
         return TopicInfo(topic_id=topic.topic_id, partitions=dict(sorted(partitions.items())), error=error)
+
+    def _leave_id(self, topic_id: str) -> None:
+        self._former_ids[topic_id] = None
+        if len(self._former_ids) > FORMER_IDS_MAX:
+            del self._former_ids[next(iter(self._former_ids))]
+
+    def topic_id(self, topic: str) -> str | None:
+        """None where it is not known."""
+        info = self.topics.get(topic)
+        return info.topic_id or None if info is not None else None
 
     def apply_hint(self, partition: TopicPartition, hint: CurrentLeader | None) -> bool:
         """A refusal named the leader (KIP-951): believe it if its epoch is newer. Says whether that changed anything.

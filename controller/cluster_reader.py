@@ -58,6 +58,8 @@ class ClusterReader:
     def __init__(self, coordination: Coordination, office: Office) -> None:
         self._coordination = coordination
         self._office = office
+        self.on_broker_gone: Callable[[str], None] = lambda name: None
+        """Called when a registration that was just listed is not there any more: its name."""
 
     async def holds_office(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -115,6 +117,7 @@ class ClusterReader:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
             broker_id, registration = znodes.parse_id(name), BrokerRegistration.decode(content)
         except NoNode:
+            self.on_broker_gone(name)
             return None  # gone meanwhile; the watch tells
         except ProtocolError as error:
             logger.error("%s is ignored: %s", path, error)

@@ -88,6 +88,8 @@ class ControllerService:
         """Called when a broker was unregistered before its session ended."""
         self.on_refused: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
         """Called when a controller that we watched refused us: its broker id, and the registration it had."""
+        self.on_unregistered: Callable[[], None] = lambda: None
+        """Called when we, reading all registrations, met that this broker's own is gone."""
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
@@ -232,11 +234,16 @@ class ControllerService:
         )
         term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
         term.on_dead_broker = self.on_dead_broker
+        term.store.on_broker_gone = self._broker_gone
         self._office, self._term = office, term
         self._administration = Administration(
             term, self._random, self._validate_topic_config, self._validate_broker_config
         )
         await term.run()
+
+    def _broker_gone(self, name: str) -> None:
+        if name == str(self._config.broker_id):
+            self.on_unregistered()
 
     def _is_served(self, term: Term) -> bool:
         return self._term is term and self.is_active

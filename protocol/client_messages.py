@@ -83,6 +83,7 @@ class FetchPartition(Message, frozen=True, kw_only=True):
 
 class FetchTopic(Message, frozen=True, kw_only=True):
     topic: Topic
+    topic_id: Name = ""  # about: of the topic that the positions belong to; "": whichever has this name (KIP-516)
     partitions: Annotated[list[FetchPartition], Meta(max_length=PARTITIONS_MAX)]
 
 

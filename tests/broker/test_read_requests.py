@@ -116,6 +116,20 @@ def test_a_fetch_of_an_older_incarnation_is_refused() -> None:
     in_cluster(check)
 
 
+def test_a_fetch_for_another_topic_of_the_same_name_is_refused() -> None:
+    """KIP-516: positions in a topic that was deleted mean nothing in the one that was made under its name."""
+
+    async def check(asked: Asked) -> None:
+        item = m.FetchPartition(partition=0, fetch_offset=0)
+        topic_id = (await asked.ask(asked.leader, m.MetadataRequest(), m.MetadataResponse)).topics[0].topic_id
+        for named, code in (("", 0), (topic_id, 0), ("another", ErrorCode.INCONSISTENT_TOPIC_ID)):
+            topic = m.FetchTopic(topic=TOPIC, topic_id=named, partitions=[item])
+            reply = await asked.ask(asked.leader, m.FetchRequest(max_wait_ms=0, topics=[topic]), m.FetchResponse)
+            assert reply.responses[0].partitions[0].error_code == code
+
+    in_cluster(check)
+
+
 def test_an_unknown_session_is_told_so() -> None:
     async def check(asked: Asked) -> None:
         body = m.FetchRequest(replica_id=asked.followers[0], session_id=4711, session_epoch=3)

@@ -315,6 +315,21 @@ def test_deleted_registration_is_made_anew_under_a_new_epoch() -> None:
     run(story)
 
 
+def test_a_broker_that_hears_of_its_removal_by_another_reader_serves_nothing_at_once() -> None:
+    """Seed 911627: a controller read that its own broker's node is gone, 42 ms before the broker's watch was told."""
+
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        await (await world.observer()).delete(PATH)
+        broker.registration.heard_gone()
+        assert broker.registration.is_fenced()
+        assert broker.events == ["registered", "lost"]
+        await asyncio.sleep(0.1)
+        assert broker.events == ["registered", "lost", "registered"]
+
+    run(story)
+
+
 def test_expired_session_is_followed_by_a_new_registration_of_the_same_incarnation() -> None:
     async def story(world: World) -> None:
         broker = await start_broker(world, world.process("one"))

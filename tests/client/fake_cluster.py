@@ -23,6 +23,7 @@ from minibroker.protocol.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     FetchTopicResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -161,6 +162,14 @@ class FakeCluster:
             replicas = [brokers[(index + shift) % len(brokers)] for shift in range(len(brokers))]
             self.partitions[TopicPartition(name, index)] = FakePartition(replicas[0], replicas)
         self.topic_ids[name] = f"id-of-{name}"
+
+    def make_again(self, name: str) -> None:
+        """The topic is deleted, and another one gets its name. Nobody is told."""
+        count = sum(1 for topic, _ in self.partitions if topic == name)
+        before = self.topic_ids[name]
+        self.add_topic(name, count)
+        self.topic_ids[name] = f"{before}-again"
+        self.brokers[1].wake_fetches()
 
     def start(self) -> None:
         for broker in self.brokers:
@@ -329,19 +338,21 @@ class FakeBroker:
         return FetchResponse(
             responses=[
                 FetchTopicResponse(
-                    topic=topic.topic, partitions=[self._fetch_one(topic.topic, asked) for asked in topic.partitions]
+                    topic=topic.topic, partitions=[self._fetch_one(topic, asked) for asked in topic.partitions]
                 )
                 for topic in body.topics
             ]
         )
 
-    def _fetch_one(self, topic: str, asked: FetchPartition) -> FetchPartitionResponse:
-        partition = self.cluster.partitions.get(TopicPartition(topic, asked.partition))
+    def _fetch_one(self, topic: FetchTopic, asked: FetchPartition) -> FetchPartitionResponse:
+        partition = self.cluster.partitions.get(TopicPartition(topic.topic, asked.partition))
         code = ErrorCode.NONE
         if partition is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif partition.leader != self.broker_id:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif topic.topic_id and topic.topic_id != self.cluster.topic_ids[topic.topic]:
+            code = ErrorCode.INCONSISTENT_TOPIC_ID
         elif asked.current_leader_epoch < partition.leader_epoch:
             code = ErrorCode.FENCED_LEADER_EPOCH
         elif asked.current_leader_epoch > partition.leader_epoch:

@@ -10,6 +10,7 @@ from tests.mutants import (
     high_watermark,
     in_sync_replicas,
     producer,
+    reading,
     sequences,
     storage,
     strict,
@@ -30,6 +31,7 @@ THEMES = (
     elections,
     sequences,
     disk_errors,
+    reading,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

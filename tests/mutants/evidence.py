@@ -90,6 +90,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("evidence:fenced_leader_has_a_slow_zookeeper"),
     ),
+    Mutant(
+        name="D12d",
+        title="what the controller reads of its own broker's registration stays with it",
+        origin="found by seed 911627",
+        rule="a broker knows that its registration is gone as soon as any reader of its process was told (hardening 11)",
+        breaks=("hardening 11",),
+        edits=(
+            Edit(
+                "controller.cluster_reader",
+                "            self.on_broker_gone(name)\n",
+                "            pass\n",
+            ),
+        ),
+        schedule=Schedule("evidence:controller_reads_that_it_is_removed"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = (

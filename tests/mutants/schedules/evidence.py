@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
+from minibroker.protocol.messages import MetadataRequest
+from minibroker.protocol.znodes import broker_path
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, host, members
+from tests.mutants.schedules.words import apart, host, members, say
 
 LONG_SINCE = 4.0
 """Seconds after which nobody acts any more on what was so before a reign began (see `checks.fencing`)."""
@@ -78,3 +81,22 @@ async def fenced_leader_has_a_slow_zookeeper(directed: Directed) -> None:
         directed.produce_soon(f"{number}", acks=1)
         await asyncio.sleep(0.01)
     await directed.until(lambda: leader not in members(directed) or len(members(directed)) == 3, "an ISR")
+
+
+@on_stage(Stage(topics={TOPIC: (3, 3, 1)}, settings=LONG_SESSION))
+async def controller_reads_that_it_is_removed(directed: Directed) -> None:
+    """Seed 911627. A controller that lives is removed; it reads all registrations just then, and so meets that its own
+    is gone before its broker's watch does. ZooKeeper is slow."""
+    controller = directed.controller
+    others = [b for b in directed.cluster.broker_ids if b != controller]
+    await asyncio.sleep(LONG_SINCE)
+    zookeeper, path = directed.world.zookeeper, broker_path(controller)
+    service: Any = directed.cluster.brokers[controller].controller
+    store = service._term.store
+    zookeeper.options.extra_delay = 0.2
+    await _turn_away(directed, controller, *others)
+    await directed.until(lambda: path not in zookeeper.tree.nodes, "the end of its registration")
+    assert await store._read_broker(str(controller)) is None
+    await asyncio.sleep(0.01)
+    await say(directed, controller, MetadataRequest())
+    await asyncio.sleep(1.0)

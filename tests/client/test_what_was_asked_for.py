@@ -1,0 +1,196 @@
+"""A consumer believes a reply only if it holds what was asked for: these offsets, without a gap, of this topic."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minibroker.client.consumer import UNFIT_FETCHES_MAX, Consumer
+from minibroker.client.errors import MisplacedRecords, TopicMadeAgain
+from minibroker.protocol.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    MetadataRequest,
+)
+from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest, fill, numbered, take_many
+
+
+def batch_at(offset: int, epoch: int = 0, count: int = 10) -> bytes:
+    values = numbered(offset, offset + count)
+    return bytes(build_batch([(None, value, 0, ()) for value in values], base_offset=offset, leader_epoch=epoch))
+
+
+def answer_with(cluster: FakeCluster, broken: Callable[[FetchRequest], bytes | None]) -> None:
+    """What every leader sends instead, where `broken` returns something."""
+
+    def intercept(broker: int, request: IncomingRequest) -> Any:
+        body = request.body
+        records = broken(body) if isinstance(body, FetchRequest) else None
+        if records is None:
+            return None
+        partition = FetchPartitionResponse(partition_index=0, high_watermark=100, records=memoryview(records))
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[partition])])
+
+    cluster.intercept = intercept
+
+
+MISPLACED = {
+    "behind the asked offset": (batch_at(20), r"the first batch holds offsets 20 to 29"),
+    "before it": (batch_at(0), r"the first batch holds offsets 0 to 9"),
+    "a lower leader epoch": (batch_at(10, epoch=0), r"leader epoch 0 follows epoch 2"),
+    "an epoch that nobody leads": (batch_at(10, epoch=9), r"leader epoch 9 is above the leader's 2"),
+}
+
+
+@pytest.mark.invariant("I22")
+@pytest.mark.parametrize("case", MISPLACED)
+def test_batches_that_were_not_asked_for_are_told_and_never_handed_out(cluster: FakeCluster, case: str) -> None:
+    """A bit of a header in the leader's log, or an index of it: the batch is sound by its CRC, and it is another."""
+    records, text = MISPLACED[case]
+    for _ in range(2):
+        cluster.partition("t").elect(1)
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert [(await consumer.getone(timeout_ms=1_000)).value for _ in range(10)] == numbered(0, 10)
+            answer_with(cluster, lambda body: records)
+            fill(cluster, 20)
+            refreshed = cluster.asked(MetadataRequest)
+            with pytest.raises(MisplacedRecords, match=text) as raised:
+                await consumer.getone(timeout_ms=10_000)
+            assert (raised.value.topic_partition, raised.value.offset, raised.value.broker_id) == (T0, 10, 1)
+            assert "from broker 1 for t-0 (epoch 2" in str(raised.value)
+            assert cluster.asked(MetadataRequest) > refreshed, "perhaps another broker leads meanwhile"
+            cluster.intercept = lambda broker, request: None
+            assert (await consumer.getone(timeout_ms=10_000)).value == b"000010"
+
+    cluster.run(main)
+
+
+@pytest.mark.invariant("I22")
+def test_what_stands_in_front_of_a_gap_is_handed_out(cluster: FakeCluster) -> None:
+    fill(cluster, 30)
+
+    def without_the_second(body: FetchRequest) -> bytes | None:
+        return batch_at(0) + batch_at(20) if body.topics[0].partitions[0].fetch_offset == 0 else None
+
+    answer_with(cluster, without_the_second)
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        async with earliest(cluster, runtime) as consumer:
+            return [(await consumer.getone(timeout_ms=2_000)).value for _ in range(30)]
+
+    assert cluster.run(main) == numbered(0, 30)
+
+
+def test_a_leader_that_is_healed_soon_is_not_complained_of(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+    answers = [batch_at(20)] * (UNFIT_FETCHES_MAX - 1)
+    answer_with(cluster, lambda body: answers.pop() if answers else None)
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        async with earliest(cluster, runtime) as consumer:
+            return await take_many(consumer)
+
+    assert cluster.run(main) == numbered(0, 10)
+
+
+# ------------------------------------------------------------------------------------------------- topics made again
+async def read(consumer: Consumer, count: int) -> list[bytes | None]:
+    return [(await consumer.getone(timeout_ms=20_000)).value for _ in range(count)]
+
+
+def other_records(cluster: FakeCluster, count: int) -> None:
+    values = [(None, b"other-%06d" % number, 0, ()) for number in range(count)]
+    for value in values:
+        cluster.partition("t").append(bytes(build_batch([value])))
+    cluster.brokers[1].wake_fetches()
+
+
+@pytest.mark.invariant("I22")
+def test_a_topic_made_again_is_read_by_the_reset_policy(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        async with earliest(cluster, runtime) as consumer:
+            assert await read(consumer, 5) == numbered(0, 5), "in the middle of a batch"
+            cluster.make_again("t")
+            other_records(cluster, 30)
+            for _ in range(5):  # they were decoded before anybody could know
+                if (record := await consumer.getone(timeout_ms=20_000)).value == b"other-000000":
+                    return [record.value, *await read(consumer, 29)]
+            return await read(consumer, 30)
+
+    assert cluster.run(main) == [b"other-%06d" % number for number in range(30)]
+
+
+@pytest.mark.invariant("I22")
+def test_without_a_policy_a_topic_made_again_halts_until_a_seek(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, auto_offset_reset="none") as consumer:
+            consumer.seek(T0, 0)
+            await read(consumer, 10)
+            cluster.make_again("t")
+            other_records(cluster, 30)
+            for _ in range(2):
+                with pytest.raises(TopicMadeAgain, match="t-0 was deleted and made again: position 10") as raised:
+                    await consumer.getone(timeout_ms=20_000)
+            assert (raised.value.topic_partition, raised.value.position) == (T0, 10)
+            consumer.seek(T0, 3)
+            assert await read(consumer, 1) == [b"other-000003"]
+
+    cluster.run(main)
+
+
+def test_latest_goes_to_the_end_of_the_topic_made_again(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> int:
+        async with earliest(cluster, runtime, auto_offset_reset="latest") as consumer:
+            await consumer.seek_to_beginning()
+            await read(consumer, 10)
+            cluster.make_again("t")
+            other_records(cluster, 30)
+            assert await consumer.getmany(timeout_ms=5_000) == {}
+            return await consumer.position(T0)
+
+    assert cluster.run(main) == 30
+
+
+def test_a_broker_that_is_behind_does_not_lead_back_to_the_topic_that_is_gone(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        async with earliest(cluster, runtime, metadata_max_age_ms=100) as consumer:
+            await read(consumer, 10)
+            known = cluster.brokers[2].handle_metadata_now("t")
+            cluster.make_again("t")
+            cluster.brokers[2].metadata_of = known
+            cluster.brokers[3].metadata_of = known
+            other_records(cluster, 5)
+            found = await read(consumer, 5)
+            assert await consumer.getmany(timeout_ms=3_000) == {}
+            return found
+
+    assert cluster.run(main) == [b"other-%06d" % number for number in range(5)]
+
+
+def test_a_fetch_names_the_topic_by_its_id(cluster: FakeCluster) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await read(consumer, 10)
+
+    cluster.run(main)
+    asked = [body for _, body in cluster.requests[FetchRequest] if isinstance(body, FetchRequest)]
+    assert {topic.topic_id for body in asked for topic in body.topics} == {"id-of-t"}

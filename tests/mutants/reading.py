@@ -1,0 +1,55 @@
+"""Consumers: what is handed out is what was asked for, and nothing is called lost that was not."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="D03c",
+        title="a consumer takes any batch that ends beyond its position",
+        origin="found by attack",
+        rule="the first batch holds the asked offset, the others follow without a gap, epochs never fall (5)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "client.fetcher",
+                "                misfit = cursor.misfit(header, last)\n",
+                "                misfit = None\n"
+                "                if header.end_offset <= cursor.fetch_offset:\n"
+                "                    continue\n",
+            ),
+        ),
+        schedule=Schedule("reading:leader_reads_from_a_wrong_place"),
+    ),
+    Mutant(
+        name="D11c",
+        title="a fetch goes by the topic's name alone",
+        origin="KIP-516, found by attack",
+        rule="a position belongs to a topic id: under another id it means nothing (5)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "broker.fetch",
+                "        if topic.topic_id and partition.log.topic_id and",
+                "        if False and",
+            ),
+        ),
+        schedule=Schedule("reading:topic_made_again_under_a_consumer"),
+    ),
+    Mutant(
+        name="D12b",
+        title="an epoch's end is compared with a record of a later epoch",
+        origin="KIP-320, found by seeds 912015 and 914490",
+        rule="where an epoch ends says something about the record that was last when it was asked (10)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "client.cursor",
+                "        if question.generation != self.generation or question.epoch != self.fetch_epoch:\n",
+                "        if question.generation != self.generation:\n",
+            ),
+        ),
+        schedule=Schedule("reading:a_record_lands_between_question_and_answer"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()

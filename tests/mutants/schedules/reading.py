@@ -1,0 +1,135 @@
+"""Orders of events around a consumer: answers that overtake one another, a leader that reads from a wrong place, a topic
+made again."""
+
+import asyncio
+from typing import Any
+
+from minibroker.client.consumer import Consumer
+from minibroker.client.errors import LogTruncated, MinibrokerError
+from minibroker.client.producer import Producer
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import ApiKey
+from minibroker.simulation.gates import Match, requests, responses
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import administrator, convict, host
+
+SOON_MS = 5_000
+AGAIN = TopicPartition("again", 0)
+
+
+async def _read(consumer: Consumer, count: int) -> list[tuple[int, bytes]]:
+    """(offset, value) of the next records; fewer if they do not come soon."""
+    found: list[tuple[int, bytes]] = []
+    for _ in range(count):
+        try:
+            record = await consumer.getone(timeout_ms=SOON_MS)
+        except LogTruncated:
+            raise
+        except MinibrokerError:
+            continue  # said aloud; the next call tries again
+        found.append((record.offset, record.value or b""))
+    return found
+
+
+def _brings(value: bytes) -> Match:
+    """For `hold`: answers to a fetch with this record."""
+    return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
+
+
+@on_stage(Stage())
+async def a_record_lands_between_question_and_answer(directed: Directed) -> None:
+    """Seeds 912015 and 914490. A consumer has read a record of one epoch and waits at the leader of the next. That one
+    answers it with a record and dies, but the answer is slow; meanwhile the consumer asks the third leader where the
+    first epoch ended. The record arrives, then the answer."""
+    cluster, network = directed.cluster, directed.world.network
+    network.count_frames()
+    async with directed.workload.consumer() as consumer:
+        consumer.assign([FIRST])
+        await directed.produce("epoch 0")
+        await _read(consumer, 1)
+        first = directed.leader
+        cluster.kill(first)
+        await directed.until(lambda: cluster.leader(TOPIC) not in (None, first), "the second leader")
+        cluster.start(first)
+        await directed.until_isr(*cluster.broker_ids)
+        await asyncio.sleep(1)  # it has been validated, and waits there
+        second = directed.leader
+        fetched = network.hold(host(second), "client", _brings(b"epoch 1"))
+        await directed.produce("epoch 1")
+        await fetched.caught()
+        told = network.hold(None, "client", responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))
+        cluster.kill(second)
+        await directed.until(lambda: cluster.leader(TOPIC) not in (None, second), "the third leader")
+        while not told.seen:
+            consumer._cluster.request_refresh()
+            await asyncio.sleep(0.02)
+        fetched.release()
+        await asyncio.sleep(0.05)
+        told.release()
+        try:
+            await _read(consumer, 1)
+            await directed.produce("epoch 2")
+            await _read(consumer, 1)
+        except LogTruncated as error:
+            convict(directed, "I22", f"nothing was truncated: {error}")
+
+
+@on_stage(Stage())
+async def leader_reads_from_a_wrong_place(directed: Directed) -> None:
+    """A bit of an index or of a header: a leader answers with sound batches, but not with those asked for."""
+    log: Any = directed.replica(directed.leader).log
+    read, lies = log.read, 2
+
+    def read_elsewhere(offset: int, max_bytes: int, end_offset: int) -> Any:
+        nonlocal lies
+        if offset != 3 or not lies or end_offset <= 6:
+            return read(offset, max_bytes, end_offset)
+        lies -= 1
+        return read(6, max_bytes, end_offset)
+
+    async with directed.workload.consumer() as consumer:
+        consumer.assign([FIRST])
+        for number in range(3):
+            await directed.produce(f"{number}")
+        await _read(consumer, 3)
+        consumer.pause(FIRST)
+        await asyncio.sleep(1)
+        for number in range(3, 9):
+            await directed.produce(f"{number}")
+        log.read = read_elsewhere
+        consumer.resume(FIRST)
+        found = [offset for offset, _ in await _read(consumer, 6)]
+        if found != [3, 4, 5, 6, 7, 8]:
+            convict(directed, "I22", f"behind offset 2 a consumer was handed {found}, and no error")
+
+
+async def _send(directed: Directed, values: list[bytes]) -> None:
+    """By a producer of its own: this topic's records are under no promise."""
+    runtime = directed.cluster.client_runtime()
+    async with Producer(bootstrap_servers=directed.cluster.bootstrap_servers, runtime=runtime) as producer:
+        for value in values:
+            await producer.send_and_wait(AGAIN.topic, value)
+
+
+@on_stage(Stage())
+async def topic_made_again_under_a_consumer(directed: Directed) -> None:
+    """A consumer's fetch is on its way; before it arrives the topic is deleted, made again, and filled beyond the
+    consumer's position."""
+    async with administrator(directed) as admin, directed.workload.consumer() as consumer:
+        await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
+        await _send(directed, [b"old-%d" % number for number in range(5)])
+        consumer.assign([AGAIN])
+        await _read(consumer, 5)
+        gate = directed.world.network.hold("client", None, requests(ApiKey.FETCH))
+        await gate.caught()
+        leader, again = directed.cluster.leader(AGAIN.topic), None
+        while again != leader:  # where the fetch is going
+            await admin.delete_topic(AGAIN.topic)
+            await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
+            again = directed.cluster.leader(AGAIN.topic)
+        await _send(directed, [b"new-%d" % number for number in range(10)])
+        gate.release()
+        found = await _read(consumer, 10)
+        if found != [(number, b"new-%d" % number) for number in range(10)]:
+            convict(directed, "I22", f"of a topic made again a consumer was handed {found}, and no error")
+        await admin.delete_topic(AGAIN.topic)
