@@ -27,6 +27,8 @@ log = logging.getLogger("minibroker")
 
 GC_THRESHOLD = 50_000
 """Containers made before the youngest are collected; CPython's 700 means once every few requests."""
+ANSWER_TIMEOUT_MS_MIN = 6_000
+"""Of orders of the controller: an order that creates thousands of logs on a slow disk takes seconds."""
 EXIT_BUG = 70
 """EX_SOFTWARE: an assertion failed; the log says which."""
 
@@ -47,6 +49,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
                 num_partitions=config.num_partitions,
                 default_min_insync_replicas=config.min_insync_replicas,
                 delete_topic_enable=config.delete_topic_enable,
+                answer_timeout_ms=max(ANSWER_TIMEOUT_MS_MIN, config.zookeeper_session_timeout_ms),
                 detects_lost_connections=config.broker_death_detection == "connection",
                 request_timeout_ms=config.request_timeout_ms,
             ),

@@ -124,6 +124,7 @@ class Broker:
             _log_recovery,
             rng=self.runtime.random,
             tail_cache=TailCache(config.log_tail_cache_bytes),
+            incarnation_id=self.registration.incarnation_id,
         )
 
     def _wire(self, cluster_id: str) -> None:

@@ -22,6 +22,7 @@ from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.producer_ids import ProducerIds
 from minibroker.broker.registration import Registration
 from minibroker.broker.replica_description import describe_replicas
+from minibroker.broker.replica_log_info import answer_log_info
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
@@ -76,9 +77,7 @@ class RequestHandlers:
             ApiKey.FETCH: manager.fetches.handle,
             ApiKey.LIST_OFFSETS: self._now(lambda r, body: answer_list_offsets(manager, body)),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._now(lambda r, body: answer_offset_for_leader_epoch(manager, body)),
-            ApiKey.METADATA: self._now(
-                lambda r, body: image.answer_metadata(body, r.connection.listener_name, registration.is_fenced())
-            ),
+            ApiKey.METADATA: self._now(self._metadata),
             ApiKey.DESCRIBE_CLUSTER: self._now(
                 lambda r, body: image.answer_describe_cluster(r.connection.listener_name)
             ),
@@ -90,6 +89,7 @@ class RequestHandlers:
             ApiKey.DESCRIBE_REPLICA_STATE: self._now(
                 lambda r, body: describe_replicas(manager, registration, image, body)
             ),
+            ApiKey.GET_REPLICA_LOG_INFO: self._now(lambda r, body: answer_log_info(manager, registration, body)),
             ApiKey.INIT_PRODUCER_ID: self._later(self._init_producer_id),
             ApiKey.CREATE_TOPICS: self._later(controller.handle),
             ApiKey.DELETE_TOPICS: self._later(controller.handle),
@@ -138,6 +138,13 @@ class RequestHandlers:
         request.connection.mark_as_broker()
         self._after(change)
         return self._manager.leader_and_isr(body)
+
+    def _metadata(self, request: IncomingRequest, body: m.MetadataRequest) -> m.Response:
+        if self._image.is_of_an_earlier_registration(self._registration.broker_epoch):
+            text = "this broker has registered anew, and no controller has told it anything since: ask another one"
+            return m.Response(error_code=ErrorCode.BROKER_NOT_AVAILABLE, error_message=text)
+        listener, is_fenced = request.connection.listener_name, self._registration.is_fenced()
+        return self._image.answer_metadata(body, listener, is_fenced)
 
     def _update_metadata(self, request: IncomingRequest, body: m.UpdateMetadataRequest) -> m.Response:
         change = self._image.apply_update(body, self._registration.broker_epoch)

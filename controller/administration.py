@@ -56,6 +56,7 @@ class Administration:
     # ------------------------------------------------------------------------------------------------------- create
     async def create_topics(self, request: CreateTopicsRequest) -> Response:
         """Answers when the new partitions have leaders and brokers know it, or at the request's timeout."""
+        await self._term.gathered()
         response = await self._term.in_turn(lambda: self._create(request))
         if not request.validate_only:
             await self._until_told(request.timeout_ms)

@@ -8,15 +8,47 @@ from collections.abc import Iterable, Sequence
 
 from minibroker.controller.cluster_state import ClusterState
 from minibroker.controller.election import PartitionChange
-from minibroker.controller.events import Effect, Send, WriteLeaderships
+from minibroker.controller.events import AskLogs, Effect, Report, Send, WriteLeaderships
 from minibroker.controller.instructions import Instruction, leader_and_isr, live_brokers, update_metadata
+from minibroker.controller.restarts import choose, needs_logs, questions
 from minibroker.protocol.ids import BrokerId, TopicPartition
+
+NAMES_SHOWN = 5
+"""Partitions named in one line; thousands may wait for one broker."""
 
 
 def write(changes: Iterable[PartitionChange | None]) -> list[Effect]:
     """Write these decisions; those who have to know are told when that is done."""
     found = tuple(change for change in changes if change is not None)
     return [WriteLeaderships(changes=found)] if found else []
+
+
+def ask_logs(state: ClusterState, partitions: Iterable[TopicPartition]) -> list[Effect]:
+    """Ask for the logs without which an election among brokers that were started again cannot be held."""
+    found = questions(state, partitions)
+    for broker_id, asked in found.items():
+        state.asked_logs = {
+            **state.asked_logs,
+            broker_id: state.asked_logs.get(broker_id, frozenset()) | frozenset(asked),
+        }
+    return [AskLogs(broker=state.brokers[each], partitions=tuple(found[each])) for each in sorted(found)]
+
+
+def tell_waits(state: ClusterState, partitions: Iterable[TopicPartition]) -> list[Effect]:
+    """Say of which partitions nobody leads, and whom that waits for; one line for all that wait for the same. Where
+    answers about logs are under way it is said when they have come."""
+    waiting: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        is_asked = any(partition in asked for asked in state.asked_logs.values())
+        if needs_logs(state, partition) and not is_asked:
+            choice = choose(state, partition, state.leaderships[partition])
+            if choice.leader is None:
+                waiting.setdefault(choice.reason, []).append(partition)
+    lines = []
+    for reason, found in waiting.items():
+        shown = ", ".join(map(str, found[:NAMES_SHOWN])) + (", .." if len(found) > NAMES_SHOWN else "")
+        lines.append(Report(text=f"{len(found)} partitions have no leader ({shown}): {reason}", is_warning=True))
+    return [*lines]
 
 
 def tell_one(state: ClusterState, broker_id: BrokerId, instructions: Sequence[Instruction]) -> list[Effect]:

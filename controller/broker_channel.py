@@ -58,6 +58,10 @@ class BrokerChannel:
         self._filled = asyncio.Event()
         self._connection: RpcConnection | None = None
         self._told_at: float | None = None
+        self.waits_for_answer = False
+        """An order was taken up and is not answered yet."""
+        self.ticks = 0
+        """Looks of the owner since that became so; it counts them."""
         self._put_count = 0
         self._settled_count = 0
         self._settled = asyncio.Condition()
@@ -94,11 +98,13 @@ class BrokerChannel:
             self._hang_up()
 
     async def _deliver(self, request: Request) -> None:
+        self.waits_for_answer, self.ticks = True, 0
         while True:
             if self._may_send():
                 problem = await self._attempt(request)
                 if problem is None:
                     self._told_at = None
+                    self.waits_for_answer, self.ticks = False, 0
                     return
                 self._tell(type(request).__name__, problem)
             await asyncio.sleep(RESEND_SECONDS)

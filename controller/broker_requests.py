@@ -8,7 +8,14 @@ import msgspec
 
 from minibroker.controller import deletion
 from minibroker.controller.alter_partition import judge, refusal, success
-from minibroker.controller.announcements import tell_leaders, tell_live_brokers, tell_metadata, tell_one, write
+from minibroker.controller.announcements import (
+    ask_logs,
+    tell_leaders,
+    tell_live_brokers,
+    tell_metadata,
+    tell_one,
+    write,
+)
 from minibroker.controller.cluster_state import ClusterState
 from minibroker.controller.election import PartitionChange, elect_all
 from minibroker.controller.events import (
@@ -61,7 +68,7 @@ def _set_offline(
     ]
     changing = {change.partition for change in changes}
     well = [each for each in affected if each not in offline and each not in changing]
-    effects: list[Effect] = [*tell_leaders(state, well, [broker_id]), *write(changes)]
+    effects: list[Effect] = [*tell_leaders(state, well, [broker_id]), *ask_logs(state, affected), *write(changes)]
     effects += tell_metadata(state, [each for each in affected if each not in changing])
     return [*effects, *deletion.resume(state)]
 

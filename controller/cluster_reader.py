@@ -52,6 +52,10 @@ class Deposed(Exception):
     """Another controller was elected, or the session is over: nothing may be written or sent any more."""
 
 
+class Resigned(Deposed):
+    """This controller leaves its office by itself, to somebody who may do better."""
+
+
 class ClusterReader:
     """Reads on behalf of one office."""
 

@@ -15,6 +15,7 @@ under the incarnation that was recorded when the replica was last known to be in
 may have lost the tail of its log, however short its absence.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
@@ -57,6 +58,19 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
         return dict(self.directories).get(broker_id)
 
 
+class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker says of the files of one replica (GetReplicaLogInfo)."""
+
+    whole_since: frozenset[str]
+    """Incarnations of that broker since which its logs are surely whole."""
+    exists: bool = True
+    topic_id: str = ""
+    damage: str | None = None
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    last_epoch: int = -1
+
+
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: /brokers/topics/<t> and /config/topics/<t>."""
 
@@ -92,6 +106,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     default_replication_factor: int = 1
     default_partitions: int = 1
     delete_topics: bool = True
+    answer_seconds_max: float = 6.0
+    """A leader that leaves an order unanswered for so long is replaced, whatever its session says."""
 
 
 UNCLEAN_CONFIG = "unclean.leader.election.enable"
@@ -108,6 +124,18 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
     lost_lines: dict[BrokerId, float] = {}
     """Registered brokers whose idle connection broke and has not been made again, and when (loop seconds)."""
+    logs: dict[BrokerId, dict[TopicPartition, ReplicaLog]] = {}
+    """What registered brokers said of replicas of partitions without a leader."""
+    asked_logs: dict[BrokerId, frozenset[TopicPartition]] = {}
+    """About which of them an answer is under way."""
+    unheard: frozenset[BrokerId] = frozenset()
+    """Registrations that have answered no order yet, or none lately: nobody knows whether they can serve."""
+    is_gathering: bool = False
+    """This controller is new, and gives all brokers a moment to answer before it chooses among those that do."""
+    returned: frozenset[BrokerId] = frozenset()
+    """Of these, those that registered under the eyes of this controller and have not answered since."""
+    silent_seconds: dict[BrokerId, float] = {}
+    """How long an order has been waiting for the answer of these brokers."""
     topics: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
     """Partitions without an entry are new."""
@@ -146,6 +174,19 @@ class ClusterState(msgspec.Struct, kw_only=True):
         foreign, holds nothing of what was acknowledged, whoever the broker says it is."""
         broker = self.brokers.get(broker_id)
         return broker is not None and leadership.directory_of(broker_id) in (None, broker.directory_id)
+
+    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Somebody leads these partitions, or they are gone: from now on their logs may change."""
+        gone = frozenset(partitions)
+        self.logs = {
+            broker_id: {each: log for each, log in logs.items() if each not in gone}
+            for broker_id, logs in self.logs.items()
+        }
+        self.asked_logs = {broker_id: asked - gone for broker_id, asked in self.asked_logs.items()}
+
+    def answering(self, broker_ids: Iterable[BrokerId]) -> list[BrokerId]:
+        """Of these, in their order, those that can be elected: they have answered, and answer still (hardening 17)."""
+        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unheard]
 
     # ---------------------------------------------------------------------------------------------- partitions
     def assignment(self, partition: TopicPartition) -> tuple[BrokerId, ...]:

@@ -66,6 +66,7 @@ def on_topic_erased(state: ClusterState, event: TopicErased) -> list[Effect]:
     if event.topic in state.topics:
         for partition in state.partitions_of(event.topic):
             state.leaderships.pop(partition, None)
+        state.forget_logs(state.partitions_of(event.topic))
         del state.topics[event.topic]
     gone = frozenset(each for each in _all_offline(state) if each.topic == event.topic)
     state.offline_replicas = {each: state.offline_replicas[each] - gone for each in state.offline_replicas}

@@ -9,16 +9,17 @@ died, one that returned, one that is shutting down, a failed log directory and a
 a half-done election of a dead controller is finished without knowing that it was begun. In order of preference:
 
     1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
-    2. offline election: the first usable ISR member, in assignment order; the others leave the ISR
+    2. offline election: the first usable ISR member that answers, in assignment order; the others leave the ISR
     3. a leader that is shutting down stays if nobody can follow it
-    4. an ISR member that was started again (its log may be short) leads if no whole one is live; it is the ISR. One
-       that has another log directory now does not lead: whatever is on that disk is not what was acknowledged
+    4. if no whole ISR member is there, one that was started again (its log may be short), by what `restarts` knows of
+       their logs; it is the ISR. One that has another log directory now does not lead
     5. unclean election, where it is allowed: the first eligible replica; it is the ISR
     6. nobody: no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
 import msgspec
 
+from minibroker.controller import restarts
 from minibroker.controller.cluster_state import ClusterState, Leadership, check_leadership
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
@@ -60,24 +61,39 @@ def elect(state: ClusterState, partition: TopicPartition, reason: str) -> Partit
     whole = [each for each in present if state.has_whole_log(before, each)]
     usable = [each for each in whole if each not in state.shutting_down]
     eligible = [each for each in assignment if state.is_eligible(partition, each)]
-    restarted = [each for each in eligible if each in members and state.has_its_directory(before, each)]
 
-    if usable:
-        leader = before.leader if before.leader in usable else usable[0]
+    heard = state.answering(usable)
+    if before.leader in usable and before.leader not in heard:
+        return None  # it may stay; but while nobody knows whether it lives, no other member's place is given up
+    if heard:
+        leader = before.leader if before.leader in usable else heard[0]
         return _change(state, partition, before, leader, usable, reason)
+    if usable:  # wait for the first answer; nobody may be told meanwhile that a restarted leader leads
+        if before.leader is None or before.leader in whole or not state.is_live(before.leader):
+            return None
+        return _change(state, partition, before, None, members, f"{reason}; no answer yet from brokers {usable}")
     if before.leader is not None and before.leader in whole:  # it is shutting down, and nobody can follow
         return _change(state, partition, before, before.leader, [before.leader], f"{reason}; nobody can take over")
-    if restarted and not whole:
-        why = f"{reason}; no in-sync replica has run on without a restart"
-        return _change(state, partition, before, restarted[0], restarted[:1], why)
-    if eligible and state.allows_unclean_election(partition.topic):
+    why_nobody, is_waiting = "no in-sync replica is live", False
+    if present and not whole:
+        choice = restarts.choose(state, partition, before)
+        if choice.leader is not None:
+            return _change(state, partition, before, choice.leader, [choice.leader], f"{reason}; {choice.reason}")
+        why_nobody = choice.reason
+        if state.allows_unclean_election(partition.topic):
+            choice = restarts.choose(state, partition, before, is_patient=False)
+            if choice.leader is not None:
+                why = f"{reason}; unclean election, records may be lost: {choice.reason}"
+                return _change(state, partition, before, choice.leader, [choice.leader], why, is_unclean=True)
+            is_waiting = bool(choice.waits_for)
+    if eligible and not is_waiting and state.allows_unclean_election(partition.topic):
         why = f"{reason}; unclean election: no in-sync replica is live, records may be lost"
-        replaced = [each for each in eligible if each in members and each not in restarted]
+        replaced = [each for each in eligible if each in members and not state.has_its_directory(before, each)]
         first = next((each for each in eligible if each not in replaced), eligible[0])
         return _change(state, partition, before, first, [first], why, is_unclean=True)
     if before.leader is None or not members:
         return None
-    return _change(state, partition, before, None, members, f"{reason}; no in-sync replica is live")
+    return _change(state, partition, before, None, members, f"{reason}; {why_nobody}")
 
 
 def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
@@ -90,6 +106,7 @@ def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str)
         preferred in before.in_sync_replicas
         and state.is_eligible(partition, preferred)
         and state.has_whole_log(before, preferred)
+        and preferred in state.answering([preferred])
     )
     if before.leader == preferred or not is_able:
         return None
@@ -116,12 +133,13 @@ def imbalanced_partitions(state: ClusterState) -> list[TopicPartition]:
 def _initial(
     state: ClusterState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
 ) -> PartitionChange | None:
-    """First live replica leads, all live ones are in sync: nobody has any record yet."""
+    """The first replica that answers leads, all live ones are in sync: nobody has any record yet."""
     members = [each for each in assignment if state.is_eligible(partition, each)]
-    if not members:
+    heard = state.answering(members)
+    if not heard:
         return None
     after = Leadership(
-        leader=members[0],
+        leader=heard[0],
         leader_epoch=0,
         in_sync_replicas=tuple(members),
         incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),

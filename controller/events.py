@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
+from minibroker.controller.cluster_state import Leadership, LiveBroker, ReplicaLog, Topic
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.instructions import Instruction
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
@@ -170,6 +170,34 @@ class DeathUnconfirmed(Event, frozen=True, kw_only=True):
     attempt: int
 
 
+class BrokerAnswered(Event, frozen=True, kw_only=True):
+    """This registration answered an order, after it had not been heard of."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class AnswersDue(Event, frozen=True, kw_only=True):
+    """The moment that a new controller gives brokers to answer is over."""
+
+
+class BrokerSilent(Event, frozen=True, kw_only=True):
+    """This registration leaves an order unanswered."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    seconds: float
+    """Of this controller's own running time."""
+
+
+class LogsHeard(Event, frozen=True, kw_only=True):
+    """A registration answered GetReplicaLogInfo."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    logs: dict[TopicPartition, ReplicaLog]
+
+
 class TopicConfigsSeen(Event, frozen=True, kw_only=True):
     """A topic's own settings are these now."""
 
@@ -230,11 +258,25 @@ class ConfirmDeath(Effect, frozen=True, kw_only=True):
     attempt: int
 
 
+class AskLogs(Effect, frozen=True, kw_only=True):
+    """Ask this broker what its files hold of these partitions, again and again; goes on beside other events, and is
+    answered with LogsHeard."""
+
+    broker: LiveBroker
+    partitions: tuple[TopicPartition, ...]
+
+
 class Unregister(Effect, frozen=True, kw_only=True):
     """Remove this registration from ZooKeeper, fenced like every write, then look at the registrations again."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
+
+
+class Resign(Effect, frozen=True, kw_only=True):
+    """Leave the office to somebody who reaches the brokers."""
+
+    reason: str
 
 
 class Then(Effect, frozen=True, kw_only=True):

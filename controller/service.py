@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from minibroker.controller.administration import Administration
-from minibroker.controller.cluster_reader import Deposed
+from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_state import ControllerSettings
 from minibroker.controller.contest import Candidate, Office, contest, resign, succeed
 from minibroker.controller.succession import Succession
@@ -39,6 +39,9 @@ from minibroker.runtime.ports import Clock, Coordination, CoordinationError, Net
 RETRY_SECONDS = 1.0
 """Pause after ZooKeeper gave an answer that nobody expects, or holds what cannot be read: an operator may be needed."""
 
+RESIGNED_SECONDS = 2.0
+"""Who has left the office by itself lets others try first; they contest at once when the node is gone."""
+
 logger = logging.getLogger("minibroker.controller")
 
 
@@ -56,6 +59,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_min_insync_replicas: int = 1
     request_timeout_ms: int = 30_000
     delete_topic_enable: bool = True
+    answer_timeout_ms: int = 6_000
+    """A leader that answers no order for so long is replaced: as long as a session, and at least six seconds."""
     detects_lost_connections: bool = True
     """broker.death.detection=connection: do not wait for the session of a broker that is evidently dead."""
 
@@ -172,6 +177,9 @@ class ControllerService:
                     logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, why)
                 self._office = None
                 self._end_term()
+                if isinstance(why, Resigned):
+                    await resign(self._coordination, office)
+                    await asyncio.sleep(RESIGNED_SECONDS)
         except SessionExpired:
             return
         finally:
@@ -223,6 +231,7 @@ class ControllerService:
             default_replication_factor=config.default_replication_factor,
             default_partitions=config.num_partitions,
             delete_topics=config.delete_topic_enable,
+            answer_seconds_max=config.answer_timeout_ms / 1000,
         )
         interval = config.leader_imbalance_check_interval_seconds
         term_settings = TermSettings(

@@ -13,14 +13,24 @@ broker that has just registered hears everything, because it remembers nothing.
 
 import msgspec
 
-from minibroker.controller import broker_requests, deaths, deletion
-from minibroker.controller.announcements import tell_leaders, tell_live_brokers, tell_metadata, write
+from minibroker.controller import broker_requests, deaths, deletion, silence
+from minibroker.controller.announcements import (
+    ask_logs,
+    tell_leaders,
+    tell_live_brokers,
+    tell_metadata,
+    tell_waits,
+    write,
+)
 from minibroker.controller.cluster_state import ClusterState, LiveBroker
 from minibroker.controller.election import PartitionChange, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.controller.events import (
     AlterPartitionAsked,
     AlterPartitionSettled,
+    AnswersDue,
+    BrokerAnswered,
     BrokerRefused,
+    BrokerSilent,
     BrokersSeen,
     CloseChannel,
     ControlledShutdownAsked,
@@ -33,6 +43,7 @@ from minibroker.controller.events import (
     LeadersMoved,
     LineHeld,
     LineLost,
+    LogsHeard,
     OpenChannel,
     RebalanceDue,
     ReplicasErased,
@@ -43,6 +54,7 @@ from minibroker.controller.events import (
     TopicErased,
     TopicsSeen,
 )
+from minibroker.controller.restarts import needs_logs
 from minibroker.protocol.ids import BrokerId
 
 
@@ -75,6 +87,14 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return deletion.on_replicas_erased(state, event)
         case TopicErased():
             return deletion.on_topic_erased(state, event)
+        case LogsHeard():
+            return _on_logs_heard(state, event)
+        case BrokerAnswered():
+            return silence.on_broker_answered(state, event)
+        case AnswersDue():
+            return silence.on_answers_due(state)
+        case BrokerSilent():
+            return silence.on_broker_silent(state, event)
         case TopicConfigsSeen():
             return _on_topic_configs_seen(state, event)
         case LineLost():
@@ -92,14 +112,12 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
 
 # ------------------------------------------------------------------------------------------- brokers come and go
 def _on_took_over(state: ClusterState) -> list[Effect]:
-    partitions = state.partitions()
+    """Nobody is elected, or told what to lead, before brokers have had a moment to answer (`silence`)."""
+    state.unheard, state.is_gathering = frozenset(state.brokers), True
     effects: list[Effect] = [OpenChannel(broker=broker) for broker in state.live_brokers()]
     effects += deletion.resume(state)
-    effects += tell_metadata(state, partitions, to=state.brokers)
-    changes = elect_all(state, partitions, "controller failover")
-    changing = {change.partition for change in changes}
-    effects += tell_leaders(state, [each for each in partitions if each not in changing], state.brokers)
-    return [*effects, *write(changes)]
+    effects += tell_metadata(state, state.partitions(), to=state.brokers)
+    return [*effects, *([] if state.brokers else silence.on_answers_due(state))]
 
 
 def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
@@ -116,6 +134,11 @@ def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
     state.lost_lines = {each: at for each, at in state.lost_lines.items() if each not in affected}
     offline = state.offline_replicas
     state.offline_replicas = {each: offline[each] for each in offline if each not in affected}
+    state.unheard = (state.unheard - affected) | frozenset([*came, *bounced])
+    state.returned = (state.returned - affected) | frozenset([*came, *bounced])
+    state.silent_seconds = {each: at for each, at in state.silent_seconds.items() if each not in affected}
+    state.logs = {each: logs for each, logs in state.logs.items() if each not in affected}
+    state.asked_logs = {each: asked for each, asked in state.asked_logs.items() if each not in affected}
 
     partitions = state.partitions_on(affected)
     effects: list[Effect] = [CloseChannel(broker_id=each) for each in (*gone, *bounced)]
@@ -129,6 +152,8 @@ def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
     changing = {change.partition for change in changes}
     unchanged = [each for each in partitions if each not in changing]
     effects += tell_leaders(state, unchanged, [*came, *bounced])
+    effects += ask_logs(state, partitions)
+    effects += tell_waits(state, unchanged)
     effects += write(changes)
     effects += tell_metadata(state, unchanged)  # which replicas are offline has changed
     effects += deletion.resume(state)
@@ -151,6 +176,7 @@ def _on_topics_seen(state: ClusterState, event: TopicsSeen) -> list[Effect]:
     for name in event.removed:
         for partition in state.partitions_of(name) if name in state.topics else []:
             state.leaderships.pop(partition, None)
+            state.forget_logs([partition])
         state.topics.pop(name, None)
         state.deletions.pop(name, None)
     state.topics.update(added)
@@ -161,7 +187,8 @@ def _on_topics_seen(state: ClusterState, event: TopicsSeen) -> list[Effect]:
     changes = elect_all(state, partitions, "new topic")
     changing = {change.partition for change in changes}
     known = [each for each in partitions if each not in changing]
-    return [*tell_metadata(state, known), *tell_leaders(state, known, state.brokers), *write(changes)]
+    effects = [*tell_metadata(state, known), *tell_leaders(state, known, state.brokers)]
+    return [*effects, *ask_logs(state, partitions), *write(changes)]
 
 
 def _on_topic_configs_seen(state: ClusterState, event: TopicConfigsSeen) -> list[Effect]:
@@ -171,7 +198,27 @@ def _on_topic_configs_seen(state: ClusterState, event: TopicConfigsSeen) -> list
     state.topics[event.topic] = msgspec.structs.replace(topic, configs=dict(event.configs))
     partitions = state.partitions_of(event.topic)
     report = Report(text=f"topic {event.topic} has the settings {event.configs}")
-    return [report, *tell_metadata(state, partitions), *write(elect_all(state, partitions, "settings changed"))]
+    changes = elect_all(state, partitions, "settings changed")
+    return [report, *tell_metadata(state, partitions), *ask_logs(state, partitions), *write(changes)]
+
+
+def _on_logs_heard(state: ClusterState, event: LogsHeard) -> list[Effect]:
+    """Of partitions that wait for them; whatever else was said may not be so any more."""
+    broker_id = event.broker_id
+    if not state.is_registered_as(broker_id, event.broker_epoch):
+        return []
+    effects: list[Effect] = []
+    if broker_id in state.unheard:
+        effects = silence.on_broker_answered(
+            state, BrokerAnswered(broker_id=broker_id, broker_epoch=event.broker_epoch)
+        )
+    partitions = sorted(each for each in event.logs if needs_logs(state, each))
+    asked = state.asked_logs.get(broker_id, frozenset()) - frozenset(event.logs)
+    state.asked_logs = {**state.asked_logs, broker_id: asked}
+    known = {**state.logs.get(broker_id, {}), **{each: event.logs[each] for each in partitions}}
+    state.logs = {**state.logs, broker_id: known}
+    changes = elect_all(state, partitions, f"broker {broker_id} said what its logs hold")
+    return [*effects, *ask_logs(state, partitions), *tell_waits(state, partitions), *write(changes)]
 
 
 def _on_leaderships_written(state: ClusterState, event: LeadershipsWritten) -> list[Effect]:
@@ -186,6 +233,7 @@ def _on_leaderships_written(state: ClusterState, event: LeadershipsWritten) -> l
         else:
             state.leaderships[partition] = leadership
     state.unreadable = state.unreadable | event.unreadable
+    state.forget_logs(each.partition for each in event.written if each.after.leader is not None)
     new_epochs = [each.partition for each in event.written if each.starts_epoch]
     created = frozenset(each.partition for each in event.written if each.before is None)
     lost = sorted(event.lost)
@@ -194,7 +242,7 @@ def _on_leaderships_written(state: ClusterState, event: LeadershipsWritten) -> l
     again = elect_all(state, lost, "state had changed in ZooKeeper")
     changing = {change.partition for change in again}
     effects += tell_leaders(state, [each for each in lost if each not in changing], state.brokers)
-    return [*effects, *write(again)]
+    return [*effects, *ask_logs(state, lost), *write(again)]
 
 
 def _assert_follows(state: ClusterState, change: PartitionChange) -> None:

@@ -19,14 +19,18 @@ import msgspec
 from minibroker.controller.broker_answers import events_of
 from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.change_lines import describe, level_of, min_insync_replicas
-from minibroker.controller.cluster_reader import Deposed
+from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Deletion, LiveBroker
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.contest import Office
 from minibroker.controller.events import (
     AlterPartitionAsked,
     Answer,
+    AnswersDue,
+    AskLogs,
+    BrokerAnswered,
     BrokerRefused,
+    BrokerSilent,
     BrokersSeen,
     CloseChannel,
     ConfirmDeath,
@@ -40,9 +44,11 @@ from minibroker.controller.events import (
     LeadershipsWritten,
     LineHeld,
     LineLost,
+    LogsHeard,
     OpenChannel,
     RebalanceDue,
     Report,
+    Resign,
     Send,
     Then,
     TookOver,
@@ -51,8 +57,9 @@ from minibroker.controller.events import (
     WriteLeaderships,
 )
 from minibroker.controller.inquiry import Witness, first_to_confirm
-from minibroker.controller.instructions import Sender
+from minibroker.controller.instructions import Sender, live_brokers
 from minibroker.controller.lifeline import LineEvents, hold_line
+from minibroker.controller.log_inquiry import ask_logs
 from minibroker.controller.steps import step
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
@@ -65,6 +72,14 @@ from minibroker.runtime.ports import Coordination, Network
 
 EVENTS_MAX = 10_000
 """Requests that may wait; brokers have one in flight each, so only clients could pile up more."""
+GATHERING_SECONDS = 0.1
+"""So long a new controller waits for the answers of those that are registered but dead or cut off; among all others
+it chooses at once, when the last one has answered. Else whoever answers first would lead everything."""
+WATCH_SECONDS = 0.5
+"""How often it is looked who owes an answer."""
+SILENT_SECONDS = 1.0
+"""A broker that owes an answer for so long is not elected. Orders are answered from memory, those that create many logs
+within some hundred milliseconds."""
 FIRST_REBALANCE_SECONDS = 5.0
 """Kafka's; brokers that start together should all be there before leaders are moved back."""
 
@@ -110,6 +125,7 @@ class Term:
         self._channels: dict[int, tuple[BrokerChannel, list[asyncio.Task[None]]]] = {}
         self._inquiries: dict[int, asyncio.Task[None]] = {}
         self._erased: dict[str, asyncio.Event] = {}
+        self._gathered = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._lines: list[tuple[int, str]] = []
         self.is_over = False
@@ -121,6 +137,7 @@ class Term:
         try:
             async with asyncio.TaskGroup() as self._group:
                 await self._take_over()
+                self._group.create_task(self._watch_answers(), name="controller-answers")
                 if self._settings.rebalance_interval_seconds is not None:
                     self._group.create_task(self._rebalance(self._settings.rebalance_interval_seconds))
                 while True:
@@ -130,6 +147,7 @@ class Term:
         finally:
             self._flush_lines()
             self.is_over = True
+            self._gathered.set()
             for event in self._erased.values():
                 event.set()
             for future in self._waiting.values():
@@ -157,11 +175,24 @@ class Term:
         )
         await self.happen(TookOver())
         await self.happen(DeletionsSeen(topics=tuple(markers)))
+        self._queue_answers_due()
         self._flush_lines()
+
+    def _queue_answers_due(self) -> None:
+        asyncio.get_running_loop().call_later(
+            GATHERING_SECONDS, self._queue.put_nowait, lambda: self.happen(AnswersDue())
+        )
+
+    async def gathered(self) -> None:
+        """Return when this controller may elect: brokers have had their moment to answer."""
+        await self._gathered.wait()
 
     async def happen(self, event: Event) -> None:
         """Let the core decide, and perform what it decided, in order."""
-        for effect in step(self.state, event):
+        effects = step(self.state, event)
+        if not self.state.is_gathering:
+            self._gathered.set()
+        for effect in effects:
             await self._perform(effect)
 
     async def _perform(self, effect: Effect) -> None:
@@ -187,9 +218,14 @@ class Term:
                 self._erased.pop(effect.topic, asyncio.Event()).set()
             case ConfirmDeath():
                 self._inquire(effect)
+            case AskLogs():
+                self._ask_logs(effect)
+            case Resign():
+                raise Resigned(effect.reason)
             case Unregister():
                 await self.store.unregister(effect.broker_id, effect.broker_epoch)
                 self.on_dead_broker()
+                await self._without(effect.broker_id, effect.broker_epoch)
                 await self._look_at_brokers()
             case Report():
                 self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))
@@ -225,6 +261,12 @@ class Term:
 
     async def _look_at_brokers(self) -> None:
         await self.happen(BrokersSeen(brokers=await self._read_brokers()))
+
+    async def _without(self, broker_id: int, broker_epoch: int) -> None:
+        """This registration is over, whatever stands in its place by now: it was down before it came up again."""
+        if self.state.is_registered_as(broker_id, broker_epoch):
+            left = {each: broker for each, broker in self.state.brokers.items() if each != broker_id}
+            await self.happen(BrokersSeen(brokers=left))
 
     async def _look_at_topics(self) -> None:
         self._marked.discard("topics")
@@ -337,8 +379,46 @@ class Term:
         return f"controller-{self._sender.controller_id}"
 
     def _on_answer(self, broker: LiveBroker, request: Request, response: Response) -> None:
+        if broker.broker_id in self.state.unheard:
+            answered = BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+            self._queue.put_nowait(lambda: self.happen(answered))
         for event in events_of(broker, request, response):
             self._queue.put_nowait(lambda event=event: self.happen(event))  # type: ignore[misc]
+
+    async def _watch_answers(self) -> None:
+        """Count how long each broker owes an answer, in looks, so that time in which this process stood still does not
+        count; and give those something to answer that were told nothing for long."""
+        probe_ticks = self.state.settings.answer_seconds_max / 2 / WATCH_SECONDS
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            for channel, _ in list(self._channels.values()) if self._may_send() else ():
+                channel.ticks += 1
+                if channel.waits_for_answer and channel.ticks * WATCH_SECONDS >= SILENT_SECONDS:
+                    silent = BrokerSilent(
+                        broker_id=channel.broker.broker_id,
+                        broker_epoch=channel.broker.broker_epoch,
+                        seconds=channel.ticks * WATCH_SECONDS,
+                    )
+                    self._queue.put_nowait(lambda silent=silent: self.happen(silent))  # type: ignore[misc]
+                elif not channel.waits_for_answer and channel.ticks >= probe_ticks:
+                    channel.put(live_brokers(self.state), ())
+
+    def _ask_logs(self, effect: AskLogs) -> None:
+        """The question ends with the registration that it is put to."""
+        assert self._group is not None
+        broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
+        address = self._address(effect.broker)
+        if address is None or broker_id not in self._channels:
+            return
+
+        async def ask() -> None:
+            logs = await ask_logs(self._network, self._client_id, address, epoch, effect.partitions)
+            heard = LogsHeard(broker_id=broker_id, broker_epoch=epoch, logs=logs)
+            self._queue.put_nowait(lambda: self.happen(heard))
+
+        tasks = self._channels[broker_id][1]
+        tasks[:] = [each for each in tasks if not each.done()]
+        tasks.append(self._group.create_task(ask(), name=f"logs-of-{broker_id}"))
 
     # ------------------------------------------------------------------------------------------------------- deaths
     def _line_events(self, broker: LiveBroker) -> LineEvents:

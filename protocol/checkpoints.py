@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import MAX_OFFSET, TopicPartition
 from minibroker.protocol.json_text import decode_json
@@ -25,6 +26,7 @@ ENTRIES_MAX = 1_000_000
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".clean_shutdown"
+WHOLE_SINCE = "whole-since"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
@@ -256,6 +258,45 @@ def parse_clean_shutdown(content: bytes) -> int | None:
     if marker.version != 0:
         raise CorruptCheckpoint(f"{CLEAN_SHUTDOWN} has version {marker.version}, not 0")
     return None if marker.broker_epoch < 0 else marker.broker_epoch
+
+
+class WholeSince(msgspec.Struct, frozen=True, kw_only=True):
+    """`whole-since`: the starts since which the logs of a directory are surely whole."""
+
+    incarnations: tuple[str, ...]
+    """Oldest first, the last one of the broker that wrote it."""
+    log_ends: dict[TopicPartition, int] | None = None
+    """Where each log ended at a clean stop; None while the broker runs."""
+
+
+_INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+
+def format_whole_since(known: WholeSince) -> bytes:
+    """Line 1 the version, line 2 the CRC-32C of what follows, in hex; then the incarnations, and at a clean stop the
+    log ends, each list with its number of lines first."""
+    lines = [str(len(known.incarnations)), *known.incarnations]
+    if known.log_ends is not None:
+        ends = sorted(known.log_ends.items())
+        lines += [str(len(ends)), *(f"{topic} {partition} {end}" for (topic, partition), end in ends)]
+    body = "".join(f"{line}\n" for line in lines).encode()
+    return f"{CHECKPOINT_VERSION}\n{crc32c(body):08x}\n".encode() + body
+
+
+def parse_whole_since(content: bytes) -> WholeSince:
+    head, body = content[:11], content[11:]
+    if head != f"{CHECKPOINT_VERSION}\n{crc32c(body):08x}\n".encode():
+        raise CorruptCheckpoint(f"{WHOLE_SINCE}: the version or the checksum is wrong: {head!r}")
+    lines = _text(body).split("\n")[:-1]
+    count = _parse_number(lines[0] if lines else "", WHOLE_SINCE)
+    incarnations, rest = lines[1 : 1 + count], lines[1 + count :]
+    if len(incarnations) != count or not all(_INCARNATION.fullmatch(each) for each in incarnations):
+        raise CorruptCheckpoint(f"{WHOLE_SINCE}: not {count} incarnations")
+    ends = None
+    if rest:
+        listed = "".join(f"{line}\n" for line in rest)
+        ends = parse_offset_checkpoint(f"{CHECKPOINT_VERSION}\n{listed}".encode())
+    return WholeSince(incarnations=tuple(incarnations), log_ends=ends)
 
 
 # index entries

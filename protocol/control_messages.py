@@ -1,7 +1,7 @@
 """What the controller orders brokers to do, and what brokers ask of the controller: shapes and defaults.
 
-Owns: LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterPartition, and ConfirmDeath, with which any of
-them asks another one for a second opinion. Import from `messages`.
+Owns: LeaderAndIsr, UpdateMetadata, StopReplica, GetReplicaLogInfo, ControlledShutdown, AlterPartition, and
+ConfirmDeath, with which any of them asks another one for a second opinion. Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
 
@@ -24,6 +24,7 @@ from minibroker.protocol.message_types import (
     Replicas,
     Request,
     Response,
+    Text,
     Topic,
 )
 
@@ -196,6 +197,35 @@ class AlterPartitionTopicResponse(Message, frozen=True, kw_only=True):
 
 class AlterPartitionResponse(Response, frozen=True, kw_only=True):
     topics: Annotated[list[AlterPartitionTopicResponse], Meta(max_length=TOPICS_MAX)] = []
+
+
+# ------------------------------------------------------------------------- before an election among restarted brokers
+class GetReplicaLogInfoRequest(Request, frozen=True, kw_only=True):
+    topics: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_MAX)] = []
+
+
+class ReplicaLogInfo(Message, frozen=True, kw_only=True):
+    """What one broker holds of one partition, as its files say."""
+
+    partition: I32
+    topic_id: Name = ""  # about: of the log; empty: there is no log, or nobody knows any more whose it is
+    exists: bool = False  # about: false: there is no log here, and as far as is known there never was one
+    damage: Text | None = None  # about: why the log must not be believed; nil: nothing is wrong with it
+    log_start_offset: I64 = 0
+    log_end_offset: I64 = 0
+    last_epoch: I32 = -1  # about: leader epoch of the last record (KIP-966: LastWrittenLeaderEpoch)
+
+
+class ReplicaLogInfoTopic(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partitions: Annotated[list[ReplicaLogInfo], Meta(max_length=PARTITIONS_MAX)]
+
+
+class GetReplicaLogInfoResponse(Response, frozen=True, kw_only=True):
+    broker_epoch: I64 = -1  # about: registration of the broker that answers; of any other the answer says nothing
+    # about: ours: the incarnations of this broker since which its logs are surely whole, oldest first
+    whole_since: Annotated[list[Name], Meta(max_length=1_000)] = []
+    topics: Annotated[list[ReplicaLogInfoTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
 # ------------------------------------------------------------------------------------------------- between brokers

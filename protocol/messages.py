@@ -104,12 +104,16 @@ from minibroker.protocol.control_messages import (
     ConfirmDeathResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopic,
     LiveBroker,
     PartitionError,
+    ReplicaLogInfo,
+    ReplicaLogInfoTopic,
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
@@ -197,6 +201,8 @@ __all__ = [
     "FetchTopic",
     "FetchTopicResponse",
     "ForgottenTopic",
+    "GetReplicaLogInfoRequest",
+    "GetReplicaLogInfoResponse",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
@@ -233,6 +239,8 @@ __all__ = [
     "ProduceTopic",
     "ProduceTopicResponse",
     "RemoteReplicaState",
+    "ReplicaLogInfo",
+    "ReplicaLogInfoTopic",
     "ReplicaStateDescription",
     "Request",
     "ResourceType",
@@ -270,6 +278,7 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
+    GET_REPLICA_LOG_INFO = 93
     CONFIRM_DEATH = 127
     DESCRIBE_REPLICA_STATE = 1000
 
@@ -302,6 +311,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         Api(ApiKey.ALTER_PARTITION, AlterPartitionRequest, AlterPartitionResponse),
         Api(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
+        Api(ApiKey.GET_REPLICA_LOG_INFO, GetReplicaLogInfoRequest, GetReplicaLogInfoResponse),
         Api(ApiKey.CONFIRM_DEATH, ConfirmDeathRequest, ConfirmDeathResponse),
         Api(ApiKey.DESCRIBE_REPLICA_STATE, DescribeReplicaStateRequest, DescribeReplicaStateResponse),
     )

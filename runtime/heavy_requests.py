@@ -29,6 +29,7 @@ NEVER_HEAVY = frozenset(
         ApiKey.UPDATE_METADATA.value,
         ApiKey.CONTROLLED_SHUTDOWN.value,
         ApiKey.ALTER_PARTITION.value,
+        ApiKey.GET_REPLICA_LOG_INFO.value,
     }
 )
 """Produce's bytes are records, and it is the hot path; the others are what a cluster lives by, and a broker that sends

@@ -56,6 +56,8 @@ class Contact(msgspec.Struct):
     """A connection that it asked for was refused."""
     made_at: float | None = None
     """A connection that it asked for was made."""
+    answered_at: float | None = None
+    """Something arrived on a connection that it had asked for."""
 
 
 class Fabric:

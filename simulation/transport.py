@@ -258,6 +258,8 @@ class SimulatedTransport:
             target.release()
             self._tell_peer_of_reading(count)
             try:
+                if self.is_client:
+                    self._fabric.contact(self.host, self.peer.host).answered_at = self._loop.time()
                 self.protocol.buffer_updated(count)
             except Exception as error:  # as asyncio does
                 message = "Fatal error: protocol.buffer_updated() call failed."

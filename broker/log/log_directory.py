@@ -26,6 +26,7 @@ from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log, 
 from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.wholeness import Wholeness
 from minibroker.protocol.checkpoints import (
     LOCK,
     PARTITION_METADATA,
@@ -65,7 +66,13 @@ class LogDirectory:
     """See the head of this file. Made by `open`."""
 
     def __init__(
-        self, storage: Storage, lock: DirectoryLock, broker_id: int, cluster_id: str, default_config: LogConfig
+        self,
+        storage: Storage,
+        lock: DirectoryLock,
+        broker_id: int,
+        cluster_id: str,
+        default_config: LogConfig,
+        incarnation_id: str = "",
     ) -> None:
         self.storage = storage
         self.path = storage.path
@@ -80,6 +87,8 @@ class LogDirectory:
         """The broker epoch that ended with that clean stop."""
         self.same_boot = False
         """Whether the machine ran on since the directory was last used: then a killed process lost nothing."""
+        self.wholeness = Wholeness(storage.disk, storage.path, incarnation_id)
+        storage.on_offline = lambda reason: self.wholeness.forget()
         self._disk = storage.disk
         self._lock = lock
         self._loaded = False
@@ -116,6 +125,7 @@ class LogDirectory:
         *,
         rng: random.Random,
         tail_cache: TailCache | None = None,
+        incarnation_id: str = "",
     ) -> "LogDirectory":
         """Lock the directory, check whose it is and load every log in it, off the loop. Raises LogDirectoryError with
         the reason and the cure, or DiskError."""
@@ -131,7 +141,7 @@ class LogDirectory:
             ) from None
         try:
             storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache())
-            directory = cls(storage, lock, broker_id, cluster_id, default_config)
+            directory = cls(storage, lock, broker_id, cluster_id, default_config, incarnation_id)
             meta, directory.same_boot = directory_files.claim_directory(disk, path, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
@@ -142,7 +152,9 @@ class LogDirectory:
 
     async def _load(self, on_progress: Progress | None) -> None:
         disk, path = self._disk, self.path
+        self.wholeness.take()
         self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
+        listed = [*self._checkpoints.recovery_points, *self._checkpoints.high_watermarks]
         partitions: list[TopicPartition] = []
         for name in disk.list_directory(path):
             partition = parse_partition_directory_name(name)
@@ -159,6 +171,8 @@ class LogDirectory:
                 self._distrust_names(log)
             if on_progress is not None:
                 on_progress(done, len(partitions), partition, loaded.report)
+        self.wholeness.judge(self.logs, listed, self.same_boot)
+        self.wholeness.write()
         self._loaded = True
 
     async def _load_partition(self, partition: TopicPartition) -> tuple[LoadedLog, str | None]:
@@ -445,6 +459,8 @@ class LogDirectory:
         await self.sync_metadata()
         await self.checkpoint_recovery_points()
         await self.checkpoint_log_start_offsets()
+        ends = {partition: log.log_end_offset for partition, log in self.logs.items()}
+        await self._disk.in_background(lambda: self.wholeness.write(ends))
         await self._disk.in_background(lambda: directory_files.write_clean_marker(self._disk, self.path, broker_epoch))
 
 

@@ -1,12 +1,14 @@
 """Who is taken for dead, whether there was cause, and whether the accused obeys (hardening rule 11).
 
 Owns: the registrations that others remove, the offices that others take, and what the network really showed them.
-Judges: nobody is fenced, and no office is taken, but on a lost connection and two refusals; an office changes hands in
-one piece; no leader is replaced while its registration stands, unless it handed over; and who is fenced serves nobody
-from the moment in which ZooKeeper has told it. Refuses to read what the controller says of its reasons.
+Judges: nobody is fenced, and no office is taken, but on a lost connection and two refusals, or on silence that lasts
+(rule 17); an office changes hands in one piece; no leader is replaced while its registration stands, unless it handed
+over; and who is fenced serves nobody from the moment in which ZooKeeper has told it. Refuses to read what the
+controller says of its reasons.
 """
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,6 +43,11 @@ EVIDENCE_SECONDS = 10.0
 off longer."""
 HEARD_SECONDS = 3.0
 """After a registration began or ended, or a reign, a controller may still act on what it was told before."""
+SILENT_SECONDS = 5.5
+"""Who has answered its accuser nothing for so long may be unregistered for its silence: an order waits for six seconds,
+counted in looks (hardening rule 17)."""
+NEVER_HEARD_SECONDS = 1.0
+"""The same of a registration that its accuser has not heard of since it was made."""
 UNSEEN_SECONDS = 3.0
 """So young a registration may go for the sins of the one before it (decision 0011): who removes it has looked, and may
 stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
@@ -161,7 +168,8 @@ class FencingJudge:
 
     # ----------------------------------------------------------------------------------------------------- evidence
     def _require_evidence(self, accuser: str, broker_id: int, what: str) -> None:
-        """A connection lost and a refusal, both seen by the accuser, and a refusal seen by a second broker."""
+        """A connection lost and a refusal, both seen by the accuser, and a refusal seen by a second broker; or, in
+        place of all that, silence towards the accuser for too long."""
         victim, now = name_of(broker_id), self._loop.time()
         own = self._network.contact(accuser, victim)
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
@@ -175,6 +183,8 @@ class FencingJudge:
             f"others were refused: {', '.join(f'{other} {ago(at, now)}' for other, at in sorted(others.items()))}",
             f"registered {since_registration:.3f} s ago",
         )
+        if self._is_silent(own.answered_at, now, since_registration):
+            return
         oldest = now - EVIDENCE_SECONDS
         if since_registration > UNSEEN_SECONDS:
             oldest = max(oldest, now - since_registration)
@@ -182,6 +192,11 @@ class FencingJudge:
             self._find(f"{what} and was not refused by it", *facts)
         elif not any(at is not None and at >= oldest for at in others.values()):
             self._find(f"{what}, and nobody confirmed it", *facts)
+
+    def _is_silent(self, answered_at: float | None, now: float, since_registration: float) -> bool:
+        silent = math.inf if answered_at is None else now - answered_at
+        was_never_heard = silent > since_registration
+        return silent >= SILENT_SECONDS or (was_never_heard and since_registration >= NEVER_HEARD_SECONDS)
 
     # ---------------------------------------------------------------------------------------------------- elections
     def _on_true_state(self, partition: TopicPartition) -> None:

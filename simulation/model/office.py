@@ -11,7 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from minibroker.controller import events as ce
-from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Leadership, LiveBroker, Topic
+from minibroker.controller.cluster_state import (
+    ClusterState,
+    ControllerSettings,
+    Leadership,
+    LiveBroker,
+    ReplicaLog,
+    Topic,
+)
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.instructions import LeaderAndIsr
 from minibroker.controller.steps import step
@@ -29,6 +36,8 @@ PARTITION = TopicPartition("t", 0)
 
 Registration: TypeAlias = tuple[int, int, int]
 """(broker id, broker epoch, incarnation)"""
+Log: TypeAlias = tuple[int, int, int, int]
+"""(broker id, broker epoch, leader epoch of the last record, log end)"""
 Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, ...]]
 """A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
 Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
@@ -66,6 +75,12 @@ class Decision(Struct, frozen=True):
     is_deposed: bool = False
     unregistered: tuple[int, ...] = ()
     """Brokers whose registration it removed from ZooKeeper."""
+    asks_logs: bool = False
+    """It wants to know what logs hold; the world answers at once, for those that run."""
+    waits_for_answers: bool = False
+    """It has to hear from brokers before it elects; all that it knows answer at once here."""
+    is_gathering: bool = False
+    """It is new, and compares everything when it has their answers."""
 
 
 class _Deposed(Exception):
@@ -88,6 +103,7 @@ class _Term:
         self.sent: list[tuple[int, Message | None]] = []
         self.verdict: Verdict | None = None
         self.unregistered: list[int] = []
+        self.asks_logs = False
 
     def happen(self, event: ce.Event) -> None:
         for effect in step(self.state, event):
@@ -102,6 +118,8 @@ class _Term:
                     self.happen(effect.event)
                 case ce.Unregister():
                     self.unregister(effect)
+                case ce.AskLogs():
+                    self.asks_logs = True
                 case ce.Answer(response=AlterPartitionResponse(topics=[topic])):
                     (result,) = topic.partitions
                     self.verdict = (result.error_code, result.leader_epoch, tuple(result.isr), result.partition_epoch)
@@ -132,9 +150,10 @@ class _Term:
         self.sent.append((effect.broker_id, (self.office.controller_epoch, live, order)))
 
 
-def decide(office: Office, events: tuple[ce.Event, ...], may_write: bool) -> Decision:
+def decide(office: Office, events: tuple[ce.Event, ...], may_write: bool, is_gathering: bool = False) -> Decision:
     """Let one thing happen to a controller; it may hear of it in several events."""
     term = _Term(office, may_write)
+    term.state.is_gathering = is_gathering
     try:
         for event in events:
             term.happen(event)
@@ -142,7 +161,16 @@ def decide(office: Office, events: tuple[ce.Event, ...], may_write: bool) -> Dec
         return Decision(office, is_deposed=True)
     brokers = tuple((b.broker_id, b.broker_epoch, int(b.incarnation_id)) for b in term.state.live_brokers())
     after = Office(office.controller_epoch, brokers, term.state.leaderships[PARTITION], office.assignment)
-    return Decision(after, term.change, tuple(term.sent), term.verdict, unregistered=tuple(term.unregistered))
+    return Decision(
+        after,
+        term.change,
+        tuple(term.sent),
+        term.verdict,
+        unregistered=tuple(term.unregistered),
+        asks_logs=term.asks_logs,
+        waits_for_answers=bool(term.state.unheard),
+        is_gathering=term.state.is_gathering,
+    )
 
 
 def took_over() -> tuple[ce.Event, ...]:
@@ -155,6 +183,26 @@ def rebalance() -> tuple[ce.Event, ...]:
 
 def look(registered: tuple[Registration, ...]) -> tuple[ce.Event, ...]:
     return (ce.BrokersSeen(brokers=_brokers(registered)),)
+
+
+def answers_due() -> tuple[ce.Event, ...]:
+    return (ce.AnswersDue(),)
+
+
+def answered(office: Office) -> tuple[ce.Event, ...]:
+    return tuple(ce.BrokerAnswered(broker_id=each, broker_epoch=epoch) for each, epoch, _ in office.brokers)
+
+
+def heard(logs: tuple[Log, ...]) -> tuple[ce.Event, ...]:
+    """What every broker that runs says of its log; no chain of starts is kept here, so only log ends are compared."""
+    return tuple(
+        ce.LogsHeard(
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            logs={PARTITION: ReplicaLog(whole_since=frozenset(), last_epoch=last_epoch, log_end_offset=end)},
+        )
+        for broker_id, epoch, last_epoch, end in logs
+    )
 
 
 def accused(broker_id: int, broker_epoch: int) -> tuple[ce.Event, ...]:

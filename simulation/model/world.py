@@ -179,7 +179,8 @@ class World:
         known = self._decisions.get((number, name, by_old))
         if known is None:
             try:
-                decision = office.decide(self.offices.values[number], events, may_write=not by_old)
+                is_due = name == "answers due"
+                decision = office.decide(self.offices.values[number], events, not by_old, is_due)
             except AssertionError as error:
                 raise Broken(f"assertion of the controller: {error}") from error
             known = self._decisions[number, name, by_old] = (self.offices.add(decision.office), decision)
@@ -202,7 +203,25 @@ class World:
         pending = state.pending
         for broker_id, message in decision.sent:
             pending = put(pending, broker_id, self._merged(pending[broker_id - 1], message))
-        return state._replace(pending=pending), decision
+        state = state._replace(pending=pending)
+        if decision.is_gathering:
+            state, _ = self.govern(state, "answers due", office.answers_due())
+        elif decision.waits_for_answers:
+            state, _ = self.govern(state, "answered", office.answered(decision.office))
+        if decision.asks_logs and not (isinstance(name, tuple) and name[0] == "logs"):
+            logs = self._logs(state, decision.office)
+            state, _ = self.govern(state, ("logs", logs), office.heard(logs))
+        return state, decision
+
+    def _logs(self, state: State, asking: Office) -> tuple[office.Log, ...]:
+        """Of the registrations that this controller knows, and that run."""
+        found = []
+        for broker_id, epoch, _ in asking.brokers:
+            replica = self.replica(state, broker_id)
+            if replica.is_running and replica.broker_epoch == epoch:
+                last_epoch = replica.log[-1][0] if replica.log else -1
+                found.append((broker_id, epoch, last_epoch, len(replica.log)))
+        return tuple(found)
 
     def unregister(self, state: State, broker_id: int) -> State:
         """Its node is removed by another's hand; it does not know yet."""

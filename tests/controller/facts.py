@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Leadership, LiveBroker, Topic
+from typing import Any
+
+from minibroker.controller.cluster_state import (
+    ClusterState,
+    ControllerSettings,
+    Leadership,
+    LiveBroker,
+    ReplicaLog,
+    Topic,
+)
 from minibroker.protocol.ids import TopicPartition
 
 T0 = TopicPartition("lines", 0)
@@ -42,6 +51,11 @@ def leadership(
     )
 
 
+def log(end: int = 0, epoch: int = 5, whole_since: tuple[str, ...] = (), **others: Any) -> ReplicaLog:
+    """What a broker says of its log of the partition."""
+    return ReplicaLog(whole_since=frozenset(whole_since), last_epoch=epoch, log_end_offset=end, topic_id="t1", **others)
+
+
 def cluster_state(
     *live: int | LiveBroker,
     replicas: tuple[int, ...] = (1, 2, 3),
@@ -49,8 +63,9 @@ def cluster_state(
     unclean: bool = False,
     shutting_down: tuple[int, ...] = (),
     configs: dict[str, str] | None = None,
+    logs: dict[int, ReplicaLog] | None = None,
 ) -> ClusterState:
-    """One topic `lines` with one partition, and these live brokers."""
+    """One topic `lines` with one partition, and these live brokers, which have said this of their logs."""
     brokers = [broker(each) if isinstance(each, int) else each for each in live]
     return ClusterState(
         settings=ControllerSettings(controller_id=1, unclean_leader_election=unclean),
@@ -59,4 +74,5 @@ def cluster_state(
         shutting_down=frozenset(shutting_down),
         topics={"lines": Topic(topic_id="t1", assignment={0: replicas}, configs=configs or {})},
         leaderships={} if now is None else {T0: now},
+        logs={each: {T0: found} for each, found in (logs or {}).items()},
     )

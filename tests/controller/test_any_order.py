@@ -12,16 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.controller.alter_partition import judge
-from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Leadership, LiveBroker, Topic
+from minibroker.controller.cluster_state import (
+    ClusterState,
+    ControllerSettings,
+    Leadership,
+    LiveBroker,
+    ReplicaLog,
+    Topic,
+)
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.events import (
     AlterPartitionAsked,
     Answer,
+    AnswersDue,
+    AskLogs,
+    BrokerAnswered,
     BrokersSeen,
     ControlledShutdownAsked,
     Effect,
     Event,
     LeadershipsWritten,
+    LogsHeard,
     RebalanceDue,
     Send,
     Then,
@@ -75,7 +86,18 @@ class World:
         self.happen(TookOver())
 
     def happen(self, event: Event) -> list[Answer]:
-        return [answer for effect in step(self.state, event) for answer in self.perform(effect)]
+        answers = [answer for effect in step(self.state, event) for answer in self.perform(effect)]
+        if isinstance(event, TookOver | BrokersSeen):
+            self.answer()
+        return answers
+
+    def answer(self) -> None:
+        """Those who still are what the controller takes them for."""
+        for broker_id in sorted(self.state.unheard):
+            broker = self.state.brokers[broker_id]
+            if self.registered.get(broker_id) == broker:
+                self.happen(BrokerAnswered(broker_id=broker_id, broker_epoch=broker.broker_epoch))
+        self.happen(AnswersDue())
 
     def perform(self, effect: Effect) -> list[Answer]:
         match effect:
@@ -87,7 +109,17 @@ class World:
                 return [effect]
             case Send():
                 self.send(effect)
+            case AskLogs():
+                return self.happen(self.logs_of(effect))
         return []
+
+    def logs_of(self, effect: AskLogs) -> LogsHeard:
+        """A broker that still is what it was says at once what its log holds: the higher its number, the more."""
+        broker = effect.broker
+        logs = {
+            each: ReplicaLog(whole_since=frozenset(), log_end_offset=broker.broker_id) for each in effect.partitions
+        }
+        return LogsHeard(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, logs=logs)
 
     def write(self, changes: tuple[PartitionChange, ...]) -> LeadershipsWritten:
         written, lost = [], {}
@@ -162,6 +194,8 @@ class World:
             whole = [each for each in before.in_sync_replicas if self.state.has_whole_log(before, each)]
             assert not [each for each in whole if self.state.is_online(partition, each)], "hardening 1"
             assert members == (leader,), "hardening 1"
+            everybody = [self.state.is_live(each) for each in before.in_sync_replicas]
+            assert all(everybody) or (self.unclean and after.is_recovering), "hardening 16"
 
     # ------------------------------------------------------------------------------------------------------ actions
     def register(self, broker_id: int, same_incarnation: bool) -> None:
@@ -237,7 +271,9 @@ class World:
                 ]
                 continue
             able = [each for each in stored.in_sync_replicas if self.state.is_eligible(partition, each)]
-            assert stored.leader is not None or not able, f"I37: {stored} has no leader"
+            whole = [each for each in able if self.state.has_whole_log(stored, each)]
+            all_able = len(able) == len(stored.in_sync_replicas)
+            assert stored.leader is not None or not (whole or all_able), f"I37: {stored} has no leader"
 
 
 broker_ids = st.sampled_from(BROKERS)

@@ -8,7 +8,7 @@ import pytest
 from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, PartitionStatus, Topic
 from minibroker.controller.election import elect, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.protocol.ids import TopicPartition
-from tests.controller.facts import T0, broker, cluster_state, leadership
+from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 
 def elected(state: ClusterState) -> Leadership:
@@ -185,7 +185,7 @@ def test_follower_that_was_started_again_leaves_the_isr_in_a_new_epoch() -> None
 
 @pytest.mark.invariant("I27")
 def test_sole_member_that_was_started_again_leads_in_a_new_epoch_under_its_new_incarnation() -> None:
-    after = elected(cluster_state(broker(1, incarnation="new"), 2, 3, now=leadership(1, 1)))
+    after = elected(cluster_state(broker(1, incarnation="new"), 2, 3, now=leadership(1, 1), logs={1: log(9)}))
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (1, 6, (1,))
     assert after.incarnations == ((1, "new"),)
 
@@ -195,8 +195,9 @@ def test_started_again_may_lead_only_if_no_whole_member_is_live() -> None:
     both = leadership(None, 1, 2)
     after = elected(cluster_state(broker(1, incarnation="new"), 2, now=both))
     assert (after.leader, after.in_sync_replicas) == (2, (2,))
-    alone = elected(cluster_state(broker(1, incarnation="new"), 3, now=both))
-    assert (alone.leader, alone.in_sync_replicas, alone.incarnations) == (1, (1,), ((1, "new"),))
+    again = [broker(each, incarnation="new") for each in (1, 2)]
+    after = elected(cluster_state(*again, 3, now=both, logs={1: log(9), 2: log(9)}))
+    assert (after.leader, after.in_sync_replicas, after.incarnations) == (1, (1,), ((1, "new"),))
 
 
 @pytest.mark.invariant("I28")
@@ -205,9 +206,10 @@ def test_started_again_waits_while_a_whole_member_is_shutting_down() -> None:
     assert elected(state).leader is None
 
 
-def test_all_members_started_again_first_in_assignment_order_is_the_isr() -> None:
+def test_all_members_started_again_with_equal_logs_first_in_assignment_order_is_the_isr() -> None:
     brokers = [broker(each, incarnation="new") for each in (1, 2, 3)]
-    after = elected(cluster_state(*brokers, now=leadership(2, 1, 2, 3)))
+    logs = {1: log(9), 2: log(9), 3: log(9)}
+    after = elected(cluster_state(*brokers, now=leadership(2, 1, 2, 3), logs=logs))
     assert (after.leader, after.in_sync_replicas, after.incarnations) == (1, (1,), ((1, "new"),))
 
 
@@ -244,7 +246,7 @@ def test_sole_member_on_another_log_directory_does_not_lead() -> None:
 @pytest.mark.invariant("I28")
 def test_member_on_another_log_directory_comes_after_those_that_were_started_again() -> None:
     replaced, again = broker(1, incarnation="new", directory="blank"), broker(2, incarnation="new")
-    after = elected(cluster_state(replaced, again, now=leadership(1, 1, 2)))
+    after = elected(cluster_state(replaced, again, now=leadership(1, 1, 2), logs={1: log(0), 2: log(9)}))
     assert (after.leader, after.in_sync_replicas, after.directories) == (2, (2,), ((2, "d2"),))
 
 
@@ -268,7 +270,7 @@ def test_new_partition_remembers_the_directories() -> None:
 
 def test_member_whose_directory_is_unknown_counts_as_on_the_same() -> None:
     before = msgspec.structs.replace(leadership(1, 1), directories=())
-    after = elected(cluster_state(broker(1, incarnation="new"), now=before))
+    after = elected(cluster_state(broker(1, incarnation="new"), now=before, logs={1: log(9)}))
     assert (after.leader, after.directories) == (1, ((1, "d1"),))
 
 

@@ -140,9 +140,9 @@ CACHES = (
         breaks=("I37",),
         edits=(
             Edit(
-                "controller.steps",
-                '    changes = elect_all(state, partitions, "controller failover")\n',
-                "    changes: list[PartitionChange] = []\n",
+                "controller.silence",
+                '    return _compare(state, state.partitions(), state.brokers, "controller failover")\n',
+                "    return tell_leaders(state, state.partitions(), state.brokers)\n",
             ),
         ),
         schedule=Schedule("deposed:leader_and_controller_die_together"),

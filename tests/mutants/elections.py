@@ -1,6 +1,6 @@
 """Who may lead after a start: replaced disks, logs that may be short, brokers that answer nobody (issue of lying disks)."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -8,7 +8,7 @@ MUTANTS: tuple[Mutant, ...] = (
         title="a member of the ISR leads on another log directory than it was in sync with",
         origin="KIP-858, KIP-966",
         rule="directory ids stand beside the incarnations of the ISR; another directory has nothing that was acknowledged",
-        breaks=("I3", "I21"),
+        breaks=("I28",),
         edits=(
             Edit(
                 "controller.cluster_state",
@@ -16,7 +16,92 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        return broker is not None\n",
             ),
         ),
-        schedule=Schedule("elections:replaced_disk_starts_first"),
+        schedule=CoreSchedule("replaced_disk_alone_in_sync"),
+    ),
+    Mutant(
+        name="D02b",
+        title="of members that were all started again the first ones back choose among themselves",
+        origin="KIP-966; Protocol-Aware Recovery, FAST'18",
+        rule="where no log is proven whole, all members of the last ISR are waited for",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "controller.restarts",
+                "    waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]\n",
+                "    waited = [each for each in standings if each.must_be_asked]\n",
+            ),
+        ),
+        schedule=Schedule("elections:synced_log_starts_last"),
+    ),
+    Mutant(
+        name="D02c",
+        title="logs count as whole after a power cut",
+        origin="hardening 16",
+        rule="the chain of starts goes on after a clean stop, or if the machine ran on and nothing was cut",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.log.wholeness",
+                '            return None if same_boot else "the machine went down without a clean stop"\n',
+                "            return None\n",
+            ),
+        ),
+        schedule=Schedule("elections:synced_log_starts_last"),
+    ),
+    Mutant(
+        name="D02d",
+        title="of members that were all started again the first in the assignment leads",
+        origin="KIP-966; Raft, section 5.4.1",
+        rule="of logs that may be short the one with the largest (last epoch, log end) leads",
+        breaks=("I3", "I21"),
+        edits=(Edit("controller.restarts", "    best = max(ready, key=_size)\n", "    best = ready[0]\n"),),
+        schedule=Schedule("elections:synced_log_starts_last"),
+    ),
+    Mutant(
+        name="D07a",
+        title="a registration that has answered nobody is elected",
+        origin="hardening 17",
+        rule="who has answered no order under its registration, or none lately, is usable in no election",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "controller.cluster_state",
+                "        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unheard]\n",
+                "        return list(broker_ids)\n",
+            ),
+        ),
+        schedule=Schedule("elections:dead_registration_stands"),
+    ),
+    Mutant(
+        name="D07b",
+        title="a leader that does not answer the controller leads for as long as its session lives",
+        origin="hardening 17",
+        rule="a leader that owes the controller an answer for too long is unregistered, and replaced",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "controller.silence",
+                "    return [report, Unregister(broker_id=broker_id, broker_epoch=event.broker_epoch)]\n",
+                "    return [report]\n",
+            ),
+        ),
+        schedule=Schedule("elections:leader_hears_nothing"),
+    ),
+    Mutant(
+        name="D07c",
+        title="a broker that was unregistered and is back before anybody looked keeps its place",
+        origin="KIP-380",
+        rule="a registration that the controller has removed was down, whatever stands in its place",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "controller.term",
+                "                await self._without(effect.broker_id, effect.broker_epoch)\n",
+                "",
+            ),
+            Edit("controller.silence", "NEVER_HEARD_SECONDS = 1.0\n", "NEVER_HEARD_SECONDS = 60.0\n"),
+        ),
+        schedule=Schedule("elections:leader_turns_everybody_away_and_registers_again"),
     ),
 )
 

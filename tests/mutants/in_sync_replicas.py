@@ -213,8 +213,8 @@ SETS = (
         edits=(
             Edit(
                 "controller.election",
-                '    return _change(state, partition, before, None, members, f"{reason}; no in-sync replica is live")',
-                '    return _change(state, partition, before, None, present, f"{reason}; no in-sync replica is live")',
+                '    return _change(state, partition, before, None, members, f"{reason}; {why_nobody}")',
+                '    return _change(state, partition, before, None, present, f"{reason}; {why_nobody}")',
             ),
         ),
     ),

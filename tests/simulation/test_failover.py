@@ -32,8 +32,9 @@ Story = Callable[["Scene"], Awaitable[None]]
 class Scene:
     """A cluster of three with one topic of one partition, and a session that is far longer than any fast failover."""
 
-    def __init__(self, seed: int = 1, detection: str = "connection", brokers: int = 3) -> None:
+    def __init__(self, seed: int = 1, detection: str = "connection", brokers: int = 3, **others: str) -> None:
         settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), "broker.death.detection": detection}
+        settings |= {name.replace("_", "."): value for name, value in others.items()}
         self.cluster = SimulatedCluster(seed, brokers, settings)
         self.world = self.cluster.world
 
@@ -296,3 +297,64 @@ def test_living_leader_that_is_accused_falsely_is_fenced_first_and_loses_nothing
 
     for seed in range(5):
         Scene(seed).play(story)
+
+
+BOUND_MS = 20_000.0
+"""A probe of the controller every three seconds, six without an answer, another registration; with room."""
+
+
+def test_leader_that_turns_everybody_away_is_replaced_though_it_registers_again_at_once() -> None:
+    """The controller's ZooKeeper is slow: it sees the new registration of the leader, and never its absence."""
+
+    async def story(scene: Scene) -> None:
+        leader, controller = scene.leader, scene.cluster.controller()
+        scene.world.zookeeper.slow_hosts[f"broker-{controller}"] = 0.1
+        scene.world.network.reject(None, f"broker-{leader}")
+        await asyncio.sleep(0.5)
+        assert await scene.write() < 3_000
+        assert scene.leader != leader
+        scene.world.network.reject_no_more(None, f"broker-{leader}")
+        await scene.cluster.until(lambda: scene.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), what="a full ISR")
+
+    for seed in range(5):
+        Scene(seed).play(story)
+
+
+def test_isr_changes_although_the_leader_does_not_reach_the_controller() -> None:
+    async def story(scene: Scene) -> None:
+        leader, controller = scene.leader, scene.cluster.controller()
+        (third,) = {1, 2, 3} - {leader, controller}
+        scene.world.network.partition(f"broker-{leader}", f"broker-{controller}")
+        scene.cluster.kill(third)
+        scene.cluster.start(third)
+        assert await scene.write() < BOUND_MS
+        await scene.cluster.until(lambda: len(scene.cluster.in_sync_replicas(TOPIC)) >= 2, 30, "an ISR of two")
+
+    for seed in range(3):
+        Scene(seed, replica_lag_time_max_ms="5000").play(story)
+
+
+def test_controller_that_nobody_hears_leaves_its_office() -> None:
+    async def story(scene: Scene) -> None:
+        controller = scene.cluster.controller()
+        for each in {1, 2, 3} - {controller}:
+            scene.world.network.partition(f"broker-{each}", f"broker-{controller}")
+        await scene.cluster.until(
+            lambda: scene.cluster.controller() not in (None, controller), 30, "another controller"
+        )
+        assert await scene.write() < BOUND_MS
+
+    for seed in range(3):
+        Scene(seed, replica_lag_time_max_ms="5000").play(story)
+
+
+def test_leader_that_hears_nothing_while_its_session_lives_is_replaced() -> None:
+    async def story(scene: Scene) -> None:
+        leader = scene.leader
+        for each in {1, 2, 3} - {leader}:
+            scene.world.network.partition(f"broker-{each}", f"broker-{leader}")
+        assert await scene.write() < BOUND_MS
+        assert scene.leader != leader
+
+    for seed in range(3):
+        Scene(seed, replica_lag_time_max_ms="5000").play(story)

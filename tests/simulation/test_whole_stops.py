@@ -125,3 +125,61 @@ def test_all_that_stopped_cleanly_are_whole_again_in_any_order(order: tuple[int,
         await stop.until_whole()
 
     Stop().play(story)
+
+
+async def lose_all_but(stop: Stop, broker_id: int) -> None:
+    """The power fails everywhere, and one machine had written its records out."""
+    replica = stop.cluster.replica(broker_id, TOPIC)
+    assert replica is not None
+    await stop.world.spawn(f"broker-{broker_id}", replica.log.flush())
+    for each in stop.cluster.broker_ids:
+        stop.world.power_loss(f"broker-{each}", tear=False)
+
+
+@pytest.mark.parametrize("order", [(1, 3, 2), (3, 2, 1), (2, 1, 3)])
+@pytest.mark.parametrize("pause_seconds", [0.0, 1.0, 8.0])
+def test_largest_log_leads_after_a_power_cut_of_all(order: tuple[int, ...], pause_seconds: float) -> None:
+    async def story(stop: Stop) -> None:
+        await lose_all_but(stop, 2)
+        await stop.start(*order, pause_seconds=pause_seconds)
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+def test_a_power_cut_of_all_waits_for_the_last_member(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stop: Stop) -> None:
+        await lose_all_but(stop, 2)
+        await stop.start(1, 3)
+        await stop.until_refused()
+        assert "have no leader (t-0): waiting for brokers [2]: broker 2 is not registered" in caplog.text
+        await stop.start(2)
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+@pytest.mark.parametrize("pause_seconds", [0.0, 1.0, 8.0])
+def test_killed_processes_need_not_wait_for_each_other(order: tuple[int, ...], pause_seconds: float) -> None:
+    async def story(stop: Stop) -> None:
+        stop.kill(1, 2, 3)
+        await stop.start(order[0])
+        await stop.cluster.until(lambda: stop.cluster.leader(TOPIC) == order[0], 10, "a leader that is alone")
+        await stop.start(*order[1:], pause_seconds=pause_seconds)
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+def test_a_killed_member_whose_partition_is_gone_from_its_disk_does_not_lead() -> None:
+    async def story(stop: Stop) -> None:
+        await asyncio.sleep(6)  # a checkpoint names the partition
+        stop.kill(1, 2, 3)
+        stop.world.runtime("broker-1").disk.remove_tree(f"/data/log/{TOPIC}-0")
+        stop.kill(1)
+        await stop.start(1, pause_seconds=8.0)
+        await stop.start(2, 3)
+        await stop.until_whole()
+
+    Stop().play(story)

@@ -10,7 +10,17 @@ from msgspec import Struct
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step
 from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig
+from minibroker.controller.cluster_state import (
+    ClusterState,
+    ControllerSettings,
+    Leadership,
+    LiveBroker,
+    ReplicaLog,
+    Topic,
+)
+from minibroker.controller.election import elect
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.model.replica import header_for
@@ -141,3 +151,33 @@ def out_of_range_and_back() -> list[Finding]:
     )
     replica.hear_end(epoch=0, asked=0, end_offset=3)
     return replica.findings
+
+
+def replaced_disk_alone_in_sync() -> list[Finding]:
+    """Told to the pure elections: the only member of the ISR is back on a blank disk, the others hold everything."""
+    before = Leadership(
+        leader=None,
+        leader_epoch=6,
+        in_sync_replicas=(3,),
+        incarnations=((3, "i3"),),
+        directories=((3, "d3"),),
+        controller_epoch=1,
+        partition_epoch=7,
+    )
+    nothing = ReplicaLog(whole_since=frozenset(["n3"]), exists=False)
+    state = ClusterState(
+        settings=ControllerSettings(controller_id=1),
+        controller_epoch=2,
+        brokers={
+            each: LiveBroker(broker_id=each, broker_epoch=each, incarnation_id=f"n{each}", directory_id=f"n{each}")
+            for each in ASSIGNMENT
+        },
+        topics={"a": Topic(topic_id="a", assignment={0: ASSIGNMENT})},
+        leaderships={TopicPartition("a", 0): before},
+        logs={3: {TopicPartition("a", 0): nothing}},
+    )
+    change = elect(state, TopicPartition("a", 0), "all are back")
+    if change is None or change.after.leader is None:
+        return []
+    text = f"broker {change.after.leader} leads with nothing, and the others will cut what they have"
+    return [Finding(invariant="I28", text=text, facts=(str(change),))]

@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.mutants.judged import Directed, Stage, on_stage
-from tests.mutants.schedules.words import host
+from tests.mutants.schedules.words import apart, host, must_be_acknowledged
 
 RECORDS = 20
 
@@ -32,3 +32,64 @@ async def replaced_disk_starts_first(directed: Directed) -> None:
     for broker_id in (2, 3):
         directed.cluster.start(broker_id)
     await directed.until_isr(1, 2, 3)
+
+
+async def _cut_power(directed: Directed, *synced: int) -> None:
+    """The power fails everywhere; these machines had written their records out."""
+    for broker_id in synced:
+        await directed.world.spawn(host(broker_id), directed.replica(broker_id).log.flush())
+    for broker_id in directed.cluster.broker_ids:
+        directed.world.power_loss(host(broker_id), tear=False)
+
+
+@on_stage(Stage())
+async def synced_log_starts_last(directed: Directed) -> None:
+    """The only machine that had its records on its disk, and the last choice, is the last one to be back."""
+    await _produce_some(directed)
+    *others, last = directed.replica(1).state.assignment
+    await _cut_power(directed, last)
+    for broker_id in others:
+        directed.cluster.start(broker_id)
+    await asyncio.sleep(8.0)
+    directed.cluster.start(last)
+    await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage())
+async def dead_registration_stands(directed: Directed) -> None:
+    """Two are back while the registration of the third, which lost its records, still stands under its old name."""
+    await _produce_some(directed)
+    await _cut_power(directed, 1, 2)
+    for broker_id in (1, 2):
+        directed.cluster.start(broker_id)
+        await asyncio.sleep(1.0)
+    await asyncio.sleep(0.5)
+    directed.cluster.start(3)
+    await directed.until_isr(1, 2, 3)
+
+
+BOUND_SECONDS = 20.0
+"""A probe of the controller every three seconds, six without an answer, another registration; with room."""
+LONG_SESSION = {"zookeeper.session.timeout.ms": "6000"}
+
+
+@on_stage(Stage(settings=LONG_SESSION))
+async def leader_hears_nothing(directed: Directed) -> None:
+    """Both others are cut off from the leader; clients and ZooKeeper reach it."""
+    leader, *others = await apart(directed)
+    await directed.produce("everywhere")
+    for other in others:
+        directed.world.network.partition(host(leader), host(other))
+    await must_be_acknowledged(directed, "after the leader was cut off", BOUND_SECONDS)
+
+
+@on_stage(Stage(settings=LONG_SESSION))
+async def leader_turns_everybody_away_and_registers_again(directed: Directed) -> None:
+    """It is unregistered by evidence and back at once; the controller's ZooKeeper is slow, and shows it no gap."""
+    leader, controller, _ = await apart(directed)
+    await asyncio.sleep(4.0)
+    await directed.produce("everywhere")
+    directed.world.zookeeper.slow_hosts[host(controller)] = 0.1
+    directed.world.network.reject(None, host(leader))
+    await asyncio.sleep(0.5)
+    await must_be_acknowledged(directed, "after the leader turned everybody away")

@@ -1,0 +1,124 @@
+"""Since when the logs of a directory are surely whole: the incarnations that had them as they are now, or shorter.
+
+Owns: the file `whole-since`, and the verdict on the start before. Refuses to know roles and elections: the controller
+compares these incarnations with those beside the ISR (`controller/restarts.py`).
+
+Theory (hardening rule 16; Protocol-Aware Recovery, FAST'18). A process that starts again may have lost the tail of its
+logs, and whoever elects must know. It has surely lost nothing if the stop before was clean and each log ends where that
+stop wrote that it ends; or if the machine ran on (the same boot: the kernel has what a killed process wrote) and
+nothing was cut, missing or damaged when the logs were loaded. Then the chain of incarnations goes on; otherwise it
+begins anew with this one. It is a verdict on the whole directory: a disk that lost one log is believed nothing.
+
+The file is removed, durably, before anything is loaded, and written again before the broker registers: a crash in
+between, or a cut, leaves no chain rather than a false one. It is removed, too, when the directory fails.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.checkpoints import (
+    WHOLE_SINCE,
+    CorruptCheckpoint,
+    WholeSince,
+    format_whole_since,
+    parse_whole_since,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing
+
+INCARNATIONS_MAX = 100
+"""Starts that are remembered. An ISR that names an earlier one is of a partition that nobody has led since: its
+members are compared by their log ends then."""
+
+logger = logging.getLogger(__name__)
+
+
+class Wholeness:
+    """Of one log directory, for one start of its broker."""
+
+    def __init__(self, disk: Disk, path: str, incarnation_id: str) -> None:
+        """Without an incarnation (a tool that opens the directory) no chain is kept."""
+        self._disk = disk
+        self._path = path
+        self._file = f"{path}/{WHOLE_SINCE}"
+        self._incarnation_id = incarnation_id
+        self._before: WholeSince | None = None
+        self.incarnations: tuple[str, ...] = (incarnation_id,) if incarnation_id else ()
+        """Oldest first; the last one is this start's."""
+        self.missing: frozenset[TopicPartition] = frozenset()
+        """Logs that the start before had, and whose directory is gone: what was in them is lost, not empty."""
+
+    def take(self) -> None:
+        """Read what the start before left, and remove it."""
+        try:
+            self._before = parse_whole_since(self._disk.read_file(self._file))
+        except FileMissing:
+            return
+        except CorruptCheckpoint as error:
+            logger.warning("%s is damaged: which starts these logs are whole since is not known: %s", self._file, error)
+        self._remove()
+
+    def judge(
+        self, logs: Mapping[TopicPartition, PartitionLog], listed: Iterable[TopicPartition], same_boot: bool
+    ) -> None:
+        """After loading: `listed` are the partitions that a checkpoint of the start before names."""
+        before = self._before
+        ends = {} if before is None or before.log_ends is None else before.log_ends
+        self.missing = frozenset(each for each in (*listed, *ends) if each not in logs)
+        doubt = self._doubt(logs, same_boot)
+        if doubt is None and before is not None:
+            self.incarnations = (*before.incarnations, *self.incarnations)[-INCARNATIONS_MAX:]
+        elif before is not None:
+            logger.warning("log directory %s may have lost records since the start before: %s", self._path, doubt)
+
+    def _doubt(self, logs: Mapping[TopicPartition, PartitionLog], same_boot: bool) -> str | None:
+        """Why the logs may be shorter than they were."""
+        before = self._before
+        if before is None:
+            return "nothing is known of it"
+        if self.missing:
+            return f"the directory of {min(self.missing)} is missing"
+        for partition in sorted(logs):
+            log = logs[partition]
+            if log.damage is not None:
+                return f"{partition} is damaged: {log.damage}"
+            if log.report.reason is not None:
+                return f"{partition} was cut: {log.report.reason}"
+        if before.log_ends is None:
+            return None if same_boot else "the machine went down without a clean stop"
+        for partition, end in sorted(before.log_ends.items()):
+            if logs[partition].log_end_offset != end:
+                return (
+                    f"{partition} ended at {end} when the broker stopped, and at {logs[partition].log_end_offset} now"
+                )
+        return None
+
+    def write(self, log_ends: Mapping[TopicPartition, int] | None = None) -> None:
+        """Durably: at a start, or with the log ends at a clean stop. Where there is no room, none is kept."""
+        if not self._incarnation_id or not self.incarnations:
+            return
+        known = WholeSince(incarnations=self.incarnations, log_ends=None if log_ends is None else dict(log_ends))
+        try:
+            self._disk.replace_file(self._file, format_whole_since(known))
+        except DiskFull as error:
+            logger.warning(
+                "%s is not written: after the next start these logs count as doubtful: %s", self._file, error
+            )
+            self._remove()
+
+    def forget(self) -> None:
+        """The directory has failed, or a log of it is damaged: the next start proves nothing. Best effort, for the disk
+        may be what fails."""
+        if not self.incarnations:
+            return
+        self.incarnations = ()
+        try:
+            self._remove()
+        except DiskError as error:
+            logger.info("%s stays: %s", self._file, error)
+
+    def _remove(self) -> None:
+        if self._disk.exists(self._file):
+            self._disk.remove(self._file)
+            self._disk.sync_directory(self._path)

@@ -1,0 +1,64 @@
+"""Answers GetReplicaLogInfo: what the files of this broker hold, for a controller that has to choose among brokers that
+were all started again (hardening rule 16; KIP-966).
+
+Owns: the way from logs to the message. Changes nothing, and judges nothing but what contradicts itself.
+"""
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.registration import Registration
+from minibroker.broker.replica_manager import ReplicaManager
+from minibroker.protocol.ids import NONE, TopicPartition, to_wire
+from minibroker.protocol.messages import (
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
+    ReplicaLogInfo,
+    ReplicaLogInfoTopic,
+)
+
+
+def answer_log_info(
+    manager: ReplicaManager, registration: Registration, body: GetReplicaLogInfoRequest
+) -> GetReplicaLogInfoResponse:
+    """About the partitions that are named."""
+    return GetReplicaLogInfoResponse(
+        broker_epoch=to_wire(registration.broker_epoch),
+        whole_since=list(manager.log_directory.wholeness.incarnations),
+        topics=[
+            ReplicaLogInfoTopic(
+                topic_name=topic.topic_name,
+                partitions=[_info(manager, TopicPartition(topic.topic_name, number)) for number in topic.partitions],
+            )
+            for topic in body.topics
+        ],
+    )
+
+
+def _info(manager: ReplicaManager, topic_partition: TopicPartition) -> ReplicaLogInfo:
+    directory, number = manager.log_directory, topic_partition.partition
+    if directory.offline:
+        return ReplicaLogInfo(partition=number, damage=f"its log directory is offline: {directory.offline_reason}")
+    partition = manager.partitions.get(topic_partition)
+    if partition is None:
+        is_missing = topic_partition in directory.wholeness.missing
+        return ReplicaLogInfo(partition=number, damage="its directory is missing" if is_missing else None)
+    log = partition.log
+    damage = log.damage
+    if damage is None and partition.state.is_offline:
+        damage = "the replica is offline"
+    return ReplicaLogInfo(
+        partition=number,
+        topic_id=log.topic_id or "",
+        exists=True,
+        damage=damage,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        last_epoch=last_written_epoch(log),
+    )
+
+
+def last_written_epoch(log: PartitionLog) -> int:
+    """Of the last record. An epoch that began at the log's end wrote nothing: it must not outweigh the records of a
+    replica that never heard of it. Of a log whose records were all deleted by age, the epoch it is in."""
+    start, end = log.log_start_offset, log.log_end_offset
+    written = [epoch for epoch, began in log.epoch_entries() if began < end or end == start > 0]
+    return max(written, default=NONE)

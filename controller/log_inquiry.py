@@ -1,0 +1,82 @@
+"""Asking a broker what its files hold of some partitions, until it answers.
+
+Owns: the asking, in requests of bounded size, and its repetition. Refuses to know why it is asked (`restarts`) and when
+the question is void: the owner cancels it together with the channel to that registration.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from minibroker.controller.cluster_state import ReplicaLog
+from minibroker.protocol.ids import BrokerEpoch, TopicPartition
+from minibroker.protocol.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
+from minibroker.runtime.ports import Network, NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+
+PARTITIONS_MAX = 2_000
+"""In one request: the answer stays below a megabyte."""
+CONNECT_TIMEOUT_MS = 1_000
+ANSWER_TIMEOUT_MS = 3_000
+"""A broker answers from memory; one that takes longer is asked again, on a new connection."""
+RETRY_SECONDS_MIN = 0.1
+RETRY_SECONDS_MAX = 1.0
+"""Pause between two attempts; it doubles from the minimum. Partitions without a leader wait for the answer."""
+
+
+async def ask_logs(
+    network: Network,
+    client_id: str,
+    address: tuple[str, int],
+    broker_epoch: BrokerEpoch,
+    partitions: Sequence[TopicPartition],
+) -> dict[TopicPartition, ReplicaLog]:
+    """What this registration of a broker says; takes as long as it takes."""
+    found: dict[TopicPartition, ReplicaLog] = {}
+    pause = RETRY_SECONDS_MIN
+    while len(found) < len(partitions):
+        try:
+            connection = await connect(network, *address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+            try:
+                while left := [each for each in partitions if each not in found][:PARTITIONS_MAX]:
+                    found.update(await _ask(connection, broker_epoch, left))
+                break
+            finally:
+                connection.abort()
+        except (NetworkError, RpcError):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+    return found
+
+
+async def _ask(
+    connection: RpcConnection, broker_epoch: BrokerEpoch, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, ReplicaLog]:
+    """Raises RpcError also when the answer does not tell of all of them, or is of another registration."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    request = GetReplicaLogInfoRequest(
+        topics=[TopicPartitions(topic_name=name, partitions=numbers) for name, numbers in topics.items()]
+    )
+    response = await connection.request(request, ANSWER_TIMEOUT_MS)
+    if not isinstance(response, GetReplicaLogInfoResponse) or response.error_code:
+        raise RpcError(f"not answered: {response.error_code}")
+    if response.broker_epoch != broker_epoch:
+        raise RpcError(f"answered under broker epoch {response.broker_epoch}, not {broker_epoch}")
+    whole_since = frozenset(response.whole_since)
+    found = {
+        TopicPartition(topic.topic_name, each.partition): ReplicaLog(
+            whole_since=whole_since,
+            exists=each.exists,
+            topic_id=each.topic_id,
+            damage=each.damage,
+            log_start_offset=each.log_start_offset,
+            log_end_offset=each.log_end_offset,
+            last_epoch=each.last_epoch,
+        )
+        for topic in response.topics
+        for each in topic.partitions
+    }
+    if not set(partitions) <= set(found):
+        raise RpcError("the answer leaves partitions out")
+    return found

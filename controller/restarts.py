@@ -1,0 +1,128 @@
+"""Which in-sync replica may lead when every one of them was started again: a decision on what their files say. Pure.
+
+Owns: who is asked for its log, whom an election waits for, and the choice. Refuses to know how logs are asked for
+(`log_inquiry`) and what else an election depends on (`election`).
+
+Theory (hardening rule 16; KIP-966; Protocol-Aware Recovery, FAST'18). After a stop of the whole cluster nobody runs
+under the incarnation that the ISR names, and each log may have lost its unsynced tail, or all of it. Taking the first
+one to come back is how good copies are cut. So:
+
+    1. a member whose log is proven whole since the incarnation that the ISR names leads at once: it lost nothing
+    2. otherwise all members of the ISR are waited for. One on another log directory, with a damaged log or with none
+       where there was one is present, and has nothing
+    3. then the largest (epoch of the last record, log end) leads: no two logs of one epoch differ below the smaller
+       end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1)
+    4. nobody, if no member has anything: only an operator may decide what is to be lost
+
+What a broker said of its log holds while it is registered and nobody leads: without a leader no log changes.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from minibroker.controller.cluster_state import ClusterState, Leadership, ReplicaLog
+from minibroker.protocol.ids import BrokerId, TopicPartition
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of an ISR whose members were all started again."""
+
+    broker_id: BrokerId
+    log: ReplicaLog | None = None
+    """What it may lead with; None: nothing, or not known."""
+    is_waited_for: bool = False
+    must_be_asked: bool = False
+    is_proven: bool = False
+    problem: str | None = None
+    """Why it has nothing, or why it is waited for."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Who leads, and if nobody: why not."""
+
+    leader: BrokerId | None
+    reason: str
+    waits_for: tuple[BrokerId, ...] = ()
+
+
+def choose(state: ClusterState, partition: TopicPartition, leadership: Leadership, is_patient: bool = True) -> Choice:
+    """Among the members of this ISR. Without patience (unclean election) only those that can answer are waited for."""
+    standings = [standing(state, partition, leadership, each) for each in _members(state, partition, leadership)]
+    ready = [each for each in standings if each.log is not None and not each.is_waited_for]
+    proven = next((each for each in ready if each.is_proven), None)
+    if proven is not None:
+        why = f"the log of broker {proven.broker_id} is whole since it was in sync"
+        return Choice(leader=proven.broker_id, reason=why)
+    waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
+    waits_for = tuple(each.broker_id for each in waited)
+    problems = "; ".join(f"broker {each.broker_id} {each.problem}" for each in standings if each.problem is not None)
+    if waits_for:
+        return Choice(leader=None, reason=f"waiting for brokers {list(waits_for)}: {problems}", waits_for=waits_for)
+    if not ready:
+        return Choice(leader=None, reason=f"no member of the ISR has its log: {problems}")
+    best = max(ready, key=_size)
+    assert best.log is not None
+    why = (
+        f"no in-sync replica has run on without a restart; of brokers {[each.broker_id for each in ready]}"
+        f" {best.broker_id} has the largest log: epoch {best.log.last_epoch}, end {best.log.log_end_offset}"
+    )
+    return Choice(leader=best.broker_id, reason=f"{why}; {problems}" if problems else why)
+
+
+def standing(state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId) -> Standing:
+    """What is known of one member."""
+    broker = state.brokers.get(broker_id)
+    if broker is None:
+        return Standing(broker_id=broker_id, is_waited_for=True, problem="is not registered")
+    if not state.has_its_directory(leadership, broker_id):
+        return Standing(broker_id=broker_id, problem="has another log directory now, with nothing of this partition")
+    if broker_id in state.shutting_down:
+        return Standing(broker_id=broker_id, is_waited_for=True, problem="is shutting down")
+    if not state.is_online(partition, broker_id):
+        return Standing(broker_id=broker_id, problem="has an offline replica")
+    log = state.logs.get(broker_id, {}).get(partition)
+    if log is None:
+        problem = "has not said yet what its log holds"
+        return Standing(broker_id=broker_id, is_waited_for=True, must_be_asked=True, problem=problem)
+    if broker_id in state.unheard:
+        return Standing(broker_id=broker_id, is_waited_for=True, problem="does not answer any more")
+    if log.damage is not None:
+        return Standing(broker_id=broker_id, problem=f"has a damaged log: {log.damage}")
+    if log.topic_id not in ("", state.topics[partition.topic].topic_id):  # the one that had this name before
+        log = ReplicaLog(whole_since=frozenset(), exists=False)
+    recorded = leadership.incarnation_of(broker_id)
+    is_proven = log.exists and recorded in log.whole_since
+    return Standing(broker_id=broker_id, log=log, is_proven=is_proven)
+
+
+def needs_logs(state: ClusterState, partition: TopicPartition) -> bool:
+    """Whether nobody leads, and no member of the ISR that is there has run on since it was in sync."""
+    leadership = state.leaderships.get(partition)
+    if leadership is None or state.is_being_deleted(partition.topic) or partition in state.unreadable:
+        return False
+    present = [each for each in leadership.in_sync_replicas if state.is_online(partition, each)]
+    return bool(present) and not any(state.has_whole_log(leadership, each) for each in present)
+
+
+def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict[BrokerId, list[TopicPartition]]:
+    """Which brokers have to be asked about which of these partitions, and were not asked yet."""
+    found: dict[BrokerId, list[TopicPartition]] = {}
+    for partition in partitions:
+        if not needs_logs(state, partition):
+            continue
+        leadership = state.leaderships[partition]
+        for broker_id in _members(state, partition, leadership):
+            is_asked = partition in state.asked_logs.get(broker_id, ())
+            if not is_asked and standing(state, partition, leadership, broker_id).must_be_asked:
+                found.setdefault(broker_id, []).append(partition)
+    return found
+
+
+def _members(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
+    return [each for each in state.assignment(partition) if each in leadership.in_sync_replicas]
+
+
+def _size(standing: Standing) -> tuple[int, int]:
+    assert standing.log is not None
+    return standing.log.last_epoch, standing.log.log_end_offset

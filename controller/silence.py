@@ -1,0 +1,116 @@
+"""Brokers that do not answer the controller: they are not elected, and a leader among them is replaced. Pure.
+
+Owns: what the controller concludes from orders that were answered, and from those that wait. Refuses to know how orders
+are sent again (`broker_channel`) and who is elected then (`election`).
+
+Theory (hardening rule 17). A registration in ZooKeeper says that a process reaches ZooKeeper, and nothing of who
+reaches that process. A broker that turned everybody away was unregistered by evidence, registered again, and kept its
+place: writes stood still for as long as a producer would wait. So a registration counts in elections once it has
+answered an order, and as long as it answers. A leader that hears nothing for `answer_seconds_max` can neither be told
+of a new epoch nor ask for another ISR; if somebody can take over its registration is removed first, as that of a dead
+one (`deaths`). It registers anew, and has to answer before it leads again.
+
+A controller that most brokers do not answer had better doubt itself: it accuses nobody and leaves its office to
+somebody who reaches them. The same goes for a leader that says that it does not reach its controller.
+"""
+
+from collections.abc import Iterable
+
+from minibroker.controller.announcements import ask_logs, tell_leaders, tell_waits, write
+from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.election import elect_all
+from minibroker.controller.events import BrokerAnswered, BrokerSilent, Effect, Report, Resign, Unregister
+from minibroker.protocol.ids import BrokerId, TopicPartition
+
+NEVER_HEARD_SECONDS = 1.0
+"""A new registration answers its first order within some milliseconds."""
+TOGETHER = 0.5
+"""Of the longest silence: brokers are given something to answer that often, so whoever was cut off at one moment with
+another has been silent for at least so long when that one has been for too long."""
+
+
+def on_broker_answered(state: ClusterState, event: BrokerAnswered) -> list[Effect]:
+    """It can be reached: elections that waited for it are held."""
+    broker_id = event.broker_id
+    if not state.is_registered_as(broker_id, event.broker_epoch):
+        return []
+    state.unheard = state.unheard - {broker_id}
+    state.returned = state.returned - {broker_id}
+    state.silent_seconds = {each: at for each, at in state.silent_seconds.items() if each != broker_id}
+    if state.is_gathering:
+        return [] if state.unheard else on_answers_due(state)
+    waiting = [each for each in state.partitions_on({broker_id}) if _may_wait(state, each, broker_id)]
+    return _compare(state, waiting, (), f"broker {broker_id} answers")
+
+
+def on_answers_due(state: ClusterState) -> list[Effect]:
+    """A new controller compares everything now, among those that have answered."""
+    if not state.is_gathering:
+        return []
+    state.is_gathering = False
+    return _compare(state, state.partitions(), state.brokers, "controller failover")
+
+
+def _compare(
+    state: ClusterState, partitions: list[TopicPartition], told: Iterable[BrokerId], reason: str
+) -> list[Effect]:
+    """Elect where it is due; who holds a replica of the others is told what is."""
+    changes = elect_all(state, partitions, reason)
+    changing = {change.partition for change in changes}
+    unchanged = [each for each in partitions if each not in changing]
+    effects = tell_leaders(state, unchanged, told)
+    return [*effects, *ask_logs(state, partitions), *tell_waits(state, unchanged), *write(changes)]
+
+
+def _may_wait(state: ClusterState, partition: TopicPartition, broker_id: BrokerId) -> bool:
+    """Whether its election waits for this broker's answer: cheap, for there may be thousands that do not."""
+    leadership = state.leaderships.get(partition)
+    leader = None if leadership is None else leadership.leader
+    return leader in (None, broker_id) or leader not in state.brokers or leader in state.unheard
+
+
+def on_broker_silent(state: ClusterState, event: BrokerSilent) -> list[Effect]:
+    """It is elected for nothing from now on; after too long, what it leads is led by others."""
+    broker_id = event.broker_id
+    if not state.is_registered_as(broker_id, event.broker_epoch):
+        return []
+    state.unheard = state.unheard | {broker_id}
+    state.silent_seconds = {**state.silent_seconds, broker_id: event.seconds}
+    if not _is_too_long(state, broker_id) or broker_id in state.shutting_down:
+        return []
+    others = [each for each in sorted(state.brokers) if each != state.settings.controller_id]
+    silent = [each for each in others if state.silent_seconds.get(each, 0.0) >= TOGETHER * _seconds_max(state, each)]
+    if 2 * len(silent) > len(others):
+        return [Resign(reason=f"brokers {silent} do not answer it for {event.seconds:.0f} s, most of those there are")]
+    led = [each for each in state.partitions_on({broker_id}) if _can_be_replaced(state, each, broker_id)]
+    if not led:
+        return []
+    text = (
+        f"broker {broker_id} does not answer for {event.seconds:g} s and leads {len(led)} partitions that others can"
+        " lead; its registration is removed"
+    )
+    report = Report(text=text, is_warning=True)
+    return [report, Unregister(broker_id=broker_id, broker_epoch=event.broker_epoch)]
+
+
+def _is_too_long(state: ClusterState, broker_id: BrokerId) -> bool:
+    return state.silent_seconds.get(broker_id, 0.0) >= _seconds_max(state, broker_id)
+
+
+def _seconds_max(state: ClusterState, broker_id: BrokerId) -> float:
+    """Who has never answered under its registration leads nothing yet, so there is nothing to wait for."""
+    return NEVER_HEARD_SECONDS if broker_id in state.returned else state.settings.answer_seconds_max
+
+
+def _can_be_replaced(state: ClusterState, partition: TopicPartition, broker_id: BrokerId) -> bool:
+    """It leads, and a whole member of the ISR that answers could."""
+    leadership = state.leaderships.get(partition)
+    if leadership is None or leadership.leader != broker_id or state.is_being_deleted(partition.topic):
+        return False
+    return any(
+        each != broker_id
+        and state.is_eligible(partition, each)
+        and state.has_whole_log(leadership, each)
+        and each not in state.unheard
+        for each in leadership.in_sync_replicas
+    )

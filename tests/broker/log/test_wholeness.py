@@ -1,0 +1,130 @@
+"""Since which starts the logs of a directory are surely whole: `whole-since`, over kills, power cuts and rot."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.protocol.checkpoints import CorruptCheckpoint, WholeSince, format_whole_since, parse_whole_since
+from minibroker.protocol.ids import TopicPartition
+from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, drive
+
+FILE = f"{PATH}/whole-since"
+OTHER = TopicPartition("other", 1)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def start(machine: Machine, incarnation: str, records: int = 3) -> LogDirectory:
+    """A broker's start, and some records."""
+    directory = machine.open(incarnation_id=incarnation)
+    if records:
+        append(directory.create_log(PARTITION, TOPIC_ID, SMALL), records)
+    return directory
+
+
+def chain(machine: Machine) -> tuple[str, ...]:
+    """Of one more start."""
+    return machine.open(incarnation_id="last").wholeness.incarnations
+
+
+def test_a_fresh_directory_is_whole_since_its_first_start(machine: Machine) -> None:
+    assert start(machine, "a").wholeness.incarnations == ("a",)
+
+
+def test_killed_processes_lose_nothing(machine: Machine) -> None:
+    for incarnation in ("a", "b"):
+        start(machine, incarnation)
+        machine.kill()
+    assert chain(machine) == ("a", "b", "last")
+
+
+def test_a_power_cut_begins_the_chain_anew(machine: Machine) -> None:
+    start(machine, "a")
+    machine.lose_power()
+    assert chain(machine) == ("last",)
+
+
+def test_a_clean_stop_outlives_a_power_cut(machine: Machine) -> None:
+    drive(start(machine, "a").close(True, {}))
+    machine.lose_power()
+    assert chain(machine) == ("a", "last")
+
+
+def test_a_log_that_ends_elsewhere_than_at_the_clean_stop_is_doubtful(machine: Machine) -> None:
+    directory = start(machine, "a", 3)
+    end = directory.logs[PARTITION].log_end_offset
+    drive(directory.close(True, {}))
+    known = WholeSince(incarnations=("a",), log_ends={PARTITION: end + 1})
+    machine.disk().replace_file(FILE, format_whole_since(known))
+    assert chain(machine) == ("last",)
+
+
+def test_a_missing_log_is_doubtful_and_named(machine: Machine) -> None:
+    directory = start(machine, "a")
+    append(directory.create_log(OTHER, "other", SMALL), 3)
+    drive(directory.close(True, {}))
+    machine.disk().remove_tree(f"{PATH}/{PARTITION}")
+    directory = machine.open(incarnation_id="b")
+    assert directory.wholeness.incarnations == ("b",)
+    assert directory.wholeness.missing == {PARTITION}
+
+
+def test_a_log_that_was_cut_is_doubtful(machine: Machine) -> None:
+    log = start(machine, "a").logs[PARTITION]
+    path = f"{log.directory}/{0:020d}.log"
+    machine.kill()
+    machine.storage.flip_bit(path, log.size_bytes - 1)
+    assert chain(machine) == ("last",)
+
+
+def test_damage_of_the_file_begins_the_chain_anew(machine: Machine) -> None:
+    start(machine, "a")
+    machine.kill()
+    machine.storage.flip_bit(FILE, 5)
+    assert chain(machine) == ("last",)
+
+
+def test_a_crash_while_loading_leaves_no_chain(machine: Machine) -> None:
+    drive(start(machine, "a").close(True, {}))
+    machine.storage.fail("read", f"{PATH}/{PARTITION}", times=1)
+    with pytest.raises(Exception, match="simulated"):
+        machine.open(incarnation_id="b")
+    machine.kill()
+    assert chain(machine) == ("last",)
+
+
+def test_a_directory_that_failed_proves_nothing(machine: Machine) -> None:
+    directory = start(machine, "a")
+    machine.storage.fail("sync", f"{PATH}/{PARTITION}", times=1)
+    with pytest.raises(Exception, match="simulated"):
+        drive(directory.logs[PARTITION].flush())
+    assert directory.offline
+    machine.kill()
+    machine.storage.heal()
+    assert chain(machine) == ("last",)
+
+
+def test_a_tool_that_opens_the_directory_leaves_no_chain(machine: Machine) -> None:
+    start(machine, "a")
+    machine.kill()
+    drive(machine.open().close(True, {}))
+    assert chain(machine) == ("last",)
+
+
+@pytest.mark.parametrize("ends", [None, {}, {PARTITION: 6, OTHER: 0}])
+def test_the_file_survives_a_round_trip(ends: dict[TopicPartition, int] | None) -> None:
+    known = WholeSince(incarnations=("a", "b"), log_ends=ends)
+    assert parse_whole_since(format_whole_since(known)) == known
+
+
+def test_any_flipped_bit_of_the_file_is_found() -> None:
+    content = bytearray(format_whole_since(WholeSince(incarnations=("a", "b"), log_ends={PARTITION: 6})))
+    for position in range(len(content)):
+        content[position] ^= 1
+        with pytest.raises(CorruptCheckpoint):
+            parse_whole_since(bytes(content))
+        content[position] ^= 1

@@ -1,0 +1,200 @@
+"""Who leads when every member of an ISR was started again: proven logs, whom an election waits for, the largest log."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, LiveBroker
+from minibroker.controller.election import elect
+from minibroker.controller.events import (
+    AnswersDue,
+    AskLogs,
+    BrokersSeen,
+    Effect,
+    LeadershipsWritten,
+    LogsHeard,
+    Report,
+    TookOver,
+    WriteLeaderships,
+)
+from minibroker.controller.restarts import choose, questions
+from minibroker.controller.steps import step
+from tests.controller.facts import T0, broker, cluster_state, leadership, log
+
+NOBODY = leadership(None, 1, 2, 3)
+
+
+def again(broker_id: int, directory: str | None = None) -> LiveBroker:
+    """Started again, registered anew."""
+    return broker(broker_id, epoch=100 + broker_id, incarnation=f"n{broker_id}", directory=directory)
+
+
+def elected(state: ClusterState) -> Leadership | None:
+    change = elect(state, T0, "test")
+    return None if change is None else change.after
+
+
+def waits_for(state: ClusterState) -> tuple[int, ...]:
+    return choose(state, T0, state.leaderships[T0]).waits_for
+
+
+# ------------------------------------------------------------------------------------------------------------ proven
+@pytest.mark.invariant("I28")
+def test_log_that_is_whole_since_it_was_in_sync_leads_at_once() -> None:
+    state = cluster_state(again(3), now=NOBODY, logs={3: log(7, whole_since=("i3", "n3"))})
+    after = elected(state)
+    assert after is not None
+    assert (after.leader, after.in_sync_replicas, after.incarnations) == (3, (3,), ((3, "n3"),))
+
+
+def test_log_that_is_whole_since_a_later_start_waits_for_the_others() -> None:
+    state = cluster_state(again(3), now=NOBODY, logs={3: log(7, whole_since=("n2", "n3"))})
+    assert elected(state) is None
+    assert waits_for(state) == (1, 2)
+
+
+def test_proven_log_goes_before_a_larger_one() -> None:
+    logs = {1: log(9), 2: log(9), 3: log(7, whole_since=("i3", "n3"))}
+    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    assert after is not None and after.leader == 3
+
+
+@pytest.mark.invariant("I28")
+def test_log_that_is_not_there_is_never_proven() -> None:
+    state = cluster_state(again(3), now=NOBODY, logs={3: log(0, whole_since=("i3",), exists=False)})
+    assert elected(state) is None
+
+
+# ----------------------------------------------------------------------------------------------------------- waiting
+@pytest.mark.invariant("I28")
+def test_nobody_leads_before_all_members_are_there_and_have_answered() -> None:
+    state = cluster_state(again(1), again(3), now=NOBODY, logs={1: log(9)})
+    assert elected(state) is None
+    choice = choose(state, T0, NOBODY)
+    assert choice.waits_for == (2, 3)
+    assert "broker 2 is not registered; broker 3 has not said yet what its log holds" in choice.reason
+
+
+@pytest.mark.invariant("I28")
+def test_largest_epoch_then_log_end_leads() -> None:
+    brokers = [again(each) for each in (1, 2, 3)]
+    logs = {1: log(100, epoch=4), 2: log(60, epoch=5), 3: log(70, epoch=5)}
+    after = elected(cluster_state(*brokers, now=NOBODY, logs=logs))
+    assert after is not None
+    assert (after.leader, after.in_sync_replicas) == (3, (3,))
+
+
+@pytest.mark.parametrize(
+    "third",
+    [again(3, directory="blank"), again(3)],
+    ids=["another-directory", "damaged"],
+)
+def test_member_that_has_nothing_is_not_waited_for(third: LiveBroker) -> None:
+    logs = {1: log(50), 2: log(60), 3: log(100, damage="a hole")}
+    after = elected(cluster_state(again(1), again(2), third, now=NOBODY, logs=logs))
+    assert after is not None and after.leader == 2
+
+
+@pytest.mark.invariant("I28")
+def test_where_no_member_has_its_log_nobody_leads() -> None:
+    state = cluster_state(again(3, directory="blank"), 1, 2, now=leadership(None, 3), logs={1: log(100)})
+    assert elected(state) is None
+    assert "no member of the ISR has its log" in choose(state, T0, state.leaderships[T0]).reason
+
+
+def test_log_of_another_topic_of_the_name_counts_as_none() -> None:
+    other = msgspec.structs.replace(log(100, whole_since=("i1",)), topic_id="t0")
+    logs = {1: other, 2: log(3), 3: log(2)}
+    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    assert after is not None and after.leader == 2
+
+
+def test_member_that_shuts_down_is_waited_for() -> None:
+    brokers, logs = [again(each) for each in (1, 2, 3)], {each: log(9) for each in (1, 2, 3)}
+    state = cluster_state(*brokers, now=NOBODY, logs=logs, shutting_down=(2,))
+    assert elected(state) is None
+    assert waits_for(state) == (2,)
+
+
+# ----------------------------------------------------------------------------------------------------------- unclean
+def test_unclean_election_waits_only_for_those_that_can_answer() -> None:
+    state = cluster_state(again(1), again(2), now=NOBODY, logs={1: log(9)}, unclean=True)
+    assert elected(state) is None
+    state.logs = {1: {T0: log(9)}, 2: {T0: log(10)}}
+    after = elected(state)
+    assert after is not None
+    assert (after.leader, after.is_recovering) == (2, True)
+
+
+# --------------------------------------------------------------------------------------------------------- questions
+def test_only_members_that_may_have_something_are_asked_once() -> None:
+    state = cluster_state(again(1), again(2, directory="blank"), again(3), now=NOBODY, logs={3: log(1)})
+    assert questions(state, [T0]) == {1: [T0]}
+    state.asked_logs = {1: frozenset([T0])}
+    assert questions(state, [T0]) == {}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        cluster_state(again(1), 2, now=leadership(1, 1, 2)),
+        cluster_state(3, now=leadership(None, 1, 2)),
+        cluster_state(again(1)),
+    ],
+    ids=["a-whole-member-lives", "no-member-is-there", "new-partition"],
+)
+def test_nobody_is_asked_where_no_log_decides(state: ClusterState) -> None:
+    assert questions(state, [T0]) == {}
+
+
+def test_nobody_is_asked_about_a_topic_that_is_being_deleted() -> None:
+    state = cluster_state(again(1), now=NOBODY)
+    state.deletions = {"lines": Deletion(is_started=True)}
+    assert questions(state, [T0]) == {}
+
+
+# ------------------------------------------------------------------------------------------------------------- steps
+def of(kind: type[Effect], effects: list[Effect]) -> list[Effect]:
+    return [each for each in effects if isinstance(each, kind)]
+
+
+def test_broker_that_comes_back_is_asked_and_its_answer_elects() -> None:
+    state = cluster_state(now=leadership(None, 3))
+    seen = step(state, BrokersSeen(brokers={3: again(3)}))
+    assert of(AskLogs, seen) == [AskLogs(broker=again(3), partitions=(T0,))]
+    assert of(WriteLeaderships, seen) == []
+    heard = step(state, LogsHeard(broker_id=3, broker_epoch=103, logs={T0: log(5)}))
+    (written,) = of(WriteLeaderships, heard)
+    assert isinstance(written, WriteLeaderships)
+    assert written.changes[0].after.leader == 3
+
+
+def test_answer_of_an_earlier_registration_is_dropped() -> None:
+    state = cluster_state(again(3), now=leadership(None, 3))
+    assert step(state, LogsHeard(broker_id=3, broker_epoch=30, logs={T0: log(5)})) == []
+    assert state.logs == {}
+
+
+def test_registration_that_ends_takes_its_answers_along() -> None:
+    state = cluster_state(again(1), again(3), now=NOBODY, logs={1: log(9), 3: log(9)})
+    step(state, BrokersSeen(brokers={1: again(1)}))
+    assert set(state.logs) == {1}
+
+
+def test_what_was_said_is_forgotten_when_somebody_leads() -> None:
+    state = cluster_state(again(3), now=leadership(None, 3), logs={3: log(9)})
+    change = elect(state, T0, "test")
+    assert change is not None
+    after = msgspec.structs.replace(change.after, partition_epoch=8)
+    step(state, LeadershipsWritten(written=(msgspec.structs.replace(change, after=after),)))
+    assert state.logs == {3: {}}
+
+
+def test_new_controller_says_whom_partitions_wait_for() -> None:
+    state = cluster_state(again(2, directory="blank"), now=NOBODY)
+    step(state, TookOver())
+    (report,) = of(Report, step(state, AnswersDue()))
+    assert isinstance(report, Report) and report.is_warning
+    assert "1 partitions have no leader (lines-0): waiting for brokers [1, 3]" in report.text
+    assert "broker 2 has another log directory now" in report.text
