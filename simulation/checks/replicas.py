@@ -185,6 +185,8 @@ class ReplicaJudge:
             seat.shadow.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
 
     def _check_cut(self, seat: Seat, gone: Sequence[Batch]) -> None:
+        if seat.writer.broker_id in self.truth.faulty and seat.replica.state.role is not Role.LEADER:
+            return  # what a faulty disk made of its copy is cut, and fetched again
         for batch in gone:
             if seat.lineage.committed.get(batch.base_offset) == batch:
                 facts = (f"{batch} is committed", f"{seat.writer} held it and cut to {seat.shadow.end}")
@@ -321,6 +323,8 @@ class ReplicaJudge:
         if follower is None or follower.replica.state.leader_epoch != event.current_leader_epoch:
             return
         last = follower.shadow.last
+        if follower.writer.broker_id in self.truth.faulty:
+            return  # its disk may tell it any epoch: what comes of that is judged
         if last is None or last.end_offset != event.fetch_offset or follower.replica.state.role is not Role.FOLLOWER:
             return
         if event.fetch_offset > follower.replica.log.log_start_offset and event.last_fetched_epoch != last.epoch:

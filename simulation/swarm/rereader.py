@@ -29,21 +29,23 @@ class Rereader:
         self._truth = truth
 
     async def run(self) -> None:
-        loop = self._cluster.world.loop
         while not self._workload.stop.is_set():
             await asyncio.sleep(PAUSE_SECONDS)
-            until, positions = loop.time() + ROUND_SECONDS, dict[TopicPartition, int]()
-            async with self._workload.consumer() as consumer:
-                consumer.assign(self._workload.partitions)
-                while loop.time() < until and not self._workload.stop.is_set():
-                    try:
-                        found = await consumer.getmany(timeout_ms=300)
-                    except MinibrokerError as error:
-                        self._history.note_error("rereader", error)
-                        break
-                    for partition, records in found.items():
-                        for record in records:
-                            self._read(partition, record.offset, record.value or b"", positions)
+            try:
+                await self._round()
+            except MinibrokerError as error:
+                self._history.note_error("rereader", error)
+
+    async def _round(self) -> None:
+        loop, positions = self._cluster.world.loop, dict[TopicPartition, int]()
+        until = loop.time() + ROUND_SECONDS
+        async with self._workload.consumer() as consumer:
+            consumer.assign(self._workload.partitions)
+            while loop.time() < until and not self._workload.stop.is_set():
+                found = await consumer.getmany(timeout_ms=300)
+                for partition, records in found.items():
+                    for record in records:
+                        self._read(partition, record.offset, record.value or b"", positions)
 
     def _read(self, partition: TopicPartition, offset: int, value: bytes, positions: dict[TopicPartition, int]) -> None:
         history, expected = self._history, positions.get(partition, 0)
