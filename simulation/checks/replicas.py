@@ -179,6 +179,8 @@ class ReplicaJudge:
             return
         if log.log_end_offset < seat.shadow.end:
             gone = seat.shadow.cut_to(log.log_end_offset)
+            if log.log_end_offset < seat.shadow.start:
+                seat.shadow.reset_to(log.log_end_offset)
             self._check_cut(seat, gone)
             self._check_epochs(seat)
         elif log.log_start_offset == log.log_end_offset > seat.shadow.end:
@@ -220,7 +222,8 @@ class ReplicaJudge:
     def _mark_moved(self, seat: Seat, state: ReplicaState) -> None:
         """I11, I19, I22, I32."""
         before, mark, seat.mark = seat.mark, state.high_watermark, state.high_watermark
-        if mark < before and seat.lineage.is_broken:
+        starts_over = seat.writer.broker_id in self.truth.faulty and state.role is not Role.LEADER
+        if mark < before and (seat.lineage.is_broken or starts_over):
             return
         if mark < before:
             invariant = "I32" if state.log_end_offset == mark else "I11"

@@ -129,6 +129,8 @@ class Injector:
     def forgive_crashes(self) -> None:
         """Of brokers without a disk or ZooKeeper; any other crash is a bug."""
         allowed = [*ENDINGS, "RegistrationError", "ZooKeeperUnreachable"]
+        if self._hand.truth.faulty or self._hand.counts["disk rot_identity"]:
+            allowed += ["ClusterMismatch", "BrokerIdTaken"]  # who it is stands on its disk
         if self._hand.counts["blank disk"] or self._hand.counts["disk replaced"]:
             allowed.append("BrokerIdTaken")  # with another directory it looks like a stranger, and gives up in time
         for crash in list(self._world.crashes):
