@@ -11,13 +11,15 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import DiskError, FileMissing
+from minibroker.runtime.ports import DiskError, FileMissing, OutOfDescriptors
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
 from minibroker.simulation.storage import Storage
 
 SYNCS = ("sync", "sync_directory")
+HEARD_SECONDS = 0.25
+"""Syncs run beside the event loop, several at once: it hears of a failure when all of them are done."""
 
 
 class FailedSyncs:
@@ -26,7 +28,8 @@ class FailedSyncs:
     def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
         self._cluster = cluster
         self._truth = truth
-        self._failed: dict[Process, str] = {}
+        self._failed: dict[Process, tuple[str, float]] = {}
+        """Which file, and when."""
         self._hurt: set[Process] = set()
         """Processes that have met any error of their disk."""
         for broker_id in cluster.broker_ids:
@@ -39,12 +42,12 @@ class FailedSyncs:
         def watched(call: str, path: str) -> None:
             try:
                 check_fault(call, path)
-            except DiskError:
+            except DiskError as error:
                 process = PROCESS.get()
                 if process is not None:
                     self._hurt.add(process)
-                    if call in SYNCS:
-                        self._failed.setdefault(process, path)
+                    if call in SYNCS and not isinstance(error, OutOfDescriptors):
+                        self._failed.setdefault(process, (path, self._cluster.world.loop.elapsed))
                 raise
 
         storage.check_fault = watched  # type: ignore[method-assign]
@@ -53,7 +56,10 @@ class FailedSyncs:
         process = PROCESS.get()
         if process is None or process not in self._failed or not self._truth.is_promised(log.topic_partition.topic):
             return
-        facts = (f"a sync of {self._failed[process]} failed", f"then {batches[0].base_offset} was appended")
+        path, when = self._failed[process]
+        if self._cluster.world.loop.elapsed - when < HEARD_SECONDS:
+            return
+        facts = (f"a sync of {path} failed at {when:.3f}", f"then {batches[0].base_offset} was appended")
         self._truth.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
 
     def look(self) -> None:

@@ -18,7 +18,7 @@ from minibroker.protocol.checkpoints import (
     segment_file_name,
 )
 from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize
-from minibroker.simulation.swarm.disk_options import CALL_NAMES
+from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.rot_places import Place, Places, below
@@ -208,15 +208,17 @@ class DiskFaults:
             hand.cluster.power_loss(victim)
             self.hand.later(lambda: hand.start(victim), self.random.choice(DOWN_SECONDS))
 
-    async def _fail(self, kind: str, is_full: bool = False) -> None:
+    async def _fail(self, kind: str, is_full: bool = False, no_descriptor: bool = False) -> None:
         victim, storage = (broker := self.victim()), self.hand.storage(broker)
         if storage.faults or not self.disk.may_be(victim):
             return
-        call, times = self.random.choice(CALL_NAMES), self.random.choice(FAILURE_TIMES)
+        call = self.random.choice(OPENING_CALLS if no_descriptor else CALL_NAMES)
+        times = self.random.choice(FAILURE_TIMES)
         self.disk.becomes(victim)
-        self.hand.broken_disks.add(victim)
+        if not no_descriptor:  # which passes by itself
+            self.hand.broken_disks.add(victim)
         self.hand.note(f"disk {kind}", victim, call, times)
-        storage.fail(call, times=times, is_full=is_full)
+        storage.fail(call, times=times, is_full=is_full, no_descriptor=no_descriptor)
         self.hand.impair(victim, storage.heal, self.random.choice(LIE_SECONDS))
 
     async def call_fails(self) -> None:
@@ -226,7 +228,7 @@ class DiskFaults:
         await self._fail("call_finds_no_room", is_full=True)
 
     async def call_finds_no_descriptor(self) -> None:
-        await self._fail("call_finds_no_descriptor")
+        await self._fail("call_finds_no_descriptor", no_descriptor=True)
 
     # -------------------------------------------------------------------------------------------------- whole disks
     async def lost_disk(self) -> None:

@@ -35,6 +35,8 @@ CALL_NAMES = (
     *("list_directory", "make_directory", "sync_directory"),
 )
 """Every call of the virtual disk that may fail."""
+OPENING_CALLS = ("open", "list_directory", "replace_file", "sync_directory")
+"""Those that need a descriptor of their own."""
 
 
 class DiskOptions(msgspec.Struct, kw_only=True):

@@ -7,13 +7,16 @@ keeps a good copy. Refuses to choose or to do a fault (`disk_faults`, `whole_clu
 
 import msgspec
 
+from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
 from minibroker.simulation.swarm.hand import Hand, name_of
 
 UNSEEN_SECONDS = 3.0
-"""Without a scrubber nobody reads what no client asks for: such rot is taken back after so long, or it would keep every
-other fault away for the rest of the run."""
+"""Nobody scrubs these files, and some are read only at a start: such rot is taken back after so long, or it would keep
+every other fault away for the rest of the run."""
+SCRUBBED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+"""What the scrubber reads: rot in these is found and repaired, however long that takes."""
 
 
 class Rot(msgspec.Struct, frozen=True):
@@ -24,6 +27,10 @@ class Rot(msgspec.Struct, frozen=True):
     position: int
     before: int
     after: int
+
+    @property
+    def is_scrubbed(self) -> bool:
+        return self.path.endswith(SCRUBBED)
 
     def is_there(self, storage: Storage) -> bool:
         """The file is the same, and nobody has written over it."""
@@ -86,11 +93,11 @@ class FaultyDisk:
         return [each for each in self.rot if each.is_there(storage)]
 
     def take_back(self) -> int:
-        """Undo the rot that nobody has written over; how much that was."""
-        rest = self.remaining()
-        for each in rest:
+        """Undo the rot that nobody looks for and nobody has written over; how much that was."""
+        rest = [each for each in self.remaining() if not each.is_scrubbed]
+        for each in reversed(rest):
             each.node.scribble(each.position, bytes([each.before]))
-        self.rot = []
+        self.rot = [each for each in self.rot if each.is_scrubbed]
         return len(rest)
 
     def settle(self) -> None:
@@ -99,7 +106,7 @@ class FaultyDisk:
         if self.broker is None:
             return
         now = hand.world.loop.elapsed
-        if not hand.has_scrubber and now - self.since > UNSEEN_SECONDS:
+        if now - self.since > UNSEEN_SECONDS:
             self.take_back()
         if self.remaining() or not hand.is_in_every_isr(self.broker):
             return

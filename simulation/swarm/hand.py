@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from minibroker.broker.config_table import SETTINGS
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.truth import TrueState, Truth
@@ -25,7 +24,6 @@ SETTLED_SECONDS = 2.0
 FAULT_SECONDS_MIN = 0.1
 REBORN = TopicPartition("reborn", 0)
 """A topic that is deleted and made again; the records of its newest life are under promise (`second_life`)."""
-SCRUBBER = "log.scrub.bytes.per.second"
 REFUSES_SECONDS = (0.0, 0.002, 0.01, 0.05)
 """So long a dead container's address refuses who dials before it is silent; 50 to 80 ms were measured."""
 
@@ -140,11 +138,6 @@ class Hand:
             else len(state.members) == replicas.get(state.partition.topic, 0) < len(self.cluster.broker_ids)
             for state in self.guarded_states()
         )
-
-    @property
-    def has_scrubber(self) -> bool:
-        """Whether brokers look for rot that nobody reads."""
-        return SCRUBBER in SETTINGS
 
     def weaken(self, victim: int) -> None:
         """This broker is about to lose bytes."""

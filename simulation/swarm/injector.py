@@ -129,6 +129,8 @@ class Injector:
     def forgive_crashes(self) -> None:
         """Of brokers without a disk or ZooKeeper; any other crash is a bug."""
         allowed = [*ENDINGS, "RegistrationError", "ZooKeeperUnreachable"]
+        if self._hand.options.disks is not None:
+            allowed.append("OutOfDescriptors")  # a broker that finds none at its start
         if self._hand.truth.faulty or self._hand.counts["disk rot_identity"]:
             allowed += ["ClusterMismatch", "BrokerIdTaken"]  # who it is stands on its disk
         if self._hand.counts["blank disk"] or self._hand.counts["disk replaced"]:

@@ -22,7 +22,7 @@ from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
-from minibroker.simulation.swarm.disk_injector import DiskInjector
+from minibroker.simulation.swarm.disk_injector import DiskInjector, scrubbing_often
 from minibroker.simulation.swarm.disk_options import draw_disk_options, draw_faulty
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
@@ -48,6 +48,8 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
         stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
+        if outcome.options.disks is not None:
+            stack.enter_context(scrubbing_often())
         stack.enter_context(ServedJudge(truth).listening())
         stack.enter_context(listening(FailedSyncs(cluster, truth)))
         stack.enter_context(listening(LogStartJudge(cluster, truth, outcome.options.settings)))
