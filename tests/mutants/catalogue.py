@@ -1,6 +1,7 @@
 """All mutants, by theme, and what cannot be planted."""
 
 from tests.mutants import (
+    damage,
     deposed,
     disk_errors,
     elections,
@@ -32,6 +33,7 @@ THEMES = (
     sequences,
     disk_errors,
     reading,
+    damage,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

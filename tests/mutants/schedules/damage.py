@@ -2,12 +2,16 @@
 
 import asyncio
 
-from minibroker.protocol.record_batch import read_header
-from tests.mutants.judged import Directed, Stage, on_stage
-from tests.mutants.schedules.words import host, read_all
+from minibroker.protocol.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from minibroker.protocol.record_batch import decode_records, read_header
+from minibroker.simulation.gates import requests
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import apart, convict, host, members, read_all, say
 
 COLD = {"log.tail.cache.bytes": "0", "log.segment.bytes": "1024"}
 """Everything is read from the disk, and most of it lies in closed segments."""
+QUESTIONS_MAX = 50
+"""Of all followers in some seconds; a spinning one asks thousands of times."""
 BASE_OFFSET, EPOCH, PAYLOAD = 7, 15, -3
 """Bytes of a batch: the lowest of its base offset and of its leader epoch, both outside of the CRC, and one inside."""
 
@@ -30,13 +34,41 @@ def _rot(directed: Directed, broker_id: int, batch: int, byte: int) -> int:
     return header.base_offset
 
 
+async def _look_at_what_is_served(directed: Directed, broker_id: int, offset: int) -> None:
+    """I22: what a leader serves from an offset on is what was acknowledged there, and begins there."""
+    partition = FetchPartition(
+        partition=0, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, partition_max_bytes=1 << 20
+    )
+    reply = await say(directed, broker_id, FetchRequest(topics=[FetchTopic(topic=TOPIC, partitions=[partition])]))
+    assert isinstance(reply, FetchResponse)
+    data = bytes(reply.responses[0].partitions[0].records)
+    position, expected = 0, offset
+    while position < len(data):
+        header = read_header(data, position)
+        records = decode_records(data[position : position + header.size_bytes])
+        for record in records:
+            if record.offset >= offset:
+                if record.offset != expected:
+                    convict(
+                        directed, "I22", f"broker {broker_id} serves offset {record.offset} where {expected} belongs"
+                    )
+                    return
+                if directed.history.acked.get((FIRST, record.offset)) != record.value:
+                    convict(directed, "I22", f"broker {broker_id} serves another record at offset {record.offset}")
+                    return
+                expected += 1
+        position += header.size_bytes
+
+
 @on_stage(Stage(settings=COLD))
 async def leader_reads_a_flipped_offset(directed: Directed) -> None:
     """A bit of a base offset flips in a closed segment of the leader; a consumer reads it all."""
     await _fill(directed)
-    _rot(directed, directed.leader, 3, BASE_OFFSET)
+    leader = directed.leader
+    offset = _rot(directed, leader, 3, BASE_OFFSET)
+    await _look_at_what_is_served(directed, leader, offset)
+    await _look_at_what_is_served(directed, leader, offset - 1)
     await read_all(directed)
-    await asyncio.sleep(3.0)
 
 
 @on_stage(Stage(settings=COLD))
@@ -45,4 +77,125 @@ async def leader_reads_a_flipped_payload(directed: Directed) -> None:
     await _fill(directed)
     _rot(directed, directed.leader, 3, PAYLOAD)
     await read_all(directed)
+
+
+async def _begin_odd_epoch(directed: Directed, *alive: int) -> None:
+    """An odd epoch from 3 on, and the one below it wrote nothing: leaders come and go without a record."""
+    while True:
+        leader = directed.leader
+        epoch = directed.replica(leader).state.leader_epoch
+        if epoch is not None and epoch >= 3 and epoch % 2:
+            return
+        directed.cluster.kill(leader)
+        await directed.until(lambda old=leader: directed.cluster.leader(TOPIC) not in (None, old), "a leader")  # type: ignore[misc]
+        directed.cluster.start(leader)
+        await directed.until_isr(*alive)
+
+
+@on_stage(Stage(settings={"log.tail.cache.bytes": "0", "log.scrub.bytes.per.second": "0"}))
+async def follower_copies_a_flipped_epoch(directed: Directed) -> None:
+    """The epoch of the leader's last batch becomes one that nobody wrote, while a follower is away."""
+    await _fill(directed, 3)
+    away = directed.followers()[0]
+    directed.cluster.kill(away)
+    await directed.until(lambda: len(members(directed)) == 2, "an ISR of two")
+    await _begin_odd_epoch(directed, *members(directed))
+    await directed.produce("of an odd epoch")
+    leader = directed.leader
+    storage = directed.world.machine(host(leader)).storage
+    path = directed.replica(leader).log.segments[-1].log_path
+    content = bytes(storage.find_file(path).content)
+    position = 0
+    while position + (size := read_header(content, position).size_bytes) < len(content):
+        position += size
+    storage.flip_bit(path, position + EPOCH, 1)
+    asked = directed.world.network.count_frames(match=requests(ApiKey.OFFSET_FOR_LEADER_EPOCH))
+    directed.cluster.start(away)
+    await asyncio.sleep(5.0)
+    if len(asked.seen) > QUESTIONS_MAX:
+        convict(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
+
+
+@on_stage(Stage(settings=COLD))
+async def damaged_member_hears_of_an_isr_with_it(directed: Directed) -> None:
+    """A damaged follower cannot reach the controller, which dies; its successor still counts on the follower."""
+    _, controller, third = await apart(directed)
+    await _fill(directed)
+    directed.world.network.partition(host(third), host(controller))
+    replica = directed.replica(third)
+    replica.services.repairs.damaged(replica, "somebody says so")
+    await asyncio.sleep(0.3)
+    directed.cluster.kill(controller)
+    await asyncio.sleep(10.0)
+
+
+@on_stage(Stage(settings=COLD))
+async def damage_outside_of_the_isr(directed: Directed) -> None:
+    """A follower that had fallen behind finds its log damaged: no election would ever concern it."""
+    leader, _, follower = await apart(directed)
+    await _fill(directed)
+    directed.world.network.partition(host(leader), host(follower))
+    await directed.produce("it lacks this", acks=1)
+    await directed.until(lambda: follower not in members(directed), "an ISR without it")
+    replica = directed.replica(follower)
+    if not replica.state.is_offline:
+        replica.services.repairs.damaged(replica, "somebody says so")
+    directed.world.network.heal_all()
     await asyncio.sleep(3.0)
+
+
+@on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}, settings=COLD))
+async def two_copies_rot_at_different_places(directed: Directed) -> None:
+    """Each of two copies lacks what the other has."""
+    await _fill(directed)
+    leader, follower = directed.leader, directed.followers()[0]
+    _rot(directed, leader, 2, PAYLOAD)
+    _rot(directed, follower, 6, PAYLOAD)
+    await read_all(directed)
+
+
+@on_stage(Stage(settings=COLD))
+async def nobody_reads_the_rot(directed: Directed) -> None:
+    """A follower's copy rots. It is cold: nobody ever asks for it."""
+    await _fill(directed)
+    _rot(directed, directed.followers()[0], 3, PAYLOAD)
+    await asyncio.sleep(70.0)
+
+
+@on_stage(Stage())
+async def directory_where_a_segment_belongs(directed: Directed) -> None:
+    """Somebody made a directory with the name of a segment."""
+    await _fill(directed, 3)
+    follower = directed.followers()[0]
+    path = f"{directed.replica(follower).log.directory}/{99:020d}.log"
+    directed.cluster.kill(follower)
+    directed.world.machine(host(follower)).storage.provision(path)
+    directed.cluster.start(follower)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(
+    Stage(
+        settings={
+            **COLD,
+            "log.scrub.bytes.per.second": "0",
+            "log.flush.offset.checkpoint.interval.ms": "500",
+        }
+    )
+)
+async def restart_with_a_damaged_log(directed: Directed) -> None:
+    """A follower that cannot reach anybody finds damage and is killed before it is repaired."""
+    _, _, follower = await apart(directed)
+    await _fill(directed)
+    await asyncio.sleep(3.0)  # the closed segments count as synced: no start reads them
+    for other in directed.cluster.broker_ids:
+        if other != follower:
+            directed.world.network.partition(host(follower), host(other))
+    _rot(directed, follower, 3, PAYLOAD)
+    replica = directed.replica(follower)
+    replica.services.repairs.damaged(replica, "somebody says so")
+    await asyncio.sleep(0.1)
+    directed.cluster.kill(follower)
+    directed.world.network.heal_all()
+    directed.cluster.start(follower)
+    await directed.until_isr(*directed.cluster.broker_ids)

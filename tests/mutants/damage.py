@@ -1,0 +1,169 @@
+"""Bytes that rot on a disk: what is served, who leads with them, and how a damaged replica is made good."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+SEGMENT = "broker.log.segment"
+DAMAGE = "broker.replication.damage"
+NO_EPOCH_CHECK = Edit(SEGMENT, "    if header.partition_leader_epoch != epoch:\n", "    if False:\n")
+
+READS = (
+    Mutant(
+        name="D03a",
+        title="the first batch of a read is believed",
+        origin="found by hand: a bit of a base offset, which lies outside of the CRC",
+        rule="the first batch of a read holds the asked offset, and each follows from the one before (12)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                SEGMENT,
+                "            if offset is not None and found[1].base_offset != offset:\n",
+                "            if False:\n",
+            ),
+        ),
+        schedule=Schedule("damage:leader_reads_a_flipped_offset"),
+    ),
+    Mutant(
+        name="D03b",
+        title="a read believes the epochs of the batches",
+        origin="found by hand: a bit of a leader epoch, which lies outside of the CRC",
+        rule="the epoch of a batch that is read is the one that the history has for its offset (12)",
+        breaks=("I16",),
+        edits=(NO_EPOCH_CHECK,),
+        schedule=Schedule("damage:follower_copies_a_flipped_epoch"),
+    ),
+)
+
+REPAIR = (
+    Mutant(
+        name="D03c",
+        title="a leader with a damaged log leads on for ever",
+        origin="found by hand: CORRUPT_MESSAGE for ever, with two sound replicas in sync",
+        rule="a damaged leader goes offline alone where another in-sync replica can take over (12)",
+        breaks=("I23",),
+        edits=(
+            Edit(
+                DAMAGE,
+                "    if state.role is Role.OFFLINE or (state.is_leader and not _can_hand_over(state)):\n",
+                "    if state.role is Role.OFFLINE or state.is_leader:\n",
+            ),
+        ),
+        schedule=Schedule("damage:leader_reads_a_flipped_payload"),
+    ),
+    Mutant(
+        name="D03d",
+        title="a damaged replica starts anew although the ISR names it",
+        origin="derived: a successor of the controller has not heard of the damage",
+        rule="a damaged log is given up only on an order whose ISR is without the replica (12)",
+        breaks=("I40",),
+        edits=(
+            Edit(
+                DAMAGE,
+                "    if order.leader_id in (None, me) or me in order.in_sync_replicas:\n",
+                "    if order.leader_id in (None, me):\n",
+            ),
+        ),
+        schedule=Schedule("damage:damaged_member_hears_of_an_isr_with_it"),
+    ),
+    Mutant(
+        name="D03e",
+        title="a damaged replica never starts anew",
+        origin="issue: damage that was seen stayed until an operator came",
+        rule="a damaged replica outside of the ISR fetches its log anew (12)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                DAMAGE,
+                "    return state.leader_epoch is None or order.leader_epoch > state.leader_epoch\n",
+                "    return False\n",
+            ),
+        ),
+        schedule=Schedule("damage:leader_reads_a_flipped_payload"),
+    ),
+    Mutant(
+        name="D03f",
+        title="a replica that goes offline outside of the ISR starts no epoch",
+        origin="derived: no election concerns it, so no order would let it start anew",
+        rule="a replica that goes offline begins a new epoch, in the ISR or not (12)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "controller.broker_requests",
+                "    if before is None or before.leader is None or broker_id in before.in_sync_replicas:\n",
+                "    if True:\n",
+            ),
+        ),
+        schedule=Schedule("damage:damage_outside_of_the_isr"),
+    ),
+    Mutant(
+        name="D03g",
+        title="what was set aside is never looked at",
+        origin="Protocol-Aware Recovery (FAST'18): copies that rot at different places hold all together",
+        rule="where the leader's log is damaged, a replica that started anew takes what its old log has (12)",
+        breaks=("I36",),
+        edits=(Edit("broker.repairs", "        if found is not None:\n", "        if (found := None) is not None:\n"),),
+        schedule=Schedule("damage:two_copies_rot_at_different_places"),
+    ),
+    Mutant(
+        name="D03h",
+        title="the scrubber believes what it cannot read",
+        origin="latent sector errors: the last good copy rots before anybody looks at the first",
+        rule="the scrubber reads every batch with every check, and what it finds is damage (12)",
+        breaks=("audit:bad-checksum",),
+        edits=(
+            Edit("broker.scrubber", "                partition.log.check_at(scrub.offset)\n", "                pass\n"),
+        ),
+        schedule=Schedule("damage:nobody_reads_the_rot"),
+    ),
+    Mutant(
+        name="D03i",
+        title="a restart forgets that a log is damaged",
+        origin="derived: closed segments are not scanned at a start",
+        rule="a note in its directory keeps a damaged log out of use over a restart (12)",
+        breaks=("audit:bad-checksum",),
+        edits=(
+            Edit(
+                "broker.log.log_directory",
+                "                loaded.damage = loaded.damage or read_damage_note(self._disk, directory)\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("damage:restart_with_a_damaged_log"),
+    ),
+)
+
+OTHERS = (
+    Mutant(
+        name="D10",
+        title="a log that fits its leader's nowhere is aligned for ever",
+        origin="found by hand: a flipped epoch bit made alignment spin at round-trip speed",
+        rule="an alignment that changed nothing backs off, and the second one gives the log up (4)",
+        breaks=("I38",),
+        edits=(
+            NO_EPOCH_CHECK,
+            Edit(
+                "broker.replication.follower",
+                "        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
+                "        _align(state, effects)\n",
+            ),
+        ),
+        schedule=Schedule("damage:follower_copies_a_flipped_epoch"),
+    ),
+    Mutant(
+        name="D16b",
+        title="an entry that cannot be used stops the broker",
+        origin="found by hand: a directory named as a segment",
+        rule="a bad entry in a partition's directory stops that partition alone (1)",
+        breaks=("crash", "I36"),
+        edits=(
+            Edit(
+                "broker.log.log_directory",
+                "            except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker\n",
+                "            except FileMissing as error:\n",
+            ),
+        ),
+        schedule=Schedule("damage:directory_where_a_segment_belongs"),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*READS, *REPAIR, *OTHERS)
+CANNOT_APPLY: tuple[CannotApply, ...] = ()
