@@ -35,7 +35,7 @@ READS = (
 
 REPAIR = (
     Mutant(
-        name="D03c",
+        name="D03j",
         title="a leader with a damaged log leads on for ever",
         origin="found by hand: CORRUPT_MESSAGE for ever, with two sound replicas in sync",
         rule="a damaged leader goes offline alone where another in-sync replica can take over (12)",
