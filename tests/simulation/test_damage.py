@@ -165,8 +165,8 @@ async def test_each_of_two_damaged_copies_gives_what_the_other_lacks(c: Simulate
 async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
-    _, others = await followers(c)
-    damaged = others[0]
+    leader, controller = await c.wait_for_leader(TOPIC), await c.controller()
+    damaged = next(b for b in c.broker_ids if b not in (leader, controller))
     await c.partition(damaged, [b for b in c.broker_ids if b != damaged])
     c.simulation.brokers[damaged].manager.repairs.damaged(replica(c, damaged), "somebody says so")
     await asyncio.sleep(0.1)
