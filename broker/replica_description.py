@@ -8,7 +8,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.registration import Registration
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication.high_watermark import NEVER_MS
-from minibroker.broker.replication.state import RemoteReplica, ReplicaState
+from minibroker.broker.replication.state import RemoteReplica, ReplicaState, Role
 from minibroker.protocol.ids import to_wire
 from minibroker.protocol.messages import (
     DescribedReplicaTopic,
@@ -27,8 +27,9 @@ def describe_replicas(
     topics: dict[str, list[ReplicaStateDescription]] = {}
     for topic_partition in sorted(manager.partitions):
         if body.topics is None or topic_partition.topic in body.topics:
-            described = _describe(manager.partitions[topic_partition], manager.now_ms())
+            described = _describe(manager, manager.partitions[topic_partition])
             topics.setdefault(topic_partition.topic, []).append(described)
+    storage = manager.log_directory.storage
     return DescribeReplicaStateResponse(
         broker_id=manager.config.broker_id,
         broker_epoch=to_wire(registration.broker_epoch),
@@ -37,11 +38,13 @@ def describe_replicas(
         controller_id=to_wire(image.controller_id),
         controller_epoch=image.controller_epoch,
         topics=[DescribedReplicaTopic(topic=name, partitions=found) for name, found in topics.items()],
+        log_directory="offline" if storage.offline else "full" if storage.full else "online",
+        log_directory_reason=storage.reason,
     )
 
 
-def _describe(partition: Partition, now_ms: int) -> ReplicaStateDescription:
-    state = partition.state
+def _describe(manager: ReplicaManager, partition: Partition) -> ReplicaStateDescription:
+    state, now_ms = partition.state, manager.now_ms()
     return ReplicaStateDescription(
         partition=partition.topic_partition.partition,
         role=state.role.value,
@@ -63,7 +66,12 @@ def _describe(partition: Partition, now_ms: int) -> ReplicaStateDescription:
         size_bytes=partition.log.size_bytes,
         segment_count=partition.log.segment_count,
         waiting_produce_requests=len(state.waiters),
+        why_offline=_why_offline(manager, partition) if state.role is Role.OFFLINE else None,
     )
+
+
+def _why_offline(manager: ReplicaManager, partition: Partition) -> str:
+    return partition.state.damage or manager.log_directory.storage.reason or "it found no file descriptor"
 
 
 def _describe_remote(state: ReplicaState, broker_id: int, remote: RemoteReplica, now_ms: int) -> RemoteReplicaState:

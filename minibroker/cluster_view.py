@@ -17,6 +17,9 @@ from minibroker.protocol.messages import (
     ReplicaStateDescription,
 )
 
+NAMES_SHOWN = 5
+"""Partitions named in one sentence."""
+
 
 class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
     """A registered broker, and its own words if it answered."""
@@ -91,14 +94,7 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
     if brokers_expected is not None and len(view.brokers) < brokers_expected:
         ids = [broker.broker_id for broker in view.brokers]
         reasons.append(f"{len(view.brokers)} of {brokers_expected} brokers are registered: {ids}")
-    reasons += [
-        f"broker {broker.broker_id} does not answer: {broker.problem}" for broker in view.brokers if broker.problem
-    ]
-    reasons += [
-        f"broker {broker.broker_id} is fenced: it has lost ZooKeeper"
-        for broker in view.brokers
-        if broker.says is not None and broker.says.fenced
-    ]
+    reasons += [reason for broker in view.brokers for reason in _wrong_with(view, broker)]
     if view.broker(view.controller_id) is None:
         reasons.append("no controller is elected")
     for name, partition in view.partitions.items():
@@ -108,7 +104,56 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
             reasons.append(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}")
-    return reasons + _ahead_of_the_map(view)
+    return reasons + _wrong_with_replicas(view) + _ahead_of_the_map(view)
+
+
+def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:
+    says = broker.says
+    if says is None:
+        silent = [str(name) for name, each in view.partitions.items() if broker.broker_id in each.replica_nodes]
+        which = f" (nor its replicas of {_some(silent)})" if silent else ""
+        return [f"broker {broker.broker_id} does not answer: {broker.problem}{which}"]
+    reasons = []
+    if says.fenced:
+        reasons.append(f"broker {broker.broker_id} is fenced: it has lost ZooKeeper")
+    if says.log_directory != "online":
+        reasons.append(
+            f"log directory of broker {broker.broker_id} is {says.log_directory}: {says.log_directory_reason}"
+        )
+    return reasons
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+
+
+def _wrong_with_replicas(view: ClusterView) -> list[str]:
+    """Every replica that should be there is asked for: one that nobody describes is not healthy because it is silent.
+    Of a broker that does not answer, or whose directory is offline, that is said once."""
+    described = view.replicas()
+    reasons = []
+    for name, partition in view.partitions.items():
+        for broker_id in partition.replica_nodes:
+            broker, replica = view.broker(broker_id), described.get(name, {}).get(broker_id)
+            if broker is None:
+                if broker_id in partition.isr_nodes:
+                    reasons.append(f"{name}: broker {broker_id}, in the ISR, gives no answer: it is not registered")
+            elif broker.says is None:
+                continue
+            elif replica is None:
+                reasons.append(f"{name}: broker {broker_id} gives no answer about its replica")
+            elif replica.role == "offline":
+                if broker.says.log_directory == "online":
+                    reasons.append(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
+            elif replica.leader_epoch < partition.leader_epoch:
+                epochs = f"leader epoch {replica.leader_epoch}, the map in {partition.leader_epoch}"
+                reasons.append(f"{name}: the replica on broker {broker_id} is still in {epochs}")
+            elif replica.leader_epoch == partition.leader_epoch:
+                role = "leader" if broker_id == partition.leader_id else "follower"
+                if replica.role != role and partition.leader_id >= 0:
+                    reasons.append(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'")
+    return reasons
 
 
 def _ahead_of_the_map(view: ClusterView) -> list[str]:

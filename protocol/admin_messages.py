@@ -200,7 +200,7 @@ class ReplicaStateDescription(Message, frozen=True, kw_only=True):
     """One local replica, as this broker sees it at this moment."""
 
     partition: I32
-    role: Name  # about: 'leader', 'follower', 'none' (no leader known), 'offline' (its log directory failed)
+    role: Name  # about: 'leader', 'follower', 'none' (no leader known), 'offline' (see why_offline)
     leader_id: I32 = -1
     leader_epoch: I32 = -1
     partition_epoch: I32 = -1
@@ -219,6 +219,7 @@ class ReplicaStateDescription(Message, frozen=True, kw_only=True):
     size_bytes: I64 = 0
     segment_count: I32 = 0
     waiting_produce_requests: I32 = 0
+    why_offline: Text | None = None  # about: its log directory failed or is full, or its log is damaged
 
 
 class DescribedReplicaTopic(Message, frozen=True, kw_only=True):
@@ -234,3 +235,7 @@ class DescribeReplicaStateResponse(Response, frozen=True, kw_only=True):
     controller_id: I32 = -1
     controller_epoch: I32 = -1
     topics: Annotated[list[DescribedReplicaTopic], Meta(max_length=TOPICS_MAX)] = []
+    log_directory: Name = (
+        "online"  # about: 'online', 'full' (heals with room), 'offline' (until the broker starts anew)
+    )
+    log_directory_reason: Text | None = None

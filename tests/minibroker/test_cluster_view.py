@@ -47,6 +47,23 @@ def view(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), **ch
     )
 
 
+def without_replica(broker_id: int) -> BrokerView:
+    """It answers, and does not speak of the replica that the map gives it."""
+    says = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id="a")
+    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", says=says, problem=None)
+
+
+def without_broker(broker_id: int) -> ClusterView:
+    whole = view()
+    return msgspec.structs.replace(whole, brokers=[each for each in whole.brokers if each.broker_id != broker_id])
+
+
+def on_directory(healthy: BrokerView, state: str, reason: str) -> BrokerView:
+    assert healthy.says is not None
+    says = msgspec.structs.replace(healthy.says, log_directory=state, log_directory_reason=reason)
+    return msgspec.structs.replace(healthy, says=says)
+
+
 def test_healthy_cluster_has_nothing_wrong() -> None:
     assert what_is_wrong(view(), 3) == []
 
@@ -56,7 +73,27 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
     [
         (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
         (view(leader=-1), "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]"),
-        (view(three=broker(3, None)), "broker 3 does not answer: refused"),
+        (view(three=broker(3, None)), "broker 3 does not answer: refused (nor its replicas of t-0)"),
+        (view(three=without_replica(3)), "t-0: broker 3 gives no answer about its replica"),
+        (without_broker(3), "t-0: broker 3, in the ISR, gives no answer: it is not registered"),
+        (view(two=broker(2, replica("none", 9))), "t-0: broker 2 should be follower, and says 'none'"),
+        (view(two=broker(2, replica("leader", 9))), "t-0: broker 2 should be follower, and says 'leader'"),
+        (
+            view(epoch=1, one=broker(1, replica("leader", 10, 1)), two=broker(2, replica("follower", 9, 1))),
+            "t-0: the replica on broker 3 is still in leader epoch 0, the map in 1",
+        ),
+        (
+            view(two=broker(2, msgspec.structs.replace(replica("offline", 9), why_offline="a bit flipped"))),
+            "t-0: the replica on broker 2 is offline: a bit flipped",
+        ),
+        (
+            view(two=on_directory(broker(2, replica("offline", 9)), "full", "no space left")),
+            "log directory of broker 2 is full: no space left",
+        ),
+        (
+            view(isr=(1, 2, 3), two=on_directory(broker(2, replica("follower", 9)), "offline", "input/output error")),
+            "log directory of broker 2 is offline: input/output error",
+        ),
         (msgspec.structs.replace(view(), controller_id=-1), "no controller is elected"),
         (msgspec.structs.replace(view(), controller_id=9), "no controller is elected"),
         (
@@ -66,7 +103,7 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
     ],
 )
 def test_each_sickness_is_named(sick: ClusterView, reason: str) -> None:
-    assert what_is_wrong(sick, 3) == [reason]
+    assert what_is_wrong(sick, 3 if len(sick.brokers) == 3 else None) == [reason]
 
 
 def test_missing_brokers_are_counted() -> None:
