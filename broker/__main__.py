@@ -110,6 +110,7 @@ def run_broker(config: BrokerConfig) -> int:
 
 async def _main(config: BrokerConfig) -> None:
     from minibroker.runtime.allocator import trim_regularly
+    from minibroker.runtime.descriptors import raised_limit
     from minibroker.runtime.real import real_runtime
 
     loop = asyncio.get_running_loop()
@@ -119,7 +120,7 @@ async def _main(config: BrokerConfig) -> None:
     loop.set_exception_handler(_end_process)
     trimming = loop.create_task(trim_regularly(), name="trim")
     try:
-        await run(config, real_runtime(), stop)
+        await run(config, real_runtime(raised_limit()), stop)
     finally:
         trimming.cancel()
 

@@ -28,6 +28,7 @@ from minibroker.broker.log.directory_files import read_identity
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.recovery import RecoveryReport
 from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.warm_segments import WarmSegments
 from minibroker.broker.metadata_image import MetadataImage
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.produce import ProduceHandler
@@ -37,8 +38,10 @@ from minibroker.broker.replica_manager import ReplicaManager, log_config
 from minibroker.broker.replication.state import Role
 from minibroker.broker.topic_config import resolve_topic_config
 from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.descriptor_shares import share_out
 from minibroker.runtime.ports import Coordination, Runtime
 from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
+from minibroker.runtime.server_limits import BROKER_PLACES
 
 log = logging.getLogger("minibroker.broker")
 
@@ -125,16 +128,21 @@ class Broker:
             rng=self.runtime.random,
             tail_cache=TailCache(config.log_tail_cache_bytes),
             incarnation_id=self.registration.incarnation_id,
+            segments=WarmSegments(share_out(self.runtime.open_files_max, config.max_connections).log_files),
         )
 
     def _wire(self, cluster_id: str) -> None:
         config, runtime = self.config, self.runtime
+        shares = share_out(runtime.open_files_max, config.max_connections, len(self.log_directory.logs))
+        if shares.shortage is not None:
+            log.warning("%s", shares.shortage)
         self.image = MetadataImage(config.broker_id, cluster_id, self.counters)
         limits = ServerLimits(
             frame_max_bytes=config.socket_request_max_bytes,
             receive_budget_bytes=config.queued_max_request_bytes,
             broker_reserve_bytes=min(BROKER_RESERVE_BYTES, config.queued_max_request_bytes // 2),
-            connections_max=config.max_connections,
+            connections_max=shares.connections,
+            broker_places=BROKER_PLACES,
             idle_deadline_ms=config.connections_max_idle_ms,
         )
         self.server = RpcServer(runtime.network, self._handle, limits)

@@ -364,7 +364,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 48 * MIB
     max_connections: Annotated[
         int,
-        Key(doc="Connections at a time. More are closed at once, with a log line.", minimum=1, maximum=1_000_000),
+        Key(
+            doc=(
+                "Connections at a time. More are closed at once, with a log line. Fewer where the limit of open files"
+                " does not allow so many beside logs and brokers, with a warning at the start."
+            ),
+            minimum=1,
+            maximum=1_000_000,
+        ),
     ] = 1000
     connections_max_idle_ms: Annotated[
         int,

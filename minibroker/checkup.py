@@ -5,7 +5,6 @@ Owns: each check, its verdict and its one cure. Refuses to print and to change a
 """
 
 import os
-import resource
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,11 +17,13 @@ import msgspec
 from minibroker import zookeeper_process
 from minibroker.asking import Asker, NoAnswer
 from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
+from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataBroker
+from minibroker.runtime.descriptor_shares import LIMIT_MIN, UNLIMITED, share_out
+from minibroker.runtime.descriptors import hard_limit
+from minibroker.runtime.server_limits import ServerLimits
 
 PYTHON_MIN = (3, 11)
-OPEN_FILES_MIN = 1_024
-"""A broker holds about three files a partition and one a connection."""
 DISK_FREE_BYTES_MIN = 1_000_000_000
 """The demo writes 64 MB three times; a broker out of space refuses writes."""
 BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "rich", "prometheus_client")
@@ -96,11 +97,62 @@ def _number(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
-def check_open_files() -> Finding:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES_MIN:
-        return Finding("open files", False, f"at most {soft} a process", f"ulimit -n {4 * OPEN_FILES_MIN}")
-    return Finding("open files", True, "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft} a process")
+def check_open_files(max_connections: int = ServerLimits().connections_max) -> Finding:
+    """Of a broker that is started here: it raises its soft limit to the hard one."""
+    limit = hard_limit()
+    shares = share_out(limit, max_connections)
+    return _open_files("open files", f"{_some_files(limit)} a process", shares.shortage)
+
+
+def check_open_files_of_brokers(directory: Path) -> list[Finding]:
+    """Of each running broker of a local cluster: its own limit, against its settings and its partitions."""
+    try:
+        record = read_cluster_file(directory)
+    except ClusterMissing:
+        return []
+    findings = []
+    for broker_id, broker in sorted(record.brokers.items()):
+        limit = _limit_of(broker.process.pid) if broker.process and broker.process.is_alive() else None
+        if limit is None:
+            continue
+        settings = {**record.settings, **broker.settings}
+        wanted = int(settings.get("max.connections", ServerLimits().connections_max))
+        partitions = _count_partitions(directory / f"broker-{broker_id}")
+        shares = share_out(limit, wanted, partitions)
+        what = f"{_some_files(limit)}; max.connections={wanted}, {partitions} partitions"
+        findings.append(_open_files(f"open files of broker {broker_id}", what, shares.shortage))
+    return findings
+
+
+def _open_files(name: str, what: str, shortage: str | None) -> Finding:
+    if shortage is None:
+        return Finding(name, True, what)
+    why, _, cure = shortage.partition(": ")
+    return Finding(name, False, why, cure)
+
+
+def _some_files(limit: int) -> str:
+    return "no limit" if limit >= UNLIMITED else f"at most {limit}"
+
+
+def _limit_of(pid: int) -> int | None:
+    """The soft limit of a process; None where it cannot be seen."""
+    try:
+        lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    except OSError:
+        return None
+    words = next((line.split() for line in lines if line.startswith("Max open files")), [])
+    if len(words) < 4:
+        return None
+    return int(words[3]) if words[3].isdigit() else UNLIMITED
+
+
+def _count_partitions(log_directory: Path) -> int:
+    try:
+        names = os.listdir(log_directory)
+    except OSError:
+        return 0
+    return sum(parse_partition_directory_name(name) is not None for name in names)
 
 
 def check_disk(directory: Path) -> Finding:
@@ -155,7 +207,9 @@ def cluster_of_process(pid: int) -> Path | None:
 
 def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[Finding]:
     """What `cluster up` needs."""
-    here = [check_python(), check_packages(), check_java(), check_zookeeper_jars(), check_open_files()]
+    here = [check_python(), check_packages(), check_java(), check_zookeeper_jars()]
+    if hard_limit() < LIMIT_MIN:  # with less than it would like a broker goes on, and says so
+        here.append(check_open_files())
     return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
 
 
@@ -231,5 +285,10 @@ async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
         return Finding(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
     if state.fenced:
         return Finding(name, False, f"{server} is fenced: it has lost ZooKeeper", "see whether ZooKeeper runs")
+    if state.log_directory != "online":
+        cure = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
+        if state.log_directory == "offline":
+            cure = "replace the disk, and start the broker with an empty directory"
+        return Finding(name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure)
     await asker.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
     return Finding(name, True, f"advertises {server}, reached from here")

@@ -368,3 +368,5 @@ class Runtime(msgspec.Struct, frozen=True):
     """Seeded in a simulation, from the operating system otherwise."""
     open_coordination: Callable[[str, int], Coordination]
     """(servers 'HOST:PORT,..', session timeout in ms) -> a Coordination that is not started yet."""
+    open_files_max: int = 1 << 30
+    """File descriptors that the process may have, connections included."""

@@ -3,12 +3,13 @@
 import random
 
 from minibroker.runtime.clock import RealClock
+from minibroker.runtime.descriptor_shares import UNLIMITED
 from minibroker.runtime.disk import RealDisk
 from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.ports import Coordination, Runtime
 
 
-def real_runtime() -> Runtime:
+def real_runtime(open_files_max: int = UNLIMITED) -> Runtime:
     """Fresh doors to this machine; nothing is opened yet."""
 
     def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
@@ -22,4 +23,5 @@ def real_runtime() -> Runtime:
         clock=RealClock(),
         random=random.Random(),
         open_coordination=open_coordination,
+        open_files_max=open_files_max,
     )

@@ -21,6 +21,7 @@ from minibroker.runtime.ports import Listener, Network
 from minibroker.runtime.server_connection import ServerConnection
 from minibroker.runtime.server_limits import (
     IDLE_VICTIM_MS,
+    PROBATION_MS,
     STUCK_FRAME_MS,
     SWEEP_INTERVAL_MS,
     ServerLimits,
@@ -57,6 +58,8 @@ class RpcServer:
         self.is_short_of_buffers = False
         """Somebody's frame had no room a moment ago: nobody keeps a buffer that is empty."""
         self._paused: dict[ServerConnection, None] = {}
+        self._on_probation: dict[ServerConnection, None] = {}
+        """Who took a broker's place, the oldest first."""
         self._network = network
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.Task[None] | None = None
@@ -110,7 +113,7 @@ class RpcServer:
     # -------------------------------------------------------------------------------------------- for connections
     def admit(self, connection: ServerConnection) -> bool:
         """Whether there is a place for it, or one can be made."""
-        if len(self.connections) >= self.limits.connections_max:
+        if len(self.connections) - len(self._on_probation) >= self.limits.connections_max:
             if not self._turned_away:
                 log.warning(
                     "%d connections are open: no place, at first for %s", len(self.connections), connection.peer
@@ -118,15 +121,38 @@ class RpcServer:
             self._turned_away += 1
             victim = self._least_needed()
             if victim is None:
+                victim = self._put_on_probation(connection)
+            if victim is not None:
+                victim.abort()
+                self._let_go(victim)
+            if victim is connection:
                 return False
-            victim.abort()
-            self.connections.pop(victim.id, None)
         self.connections[connection.id] = connection
         return True
 
+    def _put_on_probation(self, connection: ServerConnection) -> ServerConnection | None:
+        """It may be a broker: give it one of their places; returns who has to go for that, perhaps itself."""
+        if not self.limits.broker_places:
+            return connection
+        self._on_probation[connection] = None
+        return next(iter(self._on_probation)) if len(self._on_probation) > self.limits.broker_places else None
+
+    def is_a_broker(self, connection: ServerConnection) -> None:
+        """It has shown so."""
+        self._on_probation.pop(connection, None)
+
+    def _let_go(self, connection: ServerConnection) -> None:
+        self.connections.pop(connection.id, None)
+        self._on_probation.pop(connection, None)
+
+    def _end_probation(self, now: float) -> None:
+        for connection in tuple(self._on_probation):
+            if (now - connection.opened_at) * 1000 >= PROBATION_MS:
+                connection.abort_because("all places are taken, and it is no broker", logging.INFO)
+
     def forget(self, connection: ServerConnection) -> None:
         """It is gone."""
-        self.connections.pop(connection.id, None)
+        self._let_go(connection)
         self.unread_replies.discard(connection)
         if self.on_connection_closed is not None:
             self.on_connection_closed(connection)
@@ -196,7 +222,7 @@ class RpcServer:
         idle: ServerConnection | None = None
         longest = IDLE_VICTIM_MS / 1000
         for connection in self.connections.values():
-            if connection.is_broker:
+            if connection.is_broker or connection in self._on_probation:
                 continue
             if not connection.has_asked:
                 return connection
@@ -230,6 +256,7 @@ class RpcServer:
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_MS / 1000)
             now = loop.time()
+            self._end_probation(now)
             for connection in tuple(self.connections.values()):
                 connection.check_deadlines(now)
             self.unread_replies.measure()

@@ -70,7 +70,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         self._has_turn = False
         self._muted: asyncio.TimerHandle | None = None
-        self._last_active = self._loop.time()
+        self.opened_at = self._loop.time()
+        self._last_active = self.opened_at
         self._writing_paused_since: float | None = None
         self._closed_at: float | None = None
         self._held: list[Buffer] = []
@@ -84,6 +85,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """The peer is another broker: it may use the reserved memory, and has no part in clients' limits."""
         self.is_broker = True
         self._receiver.privileged = True
+        self._server.is_a_broker(self)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=BROKER_UNREAD_ALLOWED_BYTES)
 

@@ -47,6 +47,10 @@ STUCK_READER_MS = 1_000
 """While replies take too much memory, who has not read a byte for so long makes room."""
 STUCK_FRAME_MS = 1_000
 """While receive buffers take too much memory, who needs longer than this for one frame makes room."""
+PROBATION_MS = 2_000
+"""A broker's first requests come within a few round trips; a fetcher asks where an epoch ended before it fetches."""
+BROKER_PLACES = 32
+"""As many connect at once when a cluster of sixteen brokers heals, twice."""
 IDLE_VICTIM_MS = 5_000
 """While too many connections are open, who has asked nothing for so long makes room."""
 
@@ -67,6 +71,9 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     unread_replies_max_bytes: int = 6 * MIB
     """Replies that were sent and not read yet, over all connections but brokers'."""
     connections_max: int = 1_000
+    broker_places: int = 0
+    """Connections beyond `connections_max`, for brokers: whoever takes one and does not show in PROBATION_MS that it is
+    a broker is closed."""
     frame_deadline_ms: int = 30_000
     """A frame once begun must end within this."""
     idle_deadline_ms: int = 600_000

@@ -7,8 +7,6 @@ DISK_READ_BYTES_MAX = 1024 * 1024
 SCAN_BYTES = 512 * 1024
 """Recovery reads a segment in pieces of this size, into one buffer: few system calls, and what was read is still in the
 processor's cache when its CRC is computed."""
-OPEN_FILES_MAX = 400
-"""Segment files held open by one log directory: half of the usual limit of 1,024 is left for sockets."""
 INDEX_BYTES_MAX = 16 * 1024 * 1024
 """Index entries of all segments of one log directory kept in memory; the least recently used go first."""
 TAIL_CACHE_BYTES = 24 * 1024 * 1024

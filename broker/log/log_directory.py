@@ -26,6 +26,7 @@ from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log, 
 from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
+from minibroker.broker.log.warm_segments import WarmSegments
 from minibroker.broker.log.wholeness import Wholeness
 from minibroker.protocol.checkpoints import (
     LOCK,
@@ -126,6 +127,7 @@ class LogDirectory:
         rng: random.Random,
         tail_cache: TailCache | None = None,
         incarnation_id: str = "",
+        segments: WarmSegments | None = None,
     ) -> "LogDirectory":
         """Lock the directory, check whose it is and load every log in it, off the loop. Raises LogDirectoryError with
         the reason and the cure, or DiskError."""
@@ -140,7 +142,7 @@ class LogDirectory:
                 " another log.dirs"
             ) from None
         try:
-            storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache())
+            storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
             directory = cls(storage, lock, broker_id, cluster_id, default_config, incarnation_id)
             meta, directory.same_boot = directory_files.claim_directory(disk, path, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id

@@ -8,7 +8,8 @@ almost nothing.
 from collections import OrderedDict
 from typing import Protocol
 
-from minibroker.broker.log.config import INDEX_BYTES_MAX, OPEN_FILES_MAX
+from minibroker.broker.log.config import INDEX_BYTES_MAX
+from minibroker.runtime.descriptor_shares import LOG_FILES_MAX
 
 
 class Coolable(Protocol):
@@ -25,7 +26,7 @@ class Coolable(Protocol):
 class WarmSegments:
     """Shared by all logs of one log directory."""
 
-    def __init__(self, files_max: int = OPEN_FILES_MAX, index_bytes_max: int = INDEX_BYTES_MAX) -> None:
+    def __init__(self, files_max: int = LOG_FILES_MAX, index_bytes_max: int = INDEX_BYTES_MAX) -> None:
         assert files_max >= 1
         self.files_max = files_max
         self.index_bytes_max = index_bytes_max

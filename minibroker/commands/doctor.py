@@ -52,6 +52,7 @@ def doctor(
             checkup.check_zookeeper_jars(),
             checkup.check_audit_packages(),
             checkup.check_open_files(),
+            *checkup.check_open_files_of_brokers(directory),
             checkup.check_disk(directory),
             *checkup.check_ports(sorted(ours) or [zookeeper_port, *range(port, port + brokers)], must_be_free=False),
         ]

@@ -1,17 +1,55 @@
 """What the doctor looks at."""
 
+import os
+import resource
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minibroker import checkup
 from minibroker.checkup import Finding
+from minibroker.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
+from minibroker.processes import identify
 
 
 def test_this_machine_is_well() -> None:
     findings = [checkup.check_python(), checkup.check_packages(), checkup.check_java(), checkup.check_zookeeper_jars()]
     assert checkup.complaint([*findings, checkup.check_audit_packages(), checkup.check_open_files()]) is None
+
+
+def test_too_few_open_files_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "hard_limit", lambda: 1_024)
+    assert checkup.check_open_files(max_connections=500).well
+    finding = checkup.check_open_files(max_connections=1_000)
+    assert not finding.well
+    assert "allow 576 connections, not max.connections=1000" in finding.what
+    assert finding.cure is not None and "ulimit -n" in finding.cure
+    assert checkup.complaint(checkup.checks_for_cluster(Path("/tmp"), [])) is None
+    monkeypatch.setattr(checkup, "hard_limit", lambda: 128)
+    assert "128 open files are too few" in (checkup.complaint(checkup.checks_for_cluster(Path("/tmp"), [])) or "")
+
+
+def test_open_files_of_a_running_broker_are_held_against_its_partitions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    me = identify(os.getpid())
+    record = ClusterRecord(zookeeper=ZooKeeperRecord(connect="z:1"), brokers={1: BrokerRecord(port=9092, process=me)})
+    (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(record))
+    for number in range(300):
+        (tmp_path / "broker-1" / f"t-{number}").mkdir(parents=True)
+    monkeypatch.setattr(checkup, "_limit_of", lambda pid: 1_600)
+    (finding,) = checkup.check_open_files_of_brokers(tmp_path)
+    assert (finding.well, finding.what) == (True, "at most 1600; max.connections=1000, 300 partitions")
+    record.brokers[1].settings["max.connections"] = "100"
+    (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(record))
+    monkeypatch.setattr(checkup, "_limit_of", lambda pid: 700)
+    (finding,) = checkup.check_open_files_of_brokers(tmp_path)
+    assert not finding.well
+    assert "180 segment files, and there are 300 partitions" in finding.what
+    monkeypatch.undo()
+    assert checkup._limit_of(os.getpid()) == min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 30)
 
 
 def test_held_port_is_named_with_its_owner_and_a_cure() -> None:

@@ -61,5 +61,23 @@ async def test_a_new_connection_is_refused_where_all_are_busy(scene: Scene) -> N
     assert len(server.connections) == 3
 
 
+@simulated
+async def test_a_broker_gets_a_place_where_all_are_busy(scene: Scene) -> None:
+    limits = ServerLimits(connections_max=3, broker_places=2)
+    server = await scene.serve(limits, answers_at_once=False)
+    busy = [await scene.peer(f"busy-{n}") for n in range(3)]
+    for peer in busy:
+        await ask_fetch(scene, peer)
+    first, second, third = [await scene.peer(f"late-{n}") for n in range(3)]
+    await until(lambda: first.closed)
+    (await ask_fetch(scene, third)).connection.mark_as_broker()
+    await until(lambda: second.closed, seconds=5)
+    fourth, fifth = [await scene.peer(f"late-{n}") for n in range(4, 6)]
+    await asyncio.sleep(5)
+    assert (fourth.closed, fifth.closed) == (True, True), "nobody shows in two seconds that it is a broker"
+    assert not any(peer.closed for peer in (*busy, third))
+    assert len(server.connections) == 4
+
+
 async def is_asked(scene: Scene, peer: Peer) -> None:
     (await ask_fetch(scene, peer)).respond(ApiVersionsResponse())

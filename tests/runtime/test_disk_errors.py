@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -11,6 +10,7 @@ import pytest
 from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world import SimulatedWorld
+from tests.runtime.lack import no_descriptors
 
 SYSTEM_CALLS = {
     "append": "pwritev",
@@ -78,19 +78,6 @@ def fragile(request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytes
         monkeypatch.setattr(os, name, fails_once)
 
     return FragileDisk(real_runtime().disk, str(tmp_path), fail, no_descriptors)
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """This process may open nothing more: the limit is what is open now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    probe = os.open("/dev/null", os.O_RDONLY)
-    os.close(probe)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def void(_: object) -> None:

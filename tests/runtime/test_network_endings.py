@@ -1,11 +1,14 @@
 """The network door: connections that begin and end in crowds, halves and hurry, on real and on simulated sockets."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from minibroker.runtime.ports import ConnectionRefused
+from minibroker.runtime.ports import ConnectionRefused, NetworkError, OutOfDescriptors
 from tests.runtime.doors import Doors, conformance, settle
+from tests.runtime.lack import no_descriptors
 from tests.runtime.test_network import HOST, TIMEOUT_MS, Recorder, connected
 
 
@@ -15,6 +18,39 @@ class HalfOpen(Recorder):
     def eof_received(self) -> bool:
         super().eof_received()
         return True
+
+
+@conformance
+async def test_without_a_descriptor_a_connection_fails_as_others_do_and_it_passes(doors: Doors) -> None:
+    """D08: it is no bug of ours that ends the process, and no evidence that the peer is gone."""
+    accepted: asyncio.Queue[Recorder] = asyncio.Queue()
+    listener = await doors.network.listen(lambda: queued(accepted), HOST, 0)
+    with without_descriptors(doors), pytest.raises(NetworkError, match="oo many open files") as failure:
+        await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    assert isinstance(failure.value, OutOfDescriptors)
+    assert not isinstance(failure.value, ConnectionRefused)
+    _, client = await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    assert isinstance(client, Recorder)
+    client.transport.close()
+    await (await accepted.get()).until_event("lost")
+    await listener.close()
+
+
+def queued(accepted: asyncio.Queue[Recorder]) -> Recorder:
+    server = Recorder()
+    accepted.put_nowait(server)
+    return server
+
+
+@contextmanager
+def without_descriptors(doors: Doors) -> Iterator[None]:
+    if doors.world is None:
+        with no_descriptors():
+            yield
+    else:
+        doors.world.take_descriptors("case")
+        yield
+        doors.world.give_descriptors("case")
 
 
 @conformance

@@ -11,6 +11,7 @@ from tests.tidy.source import PACKAGES, SourceFile
 # They are held to the rules of the portable code (tests/tidy/purity.py), so that they run on virtual doors.
 PORTABLE_RUNTIME = (
     "ports",
+    "descriptor_shares",
     "rpc",
     "server",
     "server_connection",

@@ -1,0 +1,19 @@
+"""A process that may open nothing more."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process may open nothing more: the limit is what is open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.open("/dev/null", os.O_RDONLY)
+    os.close(probe)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
