@@ -4,6 +4,8 @@ Owns: the way from a request over many partitions to the core's pure answers, on
 an offset means.
 """
 
+from msgspec.structs import replace
+
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.partition import Partition
 from minibroker.broker.replica_manager import ReplicaManager
@@ -28,7 +30,11 @@ from minibroker.protocol.messages import (
     OffsetForLeaderPartitionResponse,
     OffsetForLeaderTopicResponse,
 )
+from minibroker.protocol.session import CONTROL_FRAME_MAX_BYTES
 from minibroker.runtime.ports import DiskError
+
+PRODUCERS_TOLD_BYTES_MAX = CONTROL_FRAME_MAX_BYTES // 2
+"""In one answer to a follower that starts anew, shared by the partitions it asks for (each by two entries)."""
 
 
 def answer_offset_for_leader_epoch(
@@ -64,6 +70,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
     """Earliest, latest, or the first record that is not older than a time."""
     manager.check_fence()
     topics = []
+    told_max = PRODUCERS_TOLD_BYTES_MAX // max(1, sum(len(topic.partitions) for topic in body.topics) // 2)
     for topic in body.topics:
         answers = []
         for asked in topic.partitions:
@@ -72,7 +79,11 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
                 code = _missing(manager, topic.name, asked.partition_index)
                 answers.append(ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code))
             else:
-                answers.append(_list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0))
+                answer = _list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0)
+                if body.replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
+                    producers = partition.state.producers.told_below(answer.offset, told_max)
+                    answer = replace(answer, producers=producers)
+                answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 

@@ -20,6 +20,7 @@ from minibroker.broker.produce import ProduceItem
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
+from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.ids import TopicPartition
@@ -238,9 +239,19 @@ class Partition:
         self._log_was_cut()
 
     def _reset_to(self, effect: ev.ResetTo) -> None:
-        self.log.reset_to(effect.offset)
+        self.log.reset_to(effect.offset, self._producers_told(effect))
         log.warning("%s: starts anew at offset %d, the leader's log start", self.topic_partition, effect.offset)
         self._log_was_cut()
+
+    def _producers_told(self, effect: ev.ResetTo) -> ProducerStates:
+        """By the leader. Without them a retry of what lies below the start would be written a second time."""
+        if not effect.producers:
+            return ProducerStates()
+        try:
+            return ProducerStates.load(effect.producers)
+        except CorruptSnapshot as error:
+            log.error("%s: what the leader told of producers is not readable: %s", self.topic_partition, error)
+            return ProducerStates()
 
     def _log_was_cut(self) -> None:
         self.state.producers = self.log.producers

@@ -11,32 +11,27 @@ them. Source: replication rules 4.5; KIP-227 (sessions), hardening rule 9.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from minibroker.broker.leader_ends import PARTITIONS_PER_QUESTION_MAX, ends_question, read_ends
 from minibroker.broker.replication.events import (
     AskEpochEnd,
     EpochEndAnswered,
     FetchAnswered,
-    LeaderEndsAnswered,
 )
 from minibroker.broker.replication.state import Fetching, TruncationRule
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -323,42 +318,17 @@ class ReplicaFetcher:
             )
 
     def _send_ends(self, connection: RpcConnection) -> None:
-        asked, self._ends_wanted = self._ends_wanted, {}
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for topic_partition, leader_epoch in asked.items():
-            for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
-                item = ListOffsetsPartition(
-                    partition_index=topic_partition.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
-                )
-                topics.setdefault(topic_partition.topic, []).append(item)
-        body = ListOffsetsRequest(
-            replica_id=self._config.broker_id,
-            topics=[ListOffsetsTopic(name=name, partitions=items) for name, items in topics.items()],
-        )
-        connection.send(body, lambda reply: self._on_leader_ends(asked, reply))
+        wanted, self._ends_wanted = list(self._ends_wanted.items()), {}
+        for first in range(0, len(wanted), PARTITIONS_PER_QUESTION_MAX):
+            asked = dict(wanted[first : first + PARTITIONS_PER_QUESTION_MAX])
+            question = ends_question(self._config.broker_id, asked)
+            connection.send(question, partial(self._on_leader_ends, asked))
 
     def _on_leader_ends(self, asked: dict[TopicPartition, int], reply: Response | RpcError) -> None:
-        offsets: dict[TopicPartition, list[int]] = {}
-        codes: dict[TopicPartition, ErrorCode] = {}
-        if isinstance(reply, ListOffsetsResponse):
-            for topic in reply.topics:
-                for answer in topic.partitions:
-                    key = TopicPartition(topic.name, answer.partition_index)
-                    offsets.setdefault(key, []).append(answer.offset)
-                    if answer.error_code:
-                        codes[key] = error_code(answer.error_code)
-        for topic_partition, leader_epoch in asked.items():
+        for topic_partition, answer in read_ends(asked, reply).items():
             partition = self.partitions.get(topic_partition)
-            if partition is None:
-                continue
-            ends = offsets.get(topic_partition, [])
-            code = codes.get(topic_partition, ErrorCode.NONE if len(ends) == 2 else ErrorCode.NETWORK_EXCEPTION)
-            start, end = ends if len(ends) == 2 else (0, 0)
-            partition.handle(
-                LeaderEndsAnswered(
-                    leader_epoch=leader_epoch, error_code=code, log_start_offset=start, log_end_offset=end
-                )
-            )
+            if partition is not None:
+                partition.handle(answer)
 
     # --------------------------------------------------------------------------------------------------- fetching
     def _send_fetch(self, connection: RpcConnection) -> None:

@@ -164,6 +164,7 @@ class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
     offset: I64 = -1  # about: -1 with no error: no record is that young
     leader_epoch: I32 = -1
     current_leader: CurrentLeader | None = None
+    producers: bytes = b""  # about: to a follower that asks for the earliest: a `.snapshot` of who wrote below it
 
 
 class ListOffsetsTopicResponse(Message, frozen=True, kw_only=True):

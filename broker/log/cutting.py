@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from minibroker.broker.log import retention
 from minibroker.broker.log.segment import Segment
+from minibroker.broker.replication.producer_state import ProducerStates
 
 if TYPE_CHECKING:
     from minibroker.broker.log.partition_log import PartitionLog
@@ -23,8 +24,8 @@ def drop_newest(log: "PartitionLog") -> None:
     log.storage.disk.sync_directory(log.directory)
 
 
-def start_anew_at(log: "PartitionLog", offset: int, keep_producers: bool) -> None:
-    """Drop all segments; the log is empty at `offset`, which may lie anywhere."""
+def start_anew_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
+    """Drop all segments; the log is empty at `offset`, which may lie anywhere. `producers`: as they are there."""
     log.is_cut_half = True
     while len(log.segments) > 1:
         drop_newest(log)
@@ -38,8 +39,7 @@ def start_anew_at(log: "PartitionLog", offset: int, keep_producers: bool) -> Non
     discard_indexes(log, last)
     log.storage.disk.sync_directory(log.directory)
     log.snapshots.remove_above(-1)
-    if not keep_producers:
-        log.producers.clear()
+    log.producers = producers
     log.is_cut_half = False
     log.make_file()
     if len(log.producers):

@@ -268,10 +268,11 @@ class PartitionLog:
         except DiskError as error:
             raise self.failed(error) from None
 
-    def reset_to(self, offset: int) -> None:
-        """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491)."""
+    def reset_to(self, offset: int, producers: ProducerStates | None = None) -> None:
+        """Drop everything and start empty at `offset`, which may lie anywhere (KAFKA-9491). `producers`: what another
+        replica knows of those who wrote below it."""
         self.storage.require_online()
-        self._start_anew_at(offset, keep_producers=False)
+        self._start_anew_at(offset, ProducerStates() if producers is None else producers)
 
     def trim_before(self, start_offset: int) -> None:
         """Raise the log's start (a follower adopts its leader's). Whole segments below it go with the next
@@ -280,7 +281,7 @@ class PartitionLog:
         assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
         if self.segments[0].base_offset < start_offset == self.log_end_offset:
             self.storage.require_online()
-            self._start_anew_at(start_offset, keep_producers=True)
+            self._start_anew_at(start_offset, self.producers)
         self.log_start_offset = max(self.log_start_offset, start_offset)
 
     def finish_cut(self) -> None:
@@ -294,9 +295,9 @@ class PartitionLog:
         except DiskError as error:
             raise self.failed(error) from None
 
-    def _start_anew_at(self, offset: int, keep_producers: bool) -> None:
+    def _start_anew_at(self, offset: int, producers: ProducerStates) -> None:
         try:
-            cutting.start_anew_at(self, offset, keep_producers)
+            cutting.start_anew_at(self, offset, producers)
         except DiskError as error:
             raise self.failed(error) from None
 

@@ -188,6 +188,8 @@ class LeaderEndsAnswered(Event, frozen=True, kw_only=True):
     error_code: ErrorCode
     log_start_offset: int = 0
     log_end_offset: int = 0
+    producers: bytes = b""
+    """What the leader knows of producers that wrote below its log's start (`ProducerStates.told_below`)."""
 
 
 class FetchAnswered(Event, frozen=True, kw_only=True):
@@ -289,6 +291,8 @@ class ResetTo(Effect, frozen=True, kw_only=True):
     """Drop everything, start empty at `offset`, then report LogTruncated."""
 
     offset: int
+    producers: bytes = b""
+    """What the leader knows of producers that wrote below `offset` (`ProducerStates.told_below`)."""
 
 
 class TrimBefore(Effect, frozen=True, kw_only=True):

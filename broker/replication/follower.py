@@ -161,7 +161,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         _truncate(state, event.log_end_offset, "the leader's log ends there", effects)
     elif event.log_start_offset > state.log_end_offset:
         state.epoch_history.clear()
-        effects.append(ResetTo(offset=event.log_start_offset))
+        effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects.append(WriteEpochHistory(sync=True))
         _log_is(state, event.log_start_offset, event.log_start_offset)
     _align(state, effects)

@@ -39,6 +39,11 @@ _CRC = struct.Struct(">I")
 _BATCH = struct.Struct("=iiqqI")
 """A `ProducedBatch` in memory: over a thousand partitions forty thousand are remembered, at 28 bytes instead of 250."""
 
+_SNAPSHOT_HEAD_BYTES = 16
+_PRODUCER_BYTES_MAX = 26
+_BATCH_BYTES_MAX = 34
+"""What they take in a snapshot."""
+
 
 class CorruptSnapshot(ProtocolError):
     """Bytes that are not a snapshot of producer states."""
@@ -203,6 +208,22 @@ class ProducerStates:
         ]
         body = _ENCODER.encode((SNAPSHOT_VERSION, producers))
         return _CRC.pack(crc32c(body)) + body
+
+    def told_below(self, offset: int, bytes_max: int) -> bytes:
+        """A snapshot for a replica that starts anew at `offset`, of the batches below it: it reads the others itself.
+        Where that takes more bytes, who has been silent for longest is left out. Empty if there is nothing to tell."""
+        chosen: list[tuple[int, ProducerState]] = []
+        room = bytes_max - _SNAPSHOT_HEAD_BYTES
+        for producer_id, state in reversed(self._states.items()):
+            packed = b"".join(_BATCH.pack(*batch) for batch in state.batches if batch.last_offset < offset)
+            room -= (_PRODUCER_BYTES_MAX + len(packed) // _BATCH.size * _BATCH_BYTES_MAX) if packed else 0
+            if room < 0:
+                break
+            if packed:
+                chosen.append((producer_id, state._replace(packed=packed)))
+        states = ProducerStates()
+        states._states = dict(reversed(chosen))
+        return states.snapshot() if chosen else b""
 
     @classmethod
     def load(cls, content: bytes) -> "ProducerStates":

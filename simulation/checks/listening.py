@@ -85,10 +85,10 @@ def listening(listener: Listener) -> Iterator[None]:
         append(self, batches)
         listener.appended(self, [header for header, _ in batches])
 
-    def heard_cut(self: PartitionLog, offset: int, cut: Any) -> None:
+    def heard_cut(self: PartitionLog, offset: int, cut: Any, *told: Any) -> None:
         failed = True
         try:
-            cut(self, offset)
+            cut(self, offset, *told)
             failed = False
         finally:
             listener.cut(self, failed)
@@ -103,7 +103,7 @@ def listening(listener: Listener) -> Iterator[None]:
         (Partition, "__init__", heard_load),
         (PartitionLog, "append", heard_append),
         (PartitionLog, "truncate_to", lambda self, end_offset: heard_cut(self, end_offset, truncate_to)),
-        (PartitionLog, "reset_to", lambda self, offset: heard_cut(self, offset, reset_to)),
+        (PartitionLog, "reset_to", lambda self, offset, *told: heard_cut(self, offset, reset_to, *told)),
     ]
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in patches]
     try:

@@ -78,6 +78,21 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
     ),
     Mutant(
+        name="D12c",
+        title="a replica that starts anew knows no producers",
+        origin="found by seed 914212",
+        rule="a replica that starts anew at its leader's log start is told who wrote below it (10)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.partition",
+                "        self.log.reset_to(effect.offset, self._producers_told(effect))\n",
+                "        self.log.reset_to(effect.offset)\n",
+            ),
+        ),
+        schedule=Schedule("sequences:answer_lost_and_the_next_leader_started_anew"),
+    ),
+    Mutant(
         name="D14",
         title="other bytes under a known sequence are acknowledged as a duplicate",
         origin="found by attack",

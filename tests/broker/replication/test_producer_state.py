@@ -227,6 +227,36 @@ def test_a_snapshot_is_the_states(steps: list[tuple[int, int, int, int]]) -> Non
     assert ProducerStates.load(states.snapshot()) == states
 
 
+@pytest.mark.invariant("I25")
+@given(BATCHES, st.integers(0, 60))
+def test_who_starts_anew_and_reads_the_rest_knows_what_the_leader_knows(
+    steps: list[tuple[int, int, int, int]], start: int
+) -> None:
+    """Seed 914212: what lies below the leader's log start cannot be read any more."""
+    headers, offset = [], 0
+    for producer, epoch, sequence, count in steps:
+        headers.append(batch(sequence, count, producer=producer, epoch=epoch, offset=offset))
+        offset += count
+    start = min((header.base_offset for header in headers if header.base_offset >= start), default=offset)
+    leader = states_after(*headers)
+    told = leader.told_below(start, 1_000_000)
+    anew = ProducerStates.load(told) if told else ProducerStates()
+    for header in headers:
+        if header.base_offset >= start:
+            anew.update(header)
+    assert anew == leader
+
+
+def test_what_is_told_is_bounded_and_the_longest_silent_are_left_out() -> None:
+    states = states_after(*(batch(0, producer=producer, offset=producer) for producer in range(1_000)))
+    told = states.told_below(500, 2_000)
+    assert len(told) <= 2_000
+    known = [producer for producer, _ in ProducerStates.load(told)]
+    assert known == list(range(500 - len(known), 500))
+    assert len(known) > 20
+    assert states.told_below(0, 2_000) == b""
+
+
 @given(st.binary(max_size=300))
 def test_nothing_else_is_raised_for_any_bytes(content: bytes) -> None:
     with pytest.raises(CorruptSnapshot):

@@ -76,6 +76,36 @@ async def answer_lost_and_producer_forgotten(directed: Directed) -> None:
     await directed.produce("afterwards")
 
 
+@on_stage(Stage(settings=FORGETFUL))
+async def answer_lost_and_the_next_leader_started_anew(directed: Directed) -> None:
+    """Seed 914212. A batch is written and read, its answer is lost, and retention takes it while a replica is away.
+    That one starts anew where the leader's log starts, and leads when the batch is sent again."""
+    cluster, network, leader = directed.cluster, directed.world.network, directed.leader
+    away = directed.followers()[0]
+    cluster.kill(away)
+    await directed.until(lambda: away not in cluster.in_sync_replicas(TOPIC), "an ISR without it")
+    leader = directed.leader
+    answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
+    sending = directed.produce_soon("in doubt")
+    await answers.caught()
+    again = network.hold("client", None, _sends(b"in doubt"))
+    answers.drop()
+    await again.caught()
+    await read_all(directed, 0.5)
+    for number in range(RECORDS):
+        batch = build_batch([(None, f"{number}{PADDING}".encode(), 0, ())])
+        await say(directed, leader, _produce(batch))
+    await directed.until(lambda: directed.replica(leader).log.log_start_offset > 1, "retention")
+    cluster.start(away)
+    await directed.until_isr(*cluster.broker_ids)
+    for broker_id in cluster.broker_ids:
+        if broker_id != away:
+            cluster.kill(broker_id)
+    await directed.until(lambda: cluster.leader(TOPIC) == away, "the one that was away leads")
+    again.release()
+    await sending
+
+
 @on_stage(Stage(topics={TOPIC: (1, 3, 3)}, settings=FORGETFUL))
 async def later_batch_slips_in_before_a_refused_one(directed: Directed) -> None:
     """Two batches of a forgotten producer are on their way. The first one finds too few in-sync replicas, the second

@@ -1,0 +1,64 @@
+"""Where a leader's log starts and ends, and who wrote below its start: asked by a follower that may have to start anew.
+
+Owns: the question and the reading of its answer. Refuses to know connections and what follows from it. Pure.
+"""
+
+from collections.abc import Mapping
+
+from minibroker.broker.replication.events import LeaderEndsAnswered
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    Response,
+)
+from minibroker.runtime.rpc import RpcError
+
+PARTITIONS_PER_QUESTION_MAX = 8
+"""Of each the leader tells the producers, too: an answer has room for some thousands of these together."""
+
+
+def ends_question(broker_id: int, asked: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+    """`asked`: partitions, with the leader epoch that is meant."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, index), leader_epoch in asked.items():
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+            item = ListOffsetsPartition(partition_index=index, current_leader_epoch=leader_epoch, timestamp=timestamp)
+            topics.setdefault(topic, []).append(item)
+    return ListOffsetsRequest(
+        replica_id=broker_id, topics=[ListOffsetsTopic(name=name, partitions=items) for name, items in topics.items()]
+    )
+
+
+def read_ends(
+    asked: Mapping[TopicPartition, int], reply: Response | RpcError
+) -> dict[TopicPartition, LeaderEndsAnswered]:
+    """For each partition that was asked for; an error where the reply lacks it."""
+    answers: dict[TopicPartition, list[ListOffsetsPartitionResponse]] = {}
+    if isinstance(reply, ListOffsetsResponse):
+        for topic in reply.topics:
+            for answer in topic.partitions:
+                answers.setdefault(TopicPartition(topic.name, answer.partition_index), []).append(answer)
+    return {partition: _one(epoch, answers.get(partition, [])) for partition, epoch in asked.items()}
+
+
+def _one(leader_epoch: int, answers: list[ListOffsetsPartitionResponse]) -> LeaderEndsAnswered:
+    codes = [error_code(answer.error_code) for answer in answers if answer.error_code]
+    if codes or len(answers) != 2:
+        return LeaderEndsAnswered(
+            leader_epoch=leader_epoch, error_code=codes[-1] if codes else ErrorCode.NETWORK_EXCEPTION
+        )
+    earliest, latest = answers
+    return LeaderEndsAnswered(
+        leader_epoch=leader_epoch,
+        error_code=ErrorCode.NONE,
+        log_start_offset=earliest.offset,
+        log_end_offset=latest.offset,
+        producers=earliest.producers,
+    )
