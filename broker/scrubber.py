@@ -11,7 +11,7 @@ is confirmed on the event loop, for the log may have been cut or deleted while i
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
@@ -84,7 +84,7 @@ class Scrubber:
         )
 
     async def _scrub(self, partition: Partition) -> None:
-        async for segment, scrub in self._segments(partition):
+        for segment, scrub in self._segments(partition):
             while not scrub.is_done:
                 if self._allowance <= 0:
                     await self._wait()
@@ -93,7 +93,7 @@ class Scrubber:
             if self._is_of_use(partition, segment):
                 self._judge(partition, segment, scrub)
 
-    async def _segments(self, partition: Partition) -> AsyncIterator[tuple[Segment, SegmentScrub]]:
+    def _segments(self, partition: Partition) -> Iterator[tuple[Segment, SegmentScrub]]:
         """Those there are now, the active one last."""
         for segment in tuple(partition.log.segments):
             if self._is_of_use(partition, segment) and segment.size:

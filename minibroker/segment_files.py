@@ -102,11 +102,11 @@ def verify_segment(path: Path) -> tuple[int, int, list[Problem]]:
             wrong(item.position, f"leader epoch {header.partition_leader_epoch} after {epoch}")
         epoch, expected = max(epoch, header.partition_leader_epoch), header.end_offset
     if parsed is not None:
-        problems += _verify_index(path, parsed[0], positions)
+        problems += index_problems(path, parsed[0], positions)
     return batches, records, problems
 
 
-def _verify_index(path: Path, base_offset: int, positions: dict[int, int]) -> list[Problem]:
+def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> list[Problem]:
     """Each entry of the offset index must name a batch and that batch's last offset."""
     index = path.with_suffix(checkpoints.INDEX_SUFFIX)
     if not index.exists():

@@ -47,8 +47,10 @@ class OffsetCheckpoints:
             self._storage.urgent.add(LOG_START_CHECKPOINT)
 
     def forget_mark(self, partition: TopicPartition) -> None:
-        """The name may be given to another topic."""
+        """The name may be given to another topic, or its log starts anew: then it is known to have no mark yet."""
         if self.high_watermarks.pop(partition, None) is not None:
+            if partition in self._logs:
+                self.high_watermarks[partition] = 0
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:

@@ -1,4 +1,4 @@
-"""`minibroker log dump` and `log verify`: segment files, offline."""
+"""`minibroker log dump` and `log verify`: segment files, offline. `log repair` is in `log_repair`."""
 
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ from minibroker.command_line import (
 COMMANDS = {
     "dump": ("minibroker.commands.log:dump", "Print batches, and with --records their records."),
     "verify": ("minibroker.commands.log:verify", "Check CRCs, offsets, epochs and indexes."),
+    "repair": (
+        "minibroker.commands.log_repair:repair",
+        "Name what is damaged in a stopped broker's log.dir; cure it.",
+    ),
 }
 PATH = click.argument("path", type=click.Path(exists=True, path_type=Path))
 

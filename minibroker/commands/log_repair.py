@@ -1,0 +1,103 @@
+"""`minibroker log repair`: what is damaged in the log directory of a stopped broker, and the cures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, CommandFailed, json_option, print_json
+
+if TYPE_CHECKING:
+    from minibroker.log_repair import Examined
+
+
+@click.command()
+@click.argument("log_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--apply", "is_applied", is_flag=True, help="Do it; without this, only say what would be done.")
+@click.option(
+    "--cut",
+    "cuts",
+    multiple=True,
+    metavar="TOPIC-PARTITION",
+    help="For the only copy there is: keep what lies in front of the damage, put the rest aside.",
+)
+@json_option
+def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool) -> int:
+    """Say what is damaged in a stopped broker's LOG_DIR, and cure it with --apply.
+
+    A damaged log gets a note: the broker then does not use it, sets it aside and fetches it anew from its leader.
+    With --cut of a partition its records from the damage on are lost to the cluster: they are named, and stay in a
+    directory beside the log. Exit code 10 if anything is damaged.
+    """
+    from minibroker import log_repair
+
+    lock = _lock(log_dir)
+    try:
+        examined = log_repair.examine_directory(log_dir)
+        unknown = sorted(set(cuts) - {each.partition for each in examined if each.damage is not None})
+        if unknown:
+            raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(unknown)}")
+        unreadable = sorted(each.partition for each in examined if each.is_unreadable and each.partition in cuts)
+        if unreadable:
+            raise CommandFailed(f"cannot be read, so it is not known where to cut: {', '.join(unreadable)}")
+        for each in examined:
+            done = _cure(log_dir, each, each.partition in cuts, is_applied)
+            _report(each, done, is_applied, as_json)
+    finally:
+        lock.release()
+    damaged = [each for each in examined if each.damage is not None]
+    if not as_json:
+        verdict = click.style(f"{len(damaged)} damaged", fg="red") if damaged else click.style("fine", fg="green")
+        click.echo(f"{verdict}: {len(examined)} partitions, {sum(each.bytes for each in examined)} bytes")
+        if damaged and not is_applied:
+            click.echo("nothing was changed; --apply does it")
+    return EXIT_FOUND_WRONG if damaged else EXIT_FINE
+
+
+def _lock(log_dir: Path) -> Any:
+    """A broker that runs would change what is examined."""
+    from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES
+    from minibroker.runtime.disk import RealDisk
+    from minibroker.runtime.ports import LockHeld
+
+    if not (log_dir / META_PROPERTIES).exists():
+        raise CommandFailed(f"{log_dir} is no log.dir of a broker: it has no {META_PROPERTIES}")
+    try:
+        return RealDisk().lock(f"{log_dir}/{LOCK}")
+    except LockHeld:
+        raise CommandFailed(f"{log_dir} is in use: stop its broker first") from None
+
+
+def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -> list[str]:
+    """What is done, or would be."""
+    from minibroker import log_repair
+
+    steps: list[str] = []
+    if examined.damage is not None and is_cut:
+        lost = f"records from offset {examined.end_offset} on are lost to the cluster"
+        where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
+        steps.append(f"cut at offset {examined.end_offset}, the rest goes to {where}: {lost}")
+    elif examined.damage is not None:
+        note = log_repair.mark(examined) if is_applied else "a note"
+        steps.append(f"not to be used, by {note}: the broker sets it aside and fetches it anew once another one leads")
+    made_again = [each.file for each in examined.found if each.kind == "index"]
+    if made_again:
+        removed = log_repair.remove_what_is_made_again(examined) if is_applied else sorted(set(made_again))
+        steps.append(f"made again at the start: {', '.join(removed)}")
+    return steps
+
+
+def _report(examined: "Examined", steps: list[str], is_applied: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({**msgspec.to_builtins(examined), "steps": steps, "applied": is_applied})
+        return
+    if not examined.found:
+        return
+    click.secho(examined.partition, bold=True)
+    for each in examined.found:
+        at = "" if each.position is None else f" at {each.position}"
+        offset = "" if each.offset is None else f", offset {each.offset}"
+        click.echo(f"  {each.kind}: {each.file}{at}{offset}: {each.what}")
+    for step in steps:
+        click.echo(f"  {'did' if is_applied else 'would do'}: {step}")

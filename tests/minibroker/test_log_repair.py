@@ -1,0 +1,142 @@
+"""`minibroker log repair`: damage is named, cured only when asked, and nothing is deleted."""
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minibroker.__main__ import minibroker
+from minibroker.log_repair import Examined, cut, examine_directory
+from minibroker.protocol import checkpoints
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch
+
+PARTITION = TopicPartition("t", 0)
+BATCHES = 4
+"""In each of two segments; each holds two records."""
+
+
+def batch(base_offset: int, epoch: int = 0) -> bytes:
+    return bytes(build_batch([(None, b"value", 1000, ())] * 2, base_offset=base_offset, leader_epoch=epoch))
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A clean stop; 16 records in two segments."""
+    partition = tmp_path / str(PARTITION)
+    partition.mkdir()
+    (tmp_path / checkpoints.META_PROPERTIES).write_text("")
+    (tmp_path / checkpoints.CLEAN_SHUTDOWN).write_bytes(checkpoints.format_clean_shutdown(1))
+    points = checkpoints.format_offset_checkpoint({PARTITION: 16})
+    (tmp_path / checkpoints.RECOVERY_POINT_CHECKPOINT).write_bytes(points)
+    for base in (0, 8):
+        content = b"".join(batch(base + 2 * number) for number in range(BATCHES))
+        (partition / checkpoints.segment_file_name(base)).write_bytes(content)
+    (partition / checkpoints.EPOCH_CHECKPOINT).write_bytes(checkpoints.format_epoch_checkpoint([(0, 0)]))
+    return tmp_path
+
+
+def segment(log_dir: Path, base: int = 0) -> Path:
+    return log_dir / str(PARTITION) / checkpoints.segment_file_name(base)
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def examine(log_dir: Path) -> Examined:
+    (found,) = examine_directory(log_dir)
+    return found
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(minibroker, ["log", "repair", *arguments])
+    return result.exit_code, result.stdout
+
+
+def snapshot(log_dir: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in log_dir.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_sound_directory_is_fine(log_dir: Path) -> None:
+    assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 16)
+    assert run(str(log_dir), "--apply") == (0, f"fine: 1 partitions, {len(batch(0)) * 8} bytes\n")
+
+
+@pytest.mark.parametrize("byte", [7, 15, -1])
+def test_a_flipped_bit_is_named_and_by_default_nothing_is_changed(log_dir: Path, byte: int) -> None:
+    size = len(batch(0))
+    flip(segment(log_dir), size + byte % size)
+    before = snapshot(log_dir)
+    code, output = run(str(log_dir), "--json")
+    found = json.loads(output)
+    assert code == 10
+    assert (found["found"][0]["kind"], found["found"][0]["offset"], found["end_offset"]) == ("damaged", 2, 2)
+    assert not found["applied"]
+    assert snapshot(log_dir) == before
+
+
+def test_a_missing_segment_is_damage(log_dir: Path) -> None:
+    (segment(log_dir)).rename(segment(log_dir).with_name(checkpoints.segment_file_name(4)))
+    damage = examine(log_dir).damage
+    assert damage is not None
+
+
+def test_a_torn_end_that_never_counted_as_stored_is_no_damage(log_dir: Path) -> None:
+    (log_dir / checkpoints.CLEAN_SHUTDOWN).unlink()
+    with segment(log_dir, 8).open("ab") as file:
+        file.write(batch(16)[:-3])
+    assert [each.kind for each in examine(log_dir).found] == ["torn tail"]
+    flip(segment(log_dir, 8), 3)
+    assert examine(log_dir).damage is not None
+
+
+def test_a_damaged_log_gets_a_note(log_dir: Path) -> None:
+    flip(segment(log_dir), 70)
+    assert run(str(log_dir), "--apply")[0] == 10
+    assert "log repair" in (log_dir / str(PARTITION) / checkpoints.DAMAGE_NOTE).read_text()
+
+
+def test_a_wrong_index_is_removed(log_dir: Path) -> None:
+    index = segment(log_dir).with_suffix(checkpoints.INDEX_SUFFIX)
+    index.write_bytes(checkpoints.encode_index_entry(3, 11))
+    assert run(str(log_dir), "--apply")[0] == 0
+    assert not index.exists()
+
+
+def test_a_cut_keeps_what_is_in_front_and_deletes_nothing(log_dir: Path) -> None:
+    size = len(batch(0))
+    flip(segment(log_dir), 2 * size + 70)
+    whole = segment(log_dir).read_bytes()
+    (log_dir / str(PARTITION) / checkpoints.DAMAGE_NOTE).write_text("found by a broker")
+    code, output = run(str(log_dir), "--apply", "--cut", "t-0")
+    assert code == 10
+    assert "records from offset 4 on are lost to the cluster" in output
+    assert segment(log_dir).read_bytes() == whole[: 2 * size]
+    rest = log_dir / "t-0.0-cut"
+    assert (rest / segment(log_dir).name).read_bytes() == whole
+    assert (rest / checkpoints.segment_file_name(8)).exists()
+    points = (log_dir / checkpoints.RECOVERY_POINT_CHECKPOINT).read_bytes()
+    assert checkpoints.parse_offset_checkpoint(points) == {PARTITION: 4}
+    assert not (log_dir / checkpoints.CLEAN_SHUTDOWN).exists()
+    assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 4)
+
+
+def test_a_second_cut_takes_another_directory(log_dir: Path) -> None:
+    for number in range(2):
+        flip(segment(log_dir), (3 - number) * len(batch(0)) - 1)
+        assert cut(log_dir, examine(log_dir)).endswith(f".{number}-cut")
+
+
+def test_what_is_not_damaged_is_not_cut(log_dir: Path) -> None:
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 1
+
+
+def test_a_broker_that_runs_is_not_disturbed(log_dir: Path) -> None:
+    with (log_dir / checkpoints.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(str(log_dir))[0] == 1
