@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 )
 @json_option
 def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool) -> int:
-    """Say what is damaged in a stopped broker's LOG_DIR, and cure it with --apply.
+    """Name what is damaged in a stopped broker's log.dir; cure it.
 
-    A damaged log gets a note: the broker then does not use it, sets it aside and fetches it anew from its leader.
+    Nothing is changed without --apply. A damaged log gets a note: the broker then does not use it, sets it aside and fetches it anew from its leader.
     With --cut of a partition its records from the damage on are lost to the cluster: they are named, and stay in a
     directory beside the log. Exit code 10 if anything is damaged.
     """
