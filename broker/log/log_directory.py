@@ -272,6 +272,7 @@ class LogDirectory:
 
     def set_log_aside(self, partition: TopicPartition) -> None:
         """Take a damaged log away by renaming its directory, and keep that until `remove_set_aside`."""
+        self._checkpoints.reset_mark(partition)
         target = self._take_away(partition, damaged_directory_name)
         if target is not None:
             self.set_aside.setdefault(partition, []).append(target)

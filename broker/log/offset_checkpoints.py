@@ -47,10 +47,15 @@ class OffsetCheckpoints:
             self._storage.urgent.add(LOG_START_CHECKPOINT)
 
     def forget_mark(self, partition: TopicPartition) -> None:
-        """The name may be given to another topic, or its log starts anew: then it is known to have no mark yet."""
-        if self.high_watermarks.pop(partition, None) is not None:
-            if partition in self._logs:
-                self.high_watermarks[partition] = 0
+        """The name may be given to another topic."""
+        if self.high_watermarks.get(partition):
+            del self.high_watermarks[partition]
+            self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
+
+    def reset_mark(self, partition: TopicPartition) -> None:
+        """Its log starts anew."""
+        if self.high_watermarks.get(partition):
+            self.high_watermarks[partition] = 0
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:

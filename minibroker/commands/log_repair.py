@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool) -> int:
     """Name what is damaged in a stopped broker's log.dir; cure it.
 
-    Nothing is changed without --apply. A damaged log gets a note: the broker then does not use it, sets it aside and fetches it anew from its leader.
+    Nothing is changed without --apply. A damaged log gets a note: the broker
+    then does not use it, sets it aside and fetches it anew from its leader.
     With --cut of a partition its records from the damage on are lost to the cluster: they are named, and stay in a
     directory beside the log. Exit code 10 if anything is damaged.
     """
