@@ -93,6 +93,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("disk_errors:topic_is_deleted_on_a_full_disk"),
     ),
+    Mutant(
+        name="D16c",
+        title="a broker tells nobody that its log directory is offline",
+        origin="hardening 13",
+        rule="who asks for the health of a cluster hears of each directory that is not online (hardening 13)",
+        breaks=("I42",),
+        edits=(
+            Edit(
+                "broker.replica_description",
+                '        log_directory="offline" if storage.offline else "full" if storage.full else "online",\n',
+                '        log_directory="online",\n',
+            ),
+        ),
+        schedule=Schedule("disk_errors:broker_on_a_failed_disk_is_asked"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

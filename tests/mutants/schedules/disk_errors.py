@@ -6,9 +6,10 @@ import contextlib
 from minibroker.broker.broker import Broker
 from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.simulation.storage import Storage
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted
+from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted, say
 
 SEGMENTS = {"log.segment.bytes": "1024"}
 OTHER = "other"
@@ -101,6 +102,25 @@ async def idle_leader_on_a_failed_disk(directed: Directed) -> None:
     if directory.offline and directed.cluster.leader(TOPIC) == leader:
         convict(directed, "I36", f"broker {leader} leads on a log directory that is offline")
     await _restart(directed, leader)
+
+
+@on_stage(Stage(settings=SEGMENTS))
+async def broker_on_a_failed_disk_is_asked(directed: Directed) -> None:
+    """What `cluster wait`, `status` and `replicas --check` believe is what brokers say of themselves."""
+    follower = directed.followers()[0]
+    for number in range(8):
+        await directed.produce(f"{number}".ljust(200, "."))
+    _storage(directed, follower).fail("sync")
+    directory = directed.cluster.brokers[follower].log_directory
+    await directed.until(lambda: directory.offline, "a directory that is offline")
+    await asyncio.sleep(1)
+    answer = await say(directed, follower, DescribeReplicaStateRequest())
+    assert isinstance(answer, DescribeReplicaStateResponse)
+    roles = {replica.role for topic in answer.topics for replica in topic.partitions}
+    if answer.log_directory != "offline" or roles != {"offline"}:
+        said = f"its log directory is {answer.log_directory}, its replicas are {sorted(roles)}"
+        convict(directed, "I42", f"broker {follower}, whose disk has failed, says that {said}")
+    await _restart(directed, follower)
 
 
 @on_stage(Stage(settings=SEGMENTS))
