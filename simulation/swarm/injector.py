@@ -22,7 +22,7 @@ STAGED_SECONDS = 1.5
 FAILED_DISK_SECONDS = 1.0
 UNRAVEL_SECONDS = 10.0
 """Who lost bytes has registered anew by then and left the ISR or caught up, if no bug keeps him from it."""
-ENDINGS = ("DiskError", "DiskFull", "StorageOffline", "LogDirectoryError", "FileMissing")
+ENDINGS = ("DiskError", "DiskFull", "SyncFailed", "StorageOffline", "LogDirectoryError", "FileMissing")
 """A broker may refuse to start on a broken disk, or end by it."""
 
 
