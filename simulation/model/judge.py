@@ -86,13 +86,13 @@ def judge_write(change: PartitionChange, replicas: tuple[Replica, ...]) -> str |
     return None
 
 
-def judge_replacement(change: PartitionChange, registered: tuple[tuple[int, int], ...]) -> str | None:
+def judge_replacement(change: PartitionChange, registered: tuple[tuple[int, int, int], ...]) -> str | None:
     """Hardening rule 11: a leader that loses office and ISR is unregistered, or registered as another process."""
     before, after = change.before, change.after
     assert before is not None
     if before.leader in (None, after.leader) or before.leader in after.in_sync_replicas:
         return None
-    epoch, starts = registered[before.leader - 1]
+    epoch, starts, _ = registered[before.leader - 1]
     if not epoch or before.incarnation_of(before.leader) != incarnation(starts):
         return None
     return (

@@ -31,6 +31,13 @@ def enabled(world: World, state: State) -> Iterator[Move]:
             yield from _of_replica(world, state, replica)
         else:
             yield ("start", broker_id)
+            yield from _of_disk(world, state, replica)
+    if world.left(state, "stops") and all(world.replica(state, each).broker_epoch for each in world.brokers):
+        if not _hangs_by_a_thread(world, state):
+            yield ("stop-all", "kill")
+            yield ("stop-all", "power")
+            for last in world.brokers:
+                yield ("stop-all", "term", last)
     yield from _of_control(world, state)
     yield from _of_held(state)
 
@@ -89,6 +96,16 @@ def _of_follower(replica: Replica, has: set[str]) -> Iterator[Move]:
         yield ("ask", broker_id)
 
 
+def _of_disk(world: World, state: State, replica: Replica) -> Iterator[Move]:
+    """What a disk suffers while its broker is down."""
+    if not world.left(state, "disks"):
+        return
+    yield ("replace", replica.broker_id)  # if nobody else was in sync, nobody leads
+    if len(replica.whole_since) == 1 and _is_held_elsewhere(world, state, replica.broker_id):  # the power went
+        for keep in range(len(replica.log)):
+            yield ("forget", replica.broker_id, keep)
+
+
 def _of_control(world: World, state: State) -> Iterator[Move]:
     if _registrations(world, state) != world.office_of(state).brokers:
         yield ("look",)
@@ -96,7 +113,7 @@ def _of_control(world: World, state: State) -> Iterator[Move]:
         yield ("rebalance",)
     if world.left(state, "takeovers"):
         yield ("takeover",)
-    for broker_id, epoch, _ in _registrations(world, state):
+    for broker_id, epoch, _, _ in _registrations(world, state):
         if world.left(state, "fences") and world.office_of(state).epoch_of(broker_id) == epoch:
             yield ("accuse", broker_id)
         if world.left(state, "successions"):
@@ -128,6 +145,17 @@ def _hangs_by_a_thread(world: World, state: State) -> bool:
     for broker_id in world.brokers:
         replica = world.replica(state, broker_id)
         if replica.has_lost and world.office_of(state).starts_of(broker_id) not in (None, replica.starts):
+            return True
+    return False
+
+
+def _is_held_elsewhere(world: World, state: State, broker_id: int) -> bool:
+    """Another member of the ISR, on the disk that it had then, has all that was committed."""
+    truth = world.truth(state)
+    for member in truth.in_sync_replicas:
+        other = world.replica(state, member)
+        is_its_disk = truth.directory_of(member) == str(other.directory)
+        if member != broker_id and is_its_disk and other.log[: len(state.committed)] == state.committed:
             return True
     return False
 
@@ -299,6 +327,26 @@ def _lose(world: World, state: State, broker_id: int, keep: int) -> State:
     return _end(world, world.spend(state, "losses"), broker_id, keep)
 
 
+def _stop_all(world: World, state: State, how: str, last: int = 0) -> State:
+    """Everybody is killed; or loses power, and each disk has what it said it had synced: all of it; or is asked to stop,
+    one after the other, and hands its leadership over where it can."""
+    state = world.spend(state, "stops")
+    for broker_id in sorted(world.brokers, key=lambda each: (each == last, each)):
+        replica = world.replica(state, broker_id)
+        if how == "term":
+            name = ("shut down", broker_id, replica.broker_epoch)
+            state = world.govern(state, name, office.shut_down(broker_id, replica.broker_epoch))[0]
+        state = _end(world, state, broker_id, len(replica.log) if how == "power" else None)
+    return state
+
+
+def _hurt(verb: str) -> Callable[..., State]:
+    def perform_it(world: World, state: State, broker_id: int, *keep: int) -> State:
+        return _registered(world, world.touch(world.spend(state, "disks"), broker_id, (verb, *keep))[0], broker_id)
+
+    return perform_it
+
+
 def _end(world: World, state: State, broker_id: int, keep: int | None) -> State:
     return _registered(world, world.touch(state, broker_id, ("end", keep))[0], broker_id)
 
@@ -323,13 +371,13 @@ def _registered(world: World, state: State, broker_id: int) -> State:
     """Its registration is what the process has."""
     replica = world.replica(state, broker_id)
     registered = list(state.registered)
-    registered[broker_id - 1] = (replica.broker_epoch, replica.starts)
+    registered[broker_id - 1] = (replica.broker_epoch, replica.starts, replica.directory)
     return state._replace(registered=tuple(registered))
 
 
 def _registrations(world: World, state: State) -> tuple[office.Registration, ...]:
     pairs = zip(world.brokers, state.registered, strict=True)
-    return tuple((broker_id, epoch, starts) for broker_id, (epoch, starts) in pairs if epoch)
+    return tuple((broker_id, *registered) for broker_id, registered in pairs if registered[0])
 
 
 _VERBS: dict[str, Callable[..., State]] = {
@@ -346,6 +394,9 @@ _VERBS: dict[str, Callable[..., State]] = {
     "alter": _alter,
     "kill": _kill,
     "lose": _lose,
+    "stop-all": _stop_all,
+    "replace": _hurt("replace"),
+    "forget": _hurt("forget"),
     "start": _revive("start"),
     "expire": _expire,
     "hear": _hear,

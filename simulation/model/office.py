@@ -29,15 +29,16 @@ from minibroker.protocol.messages import (
     AlterPartitionResponse,
     AlterPartitionTopic,
     BrokerState,
+    ControlledShutdownRequest,
 )
 from minibroker.simulation.model.replica import Proposal
 
 PARTITION = TopicPartition("t", 0)
 
-Registration: TypeAlias = tuple[int, int, int]
-"""(broker id, broker epoch, incarnation)"""
-Log: TypeAlias = tuple[int, int, int, int]
-"""(broker id, broker epoch, leader epoch of the last record, log end)"""
+Registration: TypeAlias = tuple[int, int, int, int]
+"""(broker id, broker epoch, incarnation, log directory)"""
+Log: TypeAlias = tuple[int, int, int, int, tuple[int, ...]]
+"""(broker id, broker epoch, leader epoch of the last record, log end, incarnations since which it is whole)"""
 Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, ...]]
 """A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
 Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
@@ -56,10 +57,10 @@ class Office(Struct, frozen=True):
 
     def epoch_of(self, broker_id: int) -> int:
         """The broker epoch it addresses that broker by; 0 if it knows none."""
-        return next((epoch for each, epoch, _ in self.brokers if each == broker_id), 0)
+        return next((epoch for each, epoch, _, _ in self.brokers if each == broker_id), 0)
 
     def starts_of(self, broker_id: int) -> int | None:
-        return next((starts for each, _, starts in self.brokers if each == broker_id), None)
+        return next((starts for each, _, starts, _ in self.brokers if each == broker_id), None)
 
 
 class Decision(Struct, frozen=True):
@@ -159,7 +160,9 @@ def decide(office: Office, events: tuple[ce.Event, ...], may_write: bool, is_gat
             term.happen(event)
     except _Deposed:
         return Decision(office, is_deposed=True)
-    brokers = tuple((b.broker_id, b.broker_epoch, int(b.incarnation_id)) for b in term.state.live_brokers())
+    brokers = tuple(
+        (b.broker_id, b.broker_epoch, int(b.incarnation_id), int(b.directory_id)) for b in term.state.live_brokers()
+    )
     after = Office(office.controller_epoch, brokers, term.state.leaderships[PARTITION], office.assignment)
     return Decision(
         after,
@@ -190,18 +193,22 @@ def answers_due() -> tuple[ce.Event, ...]:
 
 
 def answered(office: Office) -> tuple[ce.Event, ...]:
-    return tuple(ce.BrokerAnswered(broker_id=each, broker_epoch=epoch) for each, epoch, _ in office.brokers)
+    return tuple(ce.BrokerAnswered(broker_id=each, broker_epoch=epoch) for each, epoch, _, _ in office.brokers)
 
 
 def heard(logs: tuple[Log, ...]) -> tuple[ce.Event, ...]:
-    """What every broker that runs says of its log; no chain of starts is kept here, so only log ends are compared."""
+    """What every broker that runs says of its log."""
     return tuple(
         ce.LogsHeard(
             broker_id=broker_id,
             broker_epoch=epoch,
-            logs={PARTITION: ReplicaLog(whole_since=frozenset(), last_epoch=last_epoch, log_end_offset=end)},
+            logs={
+                PARTITION: ReplicaLog(
+                    whole_since=frozenset(map(incarnation, whole_since)), last_epoch=last_epoch, log_end_offset=end
+                )
+            },
         )
-        for broker_id, epoch, last_epoch, end in logs
+        for broker_id, epoch, last_epoch, end, whole_since in logs
     )
 
 
@@ -212,6 +219,12 @@ def accused(broker_id: int, broker_epoch: int) -> tuple[ce.Event, ...]:
         broker_id=broker_id, broker_epoch=broker_epoch, witness_id=0, address="its address", took_ms=1
     )
     return (lost, confirmed)
+
+
+def shut_down(broker_id: int, broker_epoch: int) -> tuple[ce.Event, ...]:
+    """It wants to stop, and asks to be freed of what it leads."""
+    request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+    return (ce.ControlledShutdownAsked(request_id=1, request=request),)
 
 
 def asked(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.Event, ...]:
@@ -237,6 +250,11 @@ def incarnation(number: int) -> str:
 
 def _brokers(registered: tuple[Registration, ...]) -> dict[int, LiveBroker]:
     return {
-        broker_id: LiveBroker(broker_id=broker_id, broker_epoch=epoch, incarnation_id=incarnation(starts))
-        for broker_id, epoch, starts in registered
+        broker_id: LiveBroker(
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            incarnation_id=incarnation(starts),
+            directory_id=str(directory),
+        )
+        for broker_id, epoch, starts, directory in registered
     }

@@ -47,7 +47,11 @@ class Replica(Struct, kw_only=True):
     starts: int = 1
     """Its incarnation; a process that ended counts as the next one already."""
     has_lost: bool = False
-    """It once lost a tail that it had not synced."""
+    """It once lost a tail that it had not synced, or a disk that lied, or the whole of it."""
+    directory: int = 1
+    """Of its log directory; another one after its disk was replaced."""
+    whole_since: tuple[int, ...] = (1,)
+    """Starts since which its log is surely whole: the machine ran on, and nothing was cut."""
     controller_epoch: int = 0
     image: tuple[tuple[int, int], ...] = ()
     """Live brokers and their broker epochs, as the controller told."""
@@ -312,6 +316,7 @@ def _on_end(actor: _Actor, keep: int | None) -> None:
         replica.has_lost = True
     replica.is_running, replica.broker_epoch = False, 0
     replica.starts += 1
+    replica.whole_since = (*replica.whole_since, replica.starts) if keep is None else (replica.starts,)
     replica.image, replica.controller_epoch, replica.reports = (), 0, {}
     history = EpochHistory()
     for offset, (epoch, _) in enumerate(replica.log):
@@ -321,6 +326,24 @@ def _on_end(actor: _Actor, keep: int | None) -> None:
     replica.state = ReplicaState(
         config=replica.state.config, log_end_offset=end, synced_end_offset=synced, epoch_history=history
     )
+
+
+def _on_replace(actor: _Actor) -> None:
+    """While it is down a blank disk is put in."""
+    _on_end(actor, 0)
+    replica = actor.replica
+    replica.starts -= 1  # it was down already
+    replica.whole_since = (replica.starts,)
+    replica.directory += 1
+    replica.has_lost = True
+
+
+def _on_forget(actor: _Actor, keep: int) -> None:
+    """While it is down: its disk had said that it had synced, and had not."""
+    _on_end(actor, keep)
+    replica = actor.replica
+    replica.starts -= 1
+    replica.whole_since = (replica.starts,)
 
 
 def _on_start(actor: _Actor) -> None:
@@ -348,6 +371,8 @@ _STIMULI: dict[str, Any] = {
     "expire": _on_expire,
     "register": _on_register,
     "end": _on_end,
+    "replace": _on_replace,
+    "forget": _on_forget,
     "start": _on_start,
 }
 

@@ -11,6 +11,8 @@ KINDS = (
     "moves",
     "kills",
     "losses",
+    "stops",
+    "disks",
     "expiries",
     "takeovers",
     "fences",
@@ -23,7 +25,9 @@ KINDS = (
 """What a path may use up:
 
 records: appended by leaders. moves: elections of the preferred leader. kills: a process ends, its bytes stay.
-losses: a power loss that takes unsynced bytes. expiries: a session ends, the process lives on and registers anew.
+losses: a power loss that takes unsynced bytes. stops: all brokers end at once, by a kill or without power.
+disks: while its broker is down a disk is replaced by a blank one, or after a power cut turns out to have lied: it has
+any part of what it had synced. Another in-sync replica has everything. expiries: a session ends, the process lives on and registers anew.
 takeovers: another controller takes office while the old one's messages are still under way.
 fences: evidence, true or false, of the death of a broker: the controller unregisters it, and it hears of it later.
 successions: the same of the controller's own broker: another takes office and unregisters it in one write.
@@ -99,6 +103,16 @@ SCENERIES = (
         in_sync=(1,),
         budget={"records": 2, "losses": 1, "lost": 2},
         is_small=True,
+    ),
+    Scenery(
+        name="stopping",
+        title="all are killed or lose power, and start in any order",
+        budget={"records": 2, "stops": 1},
+    ),
+    Scenery(
+        name="disks",
+        title="all are killed or lose power, one disk is replaced or has lied, and they start in any order",
+        budget={"records": 1, "stops": 1, "disks": 1},
     ),
     Scenery(
         name="answers",

@@ -39,8 +39,8 @@ class State(NamedTuple):
     """One state. Numbers name values of the catalogues."""
 
     replicas: tuple[int, ...]
-    registered: tuple[tuple[int, int], ...]
-    """(broker epoch, incarnation) of each broker in ZooKeeper; epoch 0 where there is none."""
+    registered: tuple[tuple[int, int, int], ...]
+    """(broker epoch, incarnation, log directory) of each broker in ZooKeeper; epoch 0 where there is none."""
     office: int
     """The controller in office. What it knows of the partition is what ZooKeeper holds."""
     old_office: int
@@ -101,14 +101,15 @@ class World:
             leader_epoch=0,
             in_sync_replicas=members,
             incarnations=tuple((each, office.incarnation(1)) for each in members),
+            directories=tuple((each, "1") for each in members),
             controller_epoch=1,
             partition_epoch=0,
         )
-        registrations = tuple((each, 1, 1) for each in self.brokers)
+        registrations = tuple((each, 1, 1, 1) for each in self.brokers)
         first = Office(1, registrations, leadership, self.brokers)
         state = State(
             replicas=tuple(self._number(fresh(config, each)) for each in self.brokers),
-            registered=tuple((1, 1) for _ in self.brokers),
+            registered=tuple((1, 1, 1) for _ in self.brokers),
             office=self.offices.add(first),
             old_office=0,
             pending=tuple(0 for _ in self.brokers),
@@ -193,7 +194,8 @@ class World:
         state = state._replace(office=after)
         if decision.change is not None:
             found = judge.judge_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
-            found = found or judge.judge_replacement(decision.change, state.registered)
+            if not (isinstance(name, tuple) and name[0] == "shut down"):  # that one has asked to be replaced
+                found = found or judge.judge_replacement(decision.change, state.registered)
             if found is not None:
                 raise Broken(found)
             if decision.change.starts_epoch:
@@ -216,17 +218,17 @@ class World:
     def _logs(self, state: State, asking: Office) -> tuple[office.Log, ...]:
         """Of the registrations that this controller knows, and that run."""
         found = []
-        for broker_id, epoch, _ in asking.brokers:
+        for broker_id, epoch, _, _ in asking.brokers:
             replica = self.replica(state, broker_id)
             if replica.is_running and replica.broker_epoch == epoch:
                 last_epoch = replica.log[-1][0] if replica.log else -1
-                found.append((broker_id, epoch, last_epoch, len(replica.log)))
+                found.append((broker_id, epoch, last_epoch, len(replica.log), replica.whole_since))
         return tuple(found)
 
     def unregister(self, state: State, broker_id: int) -> State:
         """Its node is removed by another's hand; it does not know yet."""
         registered = list(state.registered)
-        registered[broker_id - 1] = (0, registered[broker_id - 1][1])
+        registered[broker_id - 1] = (0, *registered[broker_id - 1][1:])
         return state._replace(registered=tuple(registered))
 
     def stray(self, state: State, broker_id: int, message: int) -> State:

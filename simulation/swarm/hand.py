@@ -111,6 +111,8 @@ class Hand:
     def may_fall(self, victim: int) -> bool:
         """While one disk is faulty, each partition of its broker keeps another in-sync replica that is up: damage may
         be found at any moment, and a damaged replica alone in its ISR can neither lead nor be helped."""
+        if self.held:
+            return False  # somebody is down on purpose, and maybe all will be
         if not self.suspects:
             return True
         sound = self.steady_brokers() - {victim}
