@@ -65,7 +65,8 @@ NOTES = frozenset(
 """Kinds that are notes wherever they appear. TORN_TAIL is a note where a crash explains it."""
 
 CHECKS: dict[str, tuple[Kind, ...]] = {
-    "every batch passes its CRC": (Kind.CORRUPT_BATCH, Kind.UNDECODABLE_RECORDS, Kind.TORN_TAIL),
+    "every batch passes its CRC": (Kind.CORRUPT_BATCH, Kind.TORN_TAIL),
+    "every record decodes": (Kind.UNDECODABLE_RECORDS,),
     "offsets are dense": (Kind.MISSING_RANGE, Kind.OFFSET_OVERLAP, Kind.OUT_OF_ORDER),
     "leader epochs never fall": (Kind.EPOCH_DECREASES,),
     "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
@@ -144,6 +145,7 @@ class Verdict(StrEnum):
 
     INCONSISTENT = "inconsistent"
     UNPROVEN = "unproven"
+    UNDECODABLE = "holds records that nobody can decode"
     DIVERGED_ABOVE = "diverged above the high watermark"
     LAGGING = "identical, one lags"
     IDENTICAL = "identical"

@@ -154,10 +154,12 @@ def _acknowledged(
 
 def _verdict(findings: list[Finding], contents: list[Content], comparison: Comparison) -> Verdict:
     kinds = {item.kind for item in findings}
-    if has_errors([item for item in findings if item.kind is not Kind.UNPROVEN]):
+    if has_errors([item for item in findings if item.kind not in (Kind.UNPROVEN, Kind.UNDECODABLE_RECORDS)]):
         return Verdict.INCONSISTENT
     if Kind.UNPROVEN in kinds:
         return Verdict.UNPROVEN
+    if Kind.UNDECODABLE_RECORDS in kinds:
+        return Verdict.UNDECODABLE
     if comparison.total == 0:
         return Verdict.EMPTY
     if len(contents) < 2:

@@ -23,6 +23,8 @@ class Outcome(StrEnum):
     CONSISTENT = "consistent"
     INCONSISTENT = "inconsistent"
     UNPROVEN = "unproven"
+    UNDECODABLE = "undecodable"
+    """The replicas agree, and of what they hold some records were packed so that nobody can read them."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,9 +114,11 @@ def make_report(
 
 def _outcome(findings: Iterable[Finding]) -> Outcome:
     errors = {item.kind for item in findings if item.severity is Severity.ERROR}
-    if errors - {Kind.UNPROVEN}:
+    if errors - {Kind.UNPROVEN, Kind.UNDECODABLE_RECORDS}:
         return Outcome.INCONSISTENT
-    return Outcome.UNPROVEN if errors else Outcome.CONSISTENT
+    if Kind.UNPROVEN in errors:
+        return Outcome.UNPROVEN
+    return Outcome.UNDECODABLE if errors else Outcome.CONSISTENT
 
 
 def _statistics(
@@ -151,6 +155,8 @@ def _summary(
     if outcome is Outcome.UNPROVEN:
         count = sum(1 for result in partitions if result.verdict is Verdict.UNPROVEN)
         return f"unproven: nothing contradicts, but {count} partitions could not be judged; {judged}{acked}"
+    if outcome is Outcome.UNDECODABLE:
+        return f"consistent, but {statistics.errors} batches hold records that nobody can decode; {judged}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
     return f"consistent: {judged}, all agree{acked}"

@@ -10,8 +10,18 @@ if TYPE_CHECKING:
 
 PARTITIONS_SHOWN = 40
 FINDINGS_SHOWN = 40
-OUTCOME_STYLE = {Outcome.CONSISTENT: "bold green", Outcome.INCONSISTENT: "bold red", Outcome.UNPROVEN: "bold yellow"}
-VERDICT_STYLE = {Verdict.INCONSISTENT: "red", Verdict.UNPROVEN: "yellow", Verdict.IDENTICAL: "green"}
+OUTCOME_STYLE = {
+    Outcome.CONSISTENT: "bold green",
+    Outcome.INCONSISTENT: "bold red",
+    Outcome.UNPROVEN: "bold yellow",
+    Outcome.UNDECODABLE: "bold yellow",
+}
+VERDICT_STYLE = {
+    Verdict.INCONSISTENT: "red",
+    Verdict.UNPROVEN: "yellow",
+    Verdict.UNDECODABLE: "yellow",
+    Verdict.IDENTICAL: "green",
+}
 WORST_FIRST = list(Verdict)
 
 

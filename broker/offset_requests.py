@@ -17,6 +17,7 @@ from minibroker.broker.replication.leader import (
 )
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
+from minibroker.protocol.message_types import PRODUCERS_BYTES_MAX
 from minibroker.protocol.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -30,11 +31,7 @@ from minibroker.protocol.messages import (
     OffsetForLeaderPartitionResponse,
     OffsetForLeaderTopicResponse,
 )
-from minibroker.protocol.session import CONTROL_FRAME_MAX_BYTES
 from minibroker.runtime.ports import DiskError
-
-PRODUCERS_TOLD_BYTES_MAX = CONTROL_FRAME_MAX_BYTES // 2
-"""In one answer to a follower that starts anew, shared by the partitions it asks for (each by two entries)."""
 
 
 def answer_offset_for_leader_epoch(
@@ -70,7 +67,8 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
     """Earliest, latest, or the first record that is not older than a time."""
     manager.check_fence()
     topics = []
-    told_max = PRODUCERS_TOLD_BYTES_MAX // max(1, sum(len(topic.partitions) for topic in body.topics) // 2)
+    entries = sum(len(topic.partitions) for topic in body.topics)  # a follower lists each partition twice
+    told_max = PRODUCERS_BYTES_MAX // max(1, entries // 2)
     for topic in body.topics:
         answers = []
         for asked in topic.partitions:

@@ -10,6 +10,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Literal, Self
 
+from minibroker.client.chunk_reader import ChunkReader
 from minibroker.client.cluster import Cluster
 from minibroker.client.connection_state import ConnectionState, describe_connection
 from minibroker.client.consumer_settings import ConsumerSettings
@@ -21,6 +22,7 @@ from minibroker.client.errors import (
     CorruptRecords,
     InvalidCall,
     MinibrokerError,
+    UndecodableRecords,
 )
 from minibroker.client.fetcher import Fetcher
 from minibroker.client.limits import (
@@ -30,11 +32,11 @@ from minibroker.client.limits import (
     check_at_least,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
-from minibroker.client.records import Record, RecordBatch, RecordTuple, read_batch, to_columns, to_records
+from minibroker.client.records import Record, RecordBatch, RecordTuple, to_columns, to_records
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
+from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Runtime
 
 UNFIT_FETCHES_MAX = 3
@@ -56,6 +58,7 @@ class Consumer:
         client_id: str = "minibroker-consumer",
         auto_offset_reset: Literal["earliest", "latest", "none"] = "latest",
         on_truncation: Literal["raise", "reset"] = "raise",
+        on_undecodable: Literal["raise", "skip"] = "raise",
         fetch_max_wait_ms: int = 500,
         fetch_min_bytes: int = 1,
         fetch_max_bytes: int = 52_428_800,
@@ -74,12 +77,15 @@ class Consumer:
 
         on_truncation: 'raise' tells of every truncation with LogTruncated and stays until `seek`; 'reset' logs a
         warning and goes on at the divergent offset.
+        on_undecodable: 'raise' stays in front of a batch that nobody can decode with UndecodableRecords until `seek`;
+        'skip' logs a warning and goes on behind it.
         """
         self._settings = ConsumerSettings(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
             auto_offset_reset=auto_offset_reset,
             on_truncation=on_truncation,
+            on_undecodable=on_undecodable,
             fetch_max_wait_ms=fetch_max_wait_ms,
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,
@@ -98,7 +104,7 @@ class Consumer:
             raise InvalidCall("topics are names; servers go into bootstrap_servers=")
         self._topics = tuple(dict.fromkeys(topics))
         self._cluster_settings = self._settings.for_cluster()
-        self._check_crcs = check_crcs
+        self._reader = ChunkReader(check_crcs, on_undecodable == "skip", lambda each: self._cluster.where(each))
         self._runtime = runtime
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._current: Iterator[Record] = iter(())
@@ -414,25 +420,17 @@ class Consumer:
     def _read(self, cursor: Cursor, *, has_taken: bool) -> tuple[BatchHeader, list[RecordTuple], Offset] | None:
         """Decode the next batch of a cursor; also the offset from which on it is news. Damage is raised, and what was
         buffered is fetched again; but None, and the next call meets the damage, if this call has records to return."""
-        chunk = cursor.chunks[0]
-        start = cursor.position if cursor.position is not None else 0
-        position, header = chunk.unread[0]
         try:
-            tuples = read_batch(chunk.records, position, header, self._check_crcs)
-        except CorruptBatch as error:
+            header, tuples = self._reader.read(cursor)
+        except (CorruptRecords, UndecodableRecords) as error:
             if has_taken:
                 return None
-            cursor.refetch()
-            self._fetcher.moved()
-            raise CorruptRecords(self._cluster.where(cursor.topic_partition), start, error) from error
-        chunk.unread.popleft()
-        if not chunk.unread:
-            cursor.chunks.popleft()
-            ready = self._fetcher.ready
-            ready.popleft()
-            if cursor.chunks:
-                ready.append(cursor)
-            self._fetcher.has_room_again(cursor)
+            if isinstance(error, CorruptRecords):
+                cursor.refetch()
+                self._fetcher.moved()
+            raise
+        start = cursor.position if cursor.position is not None else 0
+        self._fetcher.has_read(cursor)
         cursor.position_epoch = header.partition_leader_epoch
         cursor.read_since_move = True
         return header, tuples, start

@@ -18,6 +18,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str
     auto_offset_reset: str
     on_truncation: str
+    on_undecodable: str
     fetch_max_wait_ms: int
     fetch_min_bytes: int
     fetch_max_bytes: int
@@ -53,6 +54,7 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name, value, allowed in (
             ("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none")),
             ("on_truncation", self.on_truncation, ("raise", "reset")),
+            ("on_undecodable", self.on_undecodable, ("raise", "skip")),
             ("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed")),
         ):
             if value not in allowed:

@@ -23,6 +23,7 @@
     |  `- OutcomeUnknown          and an earlier attempt went unanswered: nobody can say whether the record was written
     |- CorruptRecords             what a broker sent is damaged (CRC); names partition, offset and broker
     |  `- MisplacedRecords        sound batches that are not those asked for: wrong offsets, a gap, a falling epoch
+    |- UndecodableRecords         a batch that is whole, and that nobody can decode: its producer packed it so
     |- LogTruncated               records that were read here have since been lost; names the divergent offset
     `- TopicMadeAgain             the topic that was read was deleted, and another one has its name
 
@@ -194,6 +195,24 @@ class MisplacedRecords(CorruptRecords):
     or an index of it is damaged. Nothing of them is handed out."""
 
     _fault = "does not belong there"
+
+
+class UndecodableRecords(MinibrokerError):
+    """A batch that is in the log as its producer sent it (the CRC is right), and whose records do not decode: no reader
+    can read it. The consumer stays in front of it until `seek(end_offset)`, or skips with on_undecodable="skip"."""
+
+    code = ErrorCode.INVALID_RECORD
+
+    def __init__(self, where: Where, offset: Offset, end_offset: Offset, reason: object) -> None:
+        self.topic_partition = where.topic_partition
+        self.offset = offset
+        """Of the batch's first record."""
+        self.end_offset = end_offset
+        """Where to go on behind it."""
+        super().__init__(
+            f"offsets {offset} to {end_offset - 1} of {where.topic_partition} cannot be decoded by anybody: {reason}. "
+            f"The producer packed them so; seek({end_offset}), or read with on_undecodable='skip'"
+        )
 
 
 class LogTruncated(MinibrokerError):

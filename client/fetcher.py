@@ -152,7 +152,18 @@ class Fetcher:
         asked = flight.cursors.get(cursor.topic_partition)
         return asked is not None and asked == (cursor, cursor.generation, cursor.fetch_offset)
 
-    def has_room_again(self, cursor: Cursor) -> None:
+    def has_read(self, cursor: Cursor) -> None:
+        """The next batch of the cursor that is first in line was read."""
+        chunk = cursor.chunks[0]
+        chunk.unread.popleft()
+        if not chunk.unread:
+            cursor.chunks.popleft()
+            self.ready.popleft()
+            if cursor.chunks:
+                self.ready.append(cursor)
+            self._has_room_again(cursor)
+
+    def _has_room_again(self, cursor: Cursor) -> None:
         """One of its chunks was read. Its leader is asked when no other partition of it lacks room."""
         leader = cursor.leader
         if leader in self._asked:
@@ -316,13 +327,17 @@ class Fetcher:
         last: BatchHeader | None = None
         misfit: str | None = None
         damage: CorruptBatch | None = None
+        next_offset, epoch = cursor.fetch_offset, cursor.leader_epoch
         try:
             for position, header in iterate_headers(records):
-                misfit = cursor.misfit(header, last)
-                if misfit is not None:
-                    break
+                if header.base_offset != next_offset or header.partition_leader_epoch != epoch:
+                    misfit = cursor.misfit(header, last)  # mostly nothing is new, and it fits
+                    if misfit is not None:
+                        break
+                    epoch = header.partition_leader_epoch
                 unread.append((position, header))
                 last = header
+                next_offset = header.base_offset + header.record_count
         except CorruptBatch as error:
             damage = error
         if last is not None:

@@ -12,8 +12,8 @@ from minibroker.protocol.ids import LeaderEpoch, Offset, TopicPartition
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
     BatchHeader,
-    CorruptBatch,
     Header,
+    UndecodableBatch,
     check_body,
 )
 
@@ -53,16 +53,20 @@ class RecordBatch(msgspec.Struct, frozen=True):
 
 
 def read_batch(buffer: memoryview, position: int, header: BatchHeader, check_crcs: bool) -> list[RecordTuple]:
-    """Records of the batch at `position`, checked as far as wanted. Raises CorruptBatch."""
+    """Records of the batch at `position`, checked as far as wanted. Raises CorruptBatch, and UndecodableBatch where the
+    CRC is right: then nobody else can read it, either."""
     if check_crcs:
         check_body(buffer, position, header)
     try:
         tuples = _DECODER.decode(buffer[position + HEADER_BYTES : position + header.size_bytes])
+        if len(tuples) == header.record_count:
+            return tuples
+        reason = f"{len(tuples)} records instead of {header.record_count}"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptBatch(f"the payload does not decode: {error}", position) from None
-    if len(tuples) != header.record_count:
-        raise CorruptBatch(f"{len(tuples)} records instead of {header.record_count}", position)
-    return tuples
+        reason = f"the payload does not decode: {error}"
+    if not check_crcs:
+        check_body(buffer, position, header)
+    raise UndecodableBatch(reason, position)
 
 
 def to_records(

@@ -21,6 +21,7 @@ from minibroker.protocol.message_types import (
     Replicas,
     Request,
     Response,
+    Snapshot,
     Text,
     Topic,
 )
@@ -164,7 +165,7 @@ class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
     offset: I64 = -1  # about: -1 with no error: no record is that young
     leader_epoch: I32 = -1
     current_leader: CurrentLeader | None = None
-    producers: bytes = b""  # about: to a follower that asks for the earliest: a `.snapshot` of who wrote below it
+    producers: Snapshot = b""  # about: to a follower that asks for the earliest: a `.snapshot` of who wrote below it
 
 
 class ListOffsetsTopicResponse(Message, frozen=True, kw_only=True):

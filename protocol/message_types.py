@@ -32,6 +32,9 @@ Topic = Annotated[str, Meta(max_length=TOPIC_NAME_MAX_LENGTH)]
 Name = Annotated[str, Meta(max_length=512)]
 Host = Annotated[str, Meta(max_length=255)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+PRODUCERS_BYTES_MAX = 512 * 1024
+"""What one answer tells a follower of producers, when its log starts anew: half of a frame without records."""
+Snapshot = Annotated[bytes, Meta(max_length=PRODUCERS_BYTES_MAX)]
 Replicas = Annotated[list[I32], Meta(max_length=REPLICAS_MAX)]
 Configs = Annotated[dict[Name, Text], Meta(max_length=500)]
 

@@ -98,6 +98,10 @@ class CorruptBatch(ProtocolError):
         return f"corrupt batch at position {self.position}: {self.reason}"
 
 
+class UndecodableBatch(CorruptBatch):
+    """A batch that is whole by its CRC, and whose payload is no array of records: whoever made it packed it so."""
+
+
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     """The 61 bytes in front of a batch's records."""
 
@@ -259,15 +263,20 @@ def decode_values(buffer: Buffer, position: int, header: BatchHeader) -> list[by
     return [value for _, _, _, value, _ in _decode_payload(buffer, position, header)]
 
 
+def check_payload(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Decode each record of a batch that `check_batch` has passed with this header. Raises UndecodableBatch."""
+    _decode_payload(buffer, position, header)
+
+
 def _decode_payload(buffer: Buffer, position: int, header: BatchHeader) -> list[_RecordTuple]:
     payload = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
     try:
         records = _PAYLOAD_DECODER.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptBatch(f"the payload does not decode: {error}", position) from None
+        raise UndecodableBatch(f"the payload does not decode: {error}", position) from None
     for index, record in enumerate(records):
         if record[0] != index:
-            raise CorruptBatch(f"record {index} claims offset delta {record[0]}", position)
+            raise UndecodableBatch(f"record {index} claims offset delta {record[0]}", position)
     return records
 
 

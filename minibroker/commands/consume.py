@@ -9,6 +9,7 @@ import click
 from minibroker.command_line import EXIT_FINE, CommandFailed, bootstrap_option, run_async, timeout_option
 
 if TYPE_CHECKING:
+    from minibroker.client.consumer import Consumer
     from minibroker.client.records import Record
     from minibroker.record_reader import RecordReader
     from minibroker.starting_point import StartingPoint
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("-e", "--exit-at-end", is_flag=True, help="End at what was the end when the command began.")
 @click.option("-f", "--format", "format_text", help="%t %p %o %e %k %K %s %S %T %h %R %% \\n \\t \\xNN")
 @click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--skip-undecodable", is_flag=True, help="Go on behind batches that nobody can decode, with a warning.")
 @timeout_option(30, "Give up when no leader has answered for so many seconds.")
 def consume(
     bootstrap_servers: str,
@@ -33,6 +35,7 @@ def consume(
     exit_at_end: bool,
     format_text: str | None,
     as_json: bool,
+    skip_undecodable: bool,
     timeout_s: float,
 ) -> int:
     """Print a topic's records.
@@ -40,6 +43,7 @@ def consume(
     Values are written byte for byte, each followed by a newline. Without -e or -c it waits for more until Ctrl-C.
     @TIME is milliseconds since 1970 or ISO-8601; -N is N records before the end of each partition.
     """
+    from minibroker.client.consumer import Consumer
     from minibroker.starting_point import BadStart, parse_start
 
     try:
@@ -47,8 +51,20 @@ def consume(
     except BadStart as error:
         raise click.BadParameter(str(error), param_hint="-o") from None
     show = _printer(format_text, as_json)
+    timeout_ms = max(1, round(timeout_s * 1000))
+
+    def open_consumer() -> "Consumer":
+        return Consumer(
+            bootstrap_servers=bootstrap_servers,
+            client_id="minibroker-consume",
+            bootstrap_timeout_ms=min(10_000, timeout_ms),
+            auto_offset_reset="none",
+            on_undecodable="skip" if skip_undecodable else "raise",
+        )
+
     run_async(
-        _consume(bootstrap_servers, topic, partitions, point, count, exit_at_end, show, timeout_s), fast_loop=True
+        _consume(open_consumer, bootstrap_servers, topic, partitions, point, count, exit_at_end, show, timeout_ms),
+        fast_loop=True,
     )
     return EXIT_FINE
 
@@ -70,6 +86,7 @@ def _printer(format_text: str | None, as_json: bool) -> "Callable[[Record], byte
 
 
 async def _consume(
+    open_consumer: "Callable[[], Consumer]",
     servers: str,
     topic: str,
     partitions: tuple[int, ...],
@@ -77,20 +94,13 @@ async def _consume(
     count: int | None,
     exit_at_end: bool,
     show: "Callable[[Record], bytes] | None",
-    timeout_s: float,
+    timeout_ms: int,
 ) -> None:
-    from minibroker.client.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
     from minibroker.opened_client import opened
     from minibroker.record_reader import RecordReader
 
-    timeout_ms = max(1, round(timeout_s * 1000))
-    consumer = Consumer(
-        bootstrap_servers=servers,
-        client_id="minibroker-consume",
-        bootstrap_timeout_ms=min(10_000, timeout_ms),
-        auto_offset_reset="none",
-    )
+    consumer = open_consumer()
     try:
         async with opened(consumer, servers):
             reader = RecordReader(consumer, topic, partitions, point, timeout_ms)

@@ -9,6 +9,7 @@ import pytest
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
 from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.report import Outcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
@@ -16,6 +17,7 @@ from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, BROKER, ENCODED, Damage
 from tests.audit.planted_cluster import PlantedCluster, encode
+from tests.undecodable import undecodable
 
 LINES = TopicPartition("lines", 0)
 
@@ -214,6 +216,19 @@ def test_a_value_that_holds_a_whole_batch_is_no_finding(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, encode([(0, [b"a"]), (0, [ENCODED[0] * 3]), (0, [b"b"])]))
     assert judged(cluster).verdict is Verdict.IDENTICAL
+
+
+def test_records_that_nobody_can_decode_are_a_verdict_of_their_own(tmp_path: Path) -> None:
+    """All replicas hold what the producer sent: they are consistent, and yet somebody must know."""
+    cluster = PlantedCluster(tmp_path)
+    batches = encode([(0, [b"a"]), (0, [b"b", b"c"]), (0, [b"d"])])
+    cluster.write(LINES, [batches[0], bytes(undecodable(batches[1])), batches[2]])
+    report = run_audit([str(cluster.root)], "local", records=True)
+    (result,) = report.partitions
+    assert result.verdict is Verdict.UNDECODABLE
+    assert {(item.kind, item.offset) for item in errors(result)} == {(Kind.UNDECODABLE_RECORDS, 1)}
+    assert (report.outcome, report.exit_code) == (Outcome.UNDECODABLE, 10)
+    assert "records that nobody can decode" in report.summary
 
 
 def test_an_undecodable_payload_with_a_good_crc_is_found_where_records_are_read(cluster: PlantedCluster) -> None:

@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from minibroker.broker.produce import DECODED_RECORDS_MAX
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.runtime.rpc import ConnectionClosed
 from tests.broker.requests import TOPIC, Asked, batch, in_cluster, produce_request
+from tests.undecodable import undecodable
 
 
 def test_an_acknowledged_batch_names_its_offset_and_epoch() -> None:
@@ -59,6 +61,20 @@ def test_a_flipped_bit_is_refused_before_the_log() -> None:
         assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
         assert "t-0" in (answer.error_message or "")
         assert (await asked.produce()).base_offset == 0
+
+    in_cluster(check)
+
+
+@pytest.mark.parametrize(("count", "code"), [(1, ErrorCode.INVALID_RECORD), (DECODED_RECORDS_MAX + 1, ErrorCode.NONE)])
+def test_records_that_do_not_decode_are_refused_where_looking_costs_little(count: int, code: ErrorCode) -> None:
+    """A batch of more records is taken by its CRC and its count."""
+
+    async def check(asked: Asked) -> None:
+        answer = await asked.produce(records=undecodable(batch(*[b"value"] * count)))
+        assert answer.error_code == code
+        if code:
+            assert "the payload does not decode" in (answer.error_message or "")
+            assert (await asked.produce()).base_offset == 0
 
     in_cluster(check)
 

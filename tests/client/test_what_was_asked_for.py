@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from minibroker.client.consumer import UNFIT_FETCHES_MAX, Consumer
-from minibroker.client.errors import MisplacedRecords, TopicMadeAgain
+from minibroker.client.errors import MisplacedRecords, TopicMadeAgain, UndecodableRecords
 from minibroker.protocol.messages import (
     FetchPartitionResponse,
     FetchRequest,
@@ -18,7 +18,8 @@ from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.ports import Runtime
 from minibroker.runtime.server import IncomingRequest
 from tests.client.fake_cluster import FakeCluster
-from tests.client.reading import T0, earliest, fill, numbered, take_many
+from tests.client.reading import T0, Take, earliest, fill, numbered, take_batches, take_many
+from tests.undecodable import undecodable
 
 
 def batch_at(offset: int, epoch: int = 0, count: int = 10) -> bytes:
@@ -100,6 +101,62 @@ def test_a_leader_that_is_healed_soon_is_not_complained_of(cluster: FakeCluster)
             return await take_many(consumer)
 
     assert cluster.run(main) == numbered(0, 10)
+
+
+# --------------------------------------------------------------------------------------- what nobody can decode
+def with_a_batch_that_nobody_can_decode(cluster: FakeCluster) -> None:
+    """0 to 9 and 20 to 29 are fine."""
+    fill(cluster, 10)
+    partition = cluster.partition("t")
+    partition.append(bytes(undecodable(build_batch([(None, b"x", 0, ())] * 10))))
+    fill(cluster, 10)
+
+
+@pytest.mark.parametrize("take", [take_many, take_batches])
+def test_a_batch_that_nobody_can_decode_is_told_until_a_seek(cluster: FakeCluster, take: Take) -> None:
+    with_a_batch_that_nobody_can_decode(cluster)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            assert await take(consumer) == numbered(0, 10)
+            fetches = cluster.asked(FetchRequest)
+            for _ in range(3):
+                with pytest.raises(UndecodableRecords, match=r"offsets 10 to 19 of t-0 .* seek\(20\)") as raised:
+                    await take(consumer)
+            assert cluster.asked(FetchRequest) <= fetches + 1, "fetching it again would not help"
+            error = raised.value
+            assert (error.topic_partition, error.offset, error.end_offset, error.retriable) == (T0, 10, 20, False)
+            consumer.seek(T0, error.end_offset)
+            assert await take(consumer) == numbered(20, 30)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("take", [take_many, take_batches])
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_on_request_such_a_batch_is_skipped(cluster: FakeCluster, take: Take, check_crcs: bool) -> None:
+    with_a_batch_that_nobody_can_decode(cluster)
+
+    async def main(runtime: Runtime) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        async with earliest(cluster, runtime, on_undecodable="skip", check_crcs=check_crcs) as consumer:
+            while len(found) < 20:
+                found += await take(consumer)
+            assert await consumer.position(T0) == 30
+        return found
+
+    assert cluster.run(main) == numbered(0, 10) + numbered(20, 30)
+
+
+def test_a_skipped_batch_at_the_end_moves_the_position_behind_it(cluster: FakeCluster) -> None:
+    cluster.partition("t").append(bytes(undecodable(build_batch([(None, b"x", 0, ())]))))
+
+    async def main(runtime: Runtime) -> int:
+        async with earliest(cluster, runtime, on_undecodable="skip") as consumer:
+            assert await consumer.getmany(timeout_ms=1_000) == {}
+            return await consumer.position(T0)
+
+    assert cluster.run(main) == 1
 
 
 # ------------------------------------------------------------------------------------------------- topics made again

@@ -12,10 +12,10 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "client.fetcher",
-                "                misfit = cursor.misfit(header, last)\n",
-                "                misfit = None\n"
-                "                if header.end_offset <= cursor.fetch_offset:\n"
-                "                    continue\n",
+                "                    misfit = cursor.misfit(header, last)  # mostly nothing is new, and it fits\n",
+                "                    misfit = None\n"
+                "                    if header.end_offset <= cursor.fetch_offset:\n"
+                "                        continue\n",
             ),
         ),
         schedule=Schedule("reading:leader_reads_from_a_wrong_place"),

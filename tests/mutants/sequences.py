@@ -93,6 +93,21 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("sequences:answer_lost_and_the_next_leader_started_anew"),
     ),
     Mutant(
+        name="D15",
+        title="records are taken that nobody can decode",
+        origin="found by attack",
+        rule="a leader decodes small batches before it takes them: every consumer would stop at one (3)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "broker.produce",
+                "        if header.record_count <= DECODED_RECORDS_MAX:\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=Schedule("sequences:a_producer_packs_what_nobody_can_decode"),
+    ),
+    Mutant(
         name="D14",
         title="other bytes under a known sequence are acknowledged as a duplicate",
         origin="found by attack",

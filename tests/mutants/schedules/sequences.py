@@ -2,6 +2,7 @@
 
 import asyncio
 
+from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.messages import (
     ApiKey,
@@ -14,7 +15,8 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.gates import Match, requests, responses
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, host, read_all, say
+from tests.mutants.schedules.words import apart, convict, host, read_all, say
+from tests.undecodable import undecodable
 
 FORGETFUL = {
     "log.segment.bytes": "4096",
@@ -191,3 +193,20 @@ async def another_producer_ran_far_ahead(directed: Directed) -> None:
     await _impostor_sends(directed, BATCHES_REMEMBERED + 2)
     await directed.produce("ours")
     await directed.produce("afterwards")
+
+
+@on_stage(Stage())
+async def a_producer_packs_what_nobody_can_decode(directed: Directed) -> None:
+    """A foreign client with a bug: the CRC is right, the records are not."""
+    await directed.produce("first")
+    broken = undecodable(build_batch([(None, b"x", 0, ())]))
+    await say(directed, directed.leader, _produce(broken))
+    await directed.produce("afterwards")
+    async with directed.workload.consumer() as consumer:
+        consumer.assign([FIRST])
+        found: list[bytes] = []
+        try:
+            while b"all-afterwards" not in found:
+                found.append((await consumer.getone(timeout_ms=5_000)).value or b"")
+        except MinibrokerError as error:
+            convict(directed, "I22", f"a consumer stops behind {found}: {error}")
