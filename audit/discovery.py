@@ -184,7 +184,6 @@ def _replicas(log: LogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaF
 
     high_watermarks = offsets(checkpoints.HIGH_WATERMARK_CHECKPOINT)
     recovery_points = offsets(checkpoints.RECOVERY_POINT_CHECKPOINT)
-    log_starts = offsets(checkpoints.LOG_START_CHECKPOINT)
     partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if entry.is_dir()}
     return [
         _replica(
@@ -192,7 +191,6 @@ def _replicas(log: LogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaF
             directory,
             partition,
             high_watermarks.get(partition),
-            log_starts.get(partition),
             recovery_points.get(partition),
         )
         for directory, partition in partitions.items()
@@ -205,7 +203,6 @@ def _replica(
     directory: str,
     partition: TopicPartition,
     high_watermark: int | None,
-    log_start_offset: int | None,
     recovery_point: int | None,
 ) -> ReplicaFacts:
     damage: list[tuple[str, str]] = []
@@ -213,18 +210,21 @@ def _replica(
     topic_id = _read_parsed(
         f"{directory}/{checkpoints.PARTITION_METADATA}", checkpoints.parse_partition_metadata, damage
     )
+    segments = _segments(directory)
+    # Read behind the segments' names: a running broker records a start before it deletes what lies in front of it.
+    log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
     return ReplicaFacts(
         broker=log.broker,
         topic=partition.topic,
         partition=partition.partition,
         directory=directory,
         high_watermark=high_watermark,
-        log_start_offset=log_start_offset,
+        log_start=log_start[0] if log_start is not None else None,
         recovery_point=recovery_point,
         cleanly_stopped=log.cleanly_stopped,
         epoch_entries=None if epochs is None else tuple(epochs),
         topic_id=topic_id,
-        segments=_segments(directory),
+        segments=segments,
         damage=tuple(damage),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from minibroker.protocol.checkpoints import segment_file_name
+from minibroker.protocol.checkpoints import LogStart, segment_file_name
 from minibroker.protocol.record_batch import BatchHeader
 
 NO_VALUE = -1
@@ -99,7 +99,8 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     directory: str
     high_watermark: int | None
-    log_start_offset: int | None
+    log_start: LogStart | None
+    """As its own file tells, with the reason."""
     recovery_point: int | None
     cleanly_stopped: bool
     epoch_entries: tuple[tuple[int, int], ...] | None
@@ -143,7 +144,7 @@ class Replica(msgspec.Struct, kw_only=True):
         """The first offset that readers of this replica may ask for."""
         present = [segment.base_offset for segment in self.segments if not segment.vanished]
         first = present[0] if present else max((segment.base_offset for segment in self.segments), default=0)
-        return max(first, self.facts.log_start_offset or 0)
+        return max(first, self.facts.log_start.offset if self.facts.log_start is not None else 0)
 
     @property
     def log_end_offset(self) -> int:

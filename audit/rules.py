@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from minibroker.audit.findings import Finding, Kind
 from minibroker.audit.replica import Gap, Replica, Segment
 from minibroker.audit.replica_report import ReplicaReport
-from minibroker.audit.side_file_rules import check_checkpoints, check_epoch_history, check_indexes
+from minibroker.audit.side_file_rules import check_checkpoints, check_epoch_history, check_indexes, check_log_start
 
 
 def check_replica(replica: Replica) -> list[Finding]:
@@ -27,6 +27,7 @@ def check_replica(replica: Replica) -> list[Finding]:
     for segment in replica.segments:
         check_indexes(report, segment)
     check_checkpoints(report)
+    check_log_start(report)
     return report.findings
 
 

@@ -184,6 +184,28 @@ def _wrong_time_index_entries(replica: Replica, segment: Segment, content: bytes
 # checkpoints
 
 
+def check_log_start(report: ReplicaReport) -> None:
+    """The file that explains what is missing in front of a log; nothing else does."""
+    replica, facts = report.replica, report.replica.facts
+    start, end = facts.log_start, replica.log_end_offset
+    file = f"{facts.directory}/{checkpoints.LOG_START}"
+    first = replica.segments[0].base_offset if replica.segments else 0
+    if start is None:
+        if first > 0:
+            message = f"the log begins at offset {first}, no {checkpoints.LOG_START} file says why: its head is missing"
+            report.add(Kind.MISSING_RANGE, message, offset=0, end_offset=first, file=file)
+        return
+    if facts.topic_id is not None and start.topic_id != facts.topic_id:
+        message = f"{checkpoints.LOG_START} is of topic {start.topic_id}, the log of topic {facts.topic_id}"
+        report.add(Kind.CHECKPOINT_DAMAGE, message, file=file)
+    if first > start.offset:
+        message = f"the log begins at offset {first}, only what lies below {start.offset} was deleted ({start.reason})"
+        report.add(Kind.MISSING_RANGE, message, offset=start.offset, end_offset=first, file=replica.segments[0].file)
+    if start.offset > end:
+        message = f"the log start offset {start.offset} is behind the log's end {end}"
+        report.add(Kind.CHECKPOINT_DAMAGE, message, offset=start.offset, file=file)
+
+
 def check_checkpoints(report: ReplicaReport) -> None:
     """A replica holds what its own checkpoints say that it held."""
     replica, facts = report.replica, report.replica.facts
@@ -201,9 +223,6 @@ def check_checkpoints(report: ReplicaReport) -> None:
             file=file,
             position=position,
         )
-    if facts.log_start_offset is not None and facts.log_start_offset > end:
-        message = f"the log start offset {facts.log_start_offset} is behind the log's end {end}"
-        report.add(Kind.CHECKPOINT_DAMAGE, message, offset=facts.log_start_offset, file=facts.directory)
     first = replica.segments[0].base_offset if replica.segments else 0
     history = facts.epoch_entries
     if facts.cleanly_stopped and history and history[0][1] < first:

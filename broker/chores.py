@@ -11,7 +11,6 @@ from collections.abc import Callable
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.state import Role
 from minibroker.broker.scrubber import Scrubber
 from minibroker.runtime.ports import Clock, DiskError
 
@@ -55,7 +54,7 @@ class Chores:
             self._every_async(group, mark_ms, self._checkpoint_marks, "marks")
             self._every_async(group, config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_logs, "logs")
             self._every_async(group, MAINTAIN_MS, self._maintain, "maintain")
-            self._every(group, config.log_retention_check_interval_ms, self._delete_expired, "retention")
+            self._every_async(group, config.log_retention_check_interval_ms, self._apply_retention, "retention")
             self._every(group, PRODUCER_EXPIRY_CHECK_MS, self._expire_producers, "producers")
 
     def _every(self, group: asyncio.TaskGroup, interval_ms: int, chore: Callable[[], None], name: str) -> None:
@@ -131,7 +130,7 @@ class Chores:
         directory = self._manager.log_directory
         if not directory.offline:
             await directory.checkpoint_recovery_points()
-            await directory.checkpoint_log_start_offsets()
+            await directory.record_log_starts()
 
     async def _maintain(self) -> None:
         manager = self._manager
@@ -141,21 +140,14 @@ class Chores:
         for partition in list(manager.partitions.values()):
             partition.log.roll_if_aged(now_ms)
         manager.repairs.finish()
+        manager.log_starts.delete_heads()
         await directory.maintain(now_ms)
         if was_full and not directory.full and not directory.offline:
             manager.disk.healed()
         manager.disk.try_resting()
 
-    def _delete_expired(self) -> None:
-        """Whole segments below the high watermark (KAFKA-5634)."""
-        manager = self._manager
-        for partition in list(manager.partitions.values()):
-            state = partition.state
-            if state.role in (Role.LEADER, Role.FOLLOWER):
-                start = partition.log.delete_expired_segments(state.high_watermark, self._clock.now_ms())
-                if start > state.log_start_offset:
-                    log.info("%s: deleted up to offset %d by retention", partition.topic_partition, start)
-                    partition.handle(ev.LogTrimmed(log_start_offset=start))
+    async def _apply_retention(self) -> None:
+        await self._manager.log_starts.apply_retention(self._clock)
 
     def _expire_producers(self) -> None:
         for partition in self._manager.partitions.values():

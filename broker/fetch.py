@@ -150,7 +150,7 @@ class FetchHandler:
                 self._waiting.wake(session.parked)
 
     def high_watermark_rose(self, partition: "Partition") -> None:
-        """New records for consumers; a newer mark for followers, which can wait a little."""
+        """New records for consumers; a newer mark, or log start, for followers, which can wait a little."""
         for parked in partition.waiting_fetches:
             self._waiting.wake(parked)
         for session in partition.sessions:

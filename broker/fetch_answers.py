@@ -65,6 +65,7 @@ class FetchAnswers:
                 fetch_offset=fetch.fetch_offset,
                 last_fetched_epoch=from_wire(fetch.last_fetched_epoch),
                 eligible=self._is_eligible(replica_id, epoch),
+                log_start_offset=from_wire(fetch.log_start_offset),
             )
         )
 
@@ -129,5 +130,6 @@ def _fetched(index: int, granted: FetchGranted, parts: Sequence[Buffer], size_by
         high_watermark=to_wire(granted.high_watermark),
         last_stable_offset=to_wire(granted.high_watermark),
         log_start_offset=granted.log_start_offset,
+        low_watermark=to_wire(granted.low_watermark),
     )
     return FetchedRecords(response, parts, size_bytes)

@@ -29,7 +29,14 @@ Refusals = dict[str, list[FetchedRecords]]
 class SessionPartition:
     """What a session knows of one partition of its follower."""
 
-    __slots__ = ("awaits_position", "fetch", "partition", "told_high_watermark", "told_log_start_offset")
+    __slots__ = (
+        "awaits_position",
+        "fetch",
+        "partition",
+        "told_high_watermark",
+        "told_log_start_offset",
+        "told_low_watermark",
+    )
 
     def __init__(self, partition: "Partition", fetch: FetchPartition) -> None:
         self.partition = partition
@@ -38,6 +45,7 @@ class SessionPartition:
         """Records were sent; nothing more before the follower reports where it stands."""
         self.told_high_watermark = -1
         self.told_log_start_offset = -1
+        self.told_low_watermark: int | None = -1
 
     @property
     def is_at_the_end(self) -> bool:
@@ -53,7 +61,11 @@ class SessionPartition:
     @property
     def has_newer_marks(self) -> bool:
         state = self.partition.state
-        return state.high_watermark != self.told_high_watermark or state.log_start_offset != self.told_log_start_offset
+        return (
+            state.high_watermark != self.told_high_watermark
+            or state.log_start_offset != self.told_log_start_offset
+            or state.low_watermark != self.told_low_watermark
+        )
 
     @property
     def has_records(self) -> bool:
@@ -272,6 +284,7 @@ class FetchSessions:
         entry.awaits_position = True
         entry.told_high_watermark = granted.high_watermark
         entry.told_log_start_offset = granted.log_start_offset
+        entry.told_low_watermark = granted.low_watermark
         return records, False
 
     def _add_marks(
@@ -281,6 +294,7 @@ class FetchSessions:
         granted = grant_follower(entry.partition.state, entry.fetch.fetch_offset)
         entry.told_high_watermark = granted.high_watermark
         entry.told_log_start_offset = granted.log_start_offset
+        entry.told_low_watermark = granted.low_watermark
         if not entry.has_records:
             session.news.pop(topic_partition, None)
         topics.setdefault(topic_partition.topic, []).append(marks(topic_partition.partition, granted))

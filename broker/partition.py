@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.produce import ProduceItem
@@ -60,8 +61,18 @@ class PartitionServices(Protocol):
     def isr_changed(self, partition: "Partition", change: ev.IsrCommitted) -> None: ...
     def truncated(self, below_high_watermark: bool) -> None: ...
     @property
+    def log_starts(self) -> "LogStartServices": ...
+    @property
     def repairs(self) -> "RepairServices":
         """What happens when the log is damaged."""
+        ...
+
+
+class LogStartServices(Protocol):
+    """Of a partition whose log starts elsewhere."""
+
+    def record_soon(self, partition: "Partition") -> None:
+        """Make that durable, then report it to its leader."""
         ...
 
 
@@ -259,7 +270,28 @@ class Partition:
         self._perform(step(self.state, cut))
 
     def _trim_before(self, effect: ev.TrimBefore) -> None:
-        self.log.trim_before(effect.log_start_offset)
+        before = self.log.segments[0].base_offset
+        self.log.trim_before(effect.log_start_offset, effect.reason, drops_all=effect.drops_all)
+        first = self.log.segments[0].base_offset
+        if first > before:
+            self._perform(step(self.state, ev.HeadDeleted(first_offset=first)))
+        self.services.log_starts.record_soon(self)
+
+    def delete_head(self) -> None:
+        """What lies in front of the log's start, as far as nobody in sync needs it any more."""
+        before = self.log.segments[0].base_offset
+        first = delete_head(self.log, self.state.low_watermark)
+        if first > before:
+            self.handle(ev.HeadDeleted(first_offset=first))
+
+    def _lower_start(self, effect: ev.LowerStart) -> None:
+        start = self.log.lower_start(effect.log_start_offset)
+        log.warning("%s: starts at %d as its leader does, no more was deleted", self.topic_partition, start)
+        self._perform(step(self.state, ev.StartLowered(wanted=effect.log_start_offset, log_start_offset=start)))
+        self.services.log_starts.record_soon(self)
+
+    def _starts_changed(self, effect: ev.StartsChanged) -> None:
+        self.services.high_watermark_rose(self)  # followers hear of both in the same way
 
     def _write_epoch_history(self, effect: ev.WriteEpochHistory) -> None:
         self.log.write_epoch_entries(self.state.epoch_history.entries, sync=False)
@@ -326,6 +358,8 @@ _PERFORMERS: dict[type[ev.Effect], Callable[[Partition, Any], None]] = {
     ev.TruncateTo: Partition._truncate_to,
     ev.ResetTo: Partition._reset_to,
     ev.TrimBefore: Partition._trim_before,
+    ev.LowerStart: Partition._lower_start,
+    ev.StartsChanged: Partition._starts_changed,
     ev.WriteEpochHistory: Partition._write_epoch_history,
     ev.IsrCommitted: Partition._isr_committed,
     ev.DamageNoted: Partition._damage_noted,

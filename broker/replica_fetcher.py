@@ -383,7 +383,7 @@ class ReplicaFetcher:
                 current_leader_epoch=to_wire(state.leader_epoch),
                 fetch_offset=state.log_end_offset,
                 last_fetched_epoch=to_wire(None if unchecked else state.last_fetched_epoch),
-                log_start_offset=state.log_start_offset,
+                log_start_offset=partition.log.recorded_start_offset,
                 partition_max_bytes=self._config.partition_max_bytes,
             )
         return changed
@@ -449,6 +449,7 @@ class ReplicaFetcher:
                 error_code=code,
                 high_watermark=from_wire(answer.high_watermark),
                 log_start_offset=from_wire(answer.log_start_offset),
+                low_watermark=from_wire(answer.low_watermark),
                 diverging=diverging,
                 batches=tuple(headers),
             ),

@@ -19,6 +19,7 @@ from minibroker.broker.disk_health import DESCRIPTOR_RETRY_MS, DiskHealth
 from minibroker.broker.fetch import FetchHandler
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log_starts import LogStarts
 from minibroker.broker.metadata_image import MetadataImage
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.owned_tasks import OwnedTasks
@@ -42,7 +43,6 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
 from minibroker.protocol.messages import (
     LEADER_EPOCH_DURING_DELETE,
-    CurrentLeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -102,6 +102,7 @@ class ReplicaManager:
             now_ms=self.now_ms,
         )
         self.repairs = Repairs(self)
+        self.log_starts = LogStarts(self, self._tasks)
         self.fetches = FetchHandler(
             partitions=self.partitions,
             leader_hint=image.leader_hint,
@@ -287,9 +288,6 @@ class ReplicaManager:
 
     def address(self, broker_id: int) -> tuple[str, int] | None:
         return self.image.address(broker_id, self.config.inter_broker_listener)
-
-    def leader_hint(self, topic_partition: TopicPartition) -> CurrentLeader | None:
-        return self.image.leader_hint(topic_partition)
 
     # -------------------------------------------------------------------------------------------------------- fencing
     def check_fence(self) -> None:

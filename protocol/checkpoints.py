@@ -3,13 +3,15 @@
 Owns: how files and partition directories are called, the checkpoint texts, the properties files, the clean-shutdown
 marker, and the entries of the two indexes. Refuses to know how a file is written durably: that is the log's business.
 
-A checkpoint is three things: line 1 the version `0`, line 2 the number of entries, then one entry a line. What does
-not read exactly so is a CorruptCheckpoint: a broker rebuilds such a file, it never guesses.
+A checkpoint is four things: line 1 the version `1`, line 2 the number of entries, then one entry a line, and last the
+CRC-32C of all that: a garbled digit must never be believed. What does not read exactly so is a CorruptCheckpoint: a
+broker rebuilds such a file, it never guesses.
 """
 
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
@@ -19,7 +21,7 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import MAX_OFFSET, TopicPartition
 from minibroker.protocol.json_text import decode_json
 
-CHECKPOINT_VERSION = 0
+CHECKPOINT_VERSION = 1
 ENTRIES_MAX = 1_000_000
 """More entries than a log directory or an epoch history ever holds; a claim above it is refused before parsing."""
 
@@ -29,7 +31,7 @@ CLEAN_SHUTDOWN = ".clean_shutdown"
 WHOLE_SINCE = "whole-since"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
-LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+LOG_START = "log-start"
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 DAMAGE_NOTE = "damage"
@@ -42,6 +44,18 @@ DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 DELETE_DIRECTORY_SUFFIX = "-delete"
 DAMAGED_DIRECTORY_SUFFIX = "-damaged"
+
+CHECKSUM_LINE_BYTES = len("crc32c: 01234567\n")
+_CHECKSUM_LINE = re.compile(rb"crc32c: [0-9a-f]{8}\n")
+LOG_START_VERSION = 0
+LOG_START_SLOTS = 2
+LOG_START_SLOT_BYTES = 4_096
+"""A page: what tears the write of one slot does not touch the other."""
+_LOG_START = re.compile(
+    rf"version: {LOG_START_VERSION}\nchange: ([0-9]{{1,18}})\n"
+    r"topic_id: ([A-Za-z0-9_-]{1,64})\nlog_start_offset: ([0-9]{1,19})\n"
+    r"reason: (created|started-anew|retention|trim|copied-from-leader)\n"
+)
 
 EpochEntry: TypeAlias = tuple[int, int]
 """A leader epoch and the offset at which it began."""
@@ -114,8 +128,12 @@ def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
+    return _parse_offsets(_checkpoint_entries(content))
+
+
+def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
-    for line in _checkpoint_entries(content):
+    for line in lines:
         parts = line.split(" ")
         if len(parts) != 3 or parse_partition_directory_name(f"{parts[0]}-{parts[1]}") is None:
             raise CorruptCheckpoint(f"not 'topic partition offset': {line!r:.200}")
@@ -142,19 +160,22 @@ def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
 
 
 def _format_checkpoint(lines: Sequence[str]) -> bytes:
-    return "".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)).encode()
+    return _with_checksum("".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)))
 
 
 def _checkpoint_entries(content: bytes) -> list[str]:
-    lines = _text(content).split("\n")
-    if lines.pop() != "":
-        raise CorruptCheckpoint("the last line does not end: the file is cut")
+    lines = _text_under_checksum(content).split("\n")[:-1]
     if len(lines) < 2 or lines[0] != str(CHECKPOINT_VERSION):
         raise CorruptCheckpoint(f"version is {lines[0] if lines else ''!r:.40}, not '{CHECKPOINT_VERSION}'")
-    count = _parse_number(lines[1], lines[1])
-    if count > ENTRIES_MAX or count != len(lines) - 2:
-        raise CorruptCheckpoint(f"{count} entries are claimed, {len(lines) - 2} are there")
-    return lines[2:]
+    return _counted(lines[1:])
+
+
+def _counted(lines: list[str]) -> list[str]:
+    """All but the first, which says how many they are."""
+    count = _parse_number(lines[0], lines[0])
+    if count > ENTRIES_MAX or count != len(lines) - 1:
+        raise CorruptCheckpoint(f"{count} entries are claimed, {len(lines) - 1} are there")
+    return lines[1:]
 
 
 def _parse_number(text: str, line: str) -> int:
@@ -163,11 +184,91 @@ def _parse_number(text: str, line: str) -> int:
     return int(text)
 
 
+def _with_checksum(text: str) -> bytes:
+    content = text.encode()
+    return content + f"crc32c: {crc32c(content):08x}\n".encode()
+
+
+def _text_under_checksum(content: bytes) -> str:
+    """All lines but the last one, which must be their checksum."""
+    text, checksum = content[:-CHECKSUM_LINE_BYTES], content[-CHECKSUM_LINE_BYTES:]
+    if not content.endswith(b"\n"):
+        raise CorruptCheckpoint("the last line does not end: the file is cut")
+    if _CHECKSUM_LINE.fullmatch(checksum) is None or (text and not text.endswith(b"\n")):
+        raise CorruptCheckpoint("the last line is no checksum")
+    expected = f"{crc32c(text):08x}"
+    if checksum[-9:-1] != expected.encode():
+        raise CorruptCheckpoint(f"the checksum is {expected}, not {checksum[-9:-1].decode()}")
+    return _text(text)
+
+
 def _text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
         raise CorruptCheckpoint("not UTF-8 text") from None
+
+
+# log starts
+
+
+class LogStartReason(StrEnum):
+    """Why a log starts where it does."""
+
+    CREATED = "created"
+    """An empty log was begun there."""
+    STARTED_ANEW = "started-anew"
+    """An empty log was begun there in the place of another one: on the disk some of that one's facts may linger."""
+    RETENTION = "retention"
+    """Its leader found what is below too old or too much."""
+    TRIM = "trim"
+    """An operator asked its leader."""
+    COPIED = "copied-from-leader"
+
+
+class LogStart(msgspec.Struct, frozen=True, kw_only=True):
+    """What was in front of a log is gone on purpose up to `offset`; nothing else is."""
+
+    topic_id: str
+    offset: int
+    reason: LogStartReason
+
+
+def format_log_start(start: LogStart, change: int = 0) -> bytes:
+    """One slot of `log-start`. The file has two, of which the older one is overwritten in place: that needs no room on
+    a full disk, and a torn write leaves the other."""
+    lines = (
+        f"version: {LOG_START_VERSION}",
+        f"change: {change}",
+        f"topic_id: {start.topic_id}",
+        f"log_start_offset: {start.offset}",
+        f"reason: {start.reason}",
+    )
+    return _with_checksum("".join(f"{line}\n" for line in lines)).ljust(LOG_START_SLOT_BYTES, b"\n")
+
+
+def parse_log_start(content: bytes) -> tuple[LogStart, int]:
+    """The newest sound slot, and the number of its change. Raises CorruptCheckpoint when none is sound."""
+    sound: list[tuple[int, LogStart]] = []
+    damage = "there is no slot"
+    for at in range(0, LOG_START_SLOTS * LOG_START_SLOT_BYTES, LOG_START_SLOT_BYTES):
+        try:
+            sound.append(_parse_slot(content[at : at + LOG_START_SLOT_BYTES]))
+        except CorruptCheckpoint as error:
+            damage = str(error)
+    if not sound:
+        raise CorruptCheckpoint(damage)
+    change, start = max(sound, key=lambda found: found[0])
+    return start, change
+
+
+def _parse_slot(slot: bytes) -> tuple[int, LogStart]:
+    text = _text_under_checksum(slot.rstrip(b"\n") + b"\n")
+    match = _LOG_START.fullmatch(text)
+    if match is None:
+        raise CorruptCheckpoint(f"not a {LOG_START}: {text!r:.200}")
+    offset = _parse_number(match[3], match[3])
+    return int(match[1]), LogStart(topic_id=match[2], offset=offset, reason=LogStartReason(match[4]))
 
 
 # properties
@@ -292,10 +393,7 @@ def parse_whole_since(content: bytes) -> WholeSince:
     incarnations, rest = lines[1 : 1 + count], lines[1 + count :]
     if len(incarnations) != count or not all(_INCARNATION.fullmatch(each) for each in incarnations):
         raise CorruptCheckpoint(f"{WHOLE_SINCE}: not {count} incarnations")
-    ends = None
-    if rest:
-        listed = "".join(f"{line}\n" for line in rest)
-        ends = parse_offset_checkpoint(f"{CHECKPOINT_VERSION}\n{listed}".encode())
+    ends = _parse_offsets(_counted(rest)) if rest else None
     return WholeSince(incarnations=tuple(incarnations), log_ends=ends)
 
 

@@ -78,7 +78,7 @@ class FetchPartition(Message, frozen=True, kw_only=True):
     current_leader_epoch: I32 = -1  # about: the fence (KIP-320); -1 only from clients that do not know it
     fetch_offset: I64
     last_fetched_epoch: I32 = -1  # about: epoch of the last record held; the divergence check (KIP-595)
-    log_start_offset: I64 = -1
+    log_start_offset: I64 = -1  # about: a follower's, as far as it is durably recorded
     partition_max_bytes: I32 = 1_048_576
 
 
@@ -120,6 +120,7 @@ class FetchPartitionResponse(Message, frozen=True, kw_only=True):
     high_watermark: I64 = -1
     last_stable_offset: I64 = -1
     log_start_offset: I64 = -1
+    low_watermark: I64 = -1  # about: ours: all in-sync replicas have recorded a log start at or above it
     diverging_epoch: EpochEndOffset | None = None
     current_leader: CurrentLeader | None = None
     records: memoryview = memoryview(b"")

@@ -1,4 +1,4 @@
-"""`make invariants`: which of the invariants I1 to I38 have a test, from the marker `invariant` on the tests."""
+"""`make invariants`: which of the invariants I1 to I39 have a test, from the marker `invariant` on the tests."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ INVARIANTS = {
     "I36": "a live caught-up replica rejoins; the high watermark reaches the log end",
     "I37": "a dead follower leaves the ISR; a live ISR member is elected; waiters end in time",
     "I38": "after a stale reply the partition heals without a restart",
+    "I39": "no replica starts behind its leader's log start, and none has deleted what its leader has not",
 }
 
 

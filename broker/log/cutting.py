@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from minibroker.broker.log import retention
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.runtime.ports import DiskError
 
 if TYPE_CHECKING:
     from minibroker.broker.log.partition_log import PartitionLog
@@ -25,17 +27,21 @@ def drop_newest(log: "PartitionLog") -> None:
 
 
 def start_anew_at(log: "PartitionLog", offset: int, producers: ProducerStates) -> None:
-    """Drop all segments; the log is empty at `offset`, which may lie anywhere. `producers`: as they are there."""
+    """Drop all segments; the log is empty at `offset`, which may lie anywhere. Its start is recorded before anything
+    that an older record would explain wrongly. `producers`: as they are there."""
     log.is_cut_half = True
+    if offset > log.log_start_offset:
+        log.record_at_once(offset, LogStartReason.STARTED_ANEW)  # before the first file goes
     while len(log.segments) > 1:
         drop_newest(log)
     last = log.segments[0]
     discard_batches(log, last)
     log.segments.append(log.new_segment(offset))
-    log.set_start(offset)
+    log.log_start_offset, log.start_reason = offset, LogStartReason.STARTED_ANEW
     log.recovery_point = offset
     log.set_end(offset)
     log.cut_is_unsynced = False
+    log.record_if_changed()
     discard_indexes(log, last)
     log.storage.disk.sync_directory(log.directory)
     log.snapshots.remove_above(-1)
@@ -76,3 +82,24 @@ def rebuild_producers(log: "PartitionLog") -> None:
             producers.update(header)
         log.producers = producers
     log.is_cut_half = False
+
+
+def delete_head(log: "PartitionLog", offset: int) -> int:
+    """Delete whole segments below `offset`, never above the log's recorded start; the active one is closed first.
+    Returns where the first segment begins."""
+    bound = min(offset, log.recorded_start_offset)
+    if log.segments[0].base_offset >= bound or log.storage.offline or log.deleted or log.damage is not None:
+        return log.segments[0].base_offset
+    count = sum(log.segment_end(number) <= bound for number in range(len(log.segments)))
+    try:
+        if count == len(log.segments) and not log.rolled_for_retention():
+            count -= 1
+        for segment in log.segments[:count]:
+            log.recovery_point = max(log.recovery_point, log.segments[1].base_offset)
+            discard_batches(log, segment)
+            discard_indexes(log, segment)
+        if count > 0:
+            log.snapshots.remove_below(log.segments[0].base_offset)
+    except DiskError as error:
+        raise log.failed(error) from None
+    return log.segments[0].base_offset

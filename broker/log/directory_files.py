@@ -1,9 +1,9 @@
-"""The files at the top of a log directory: whose it is, whether it was left cleanly, and the three offset checkpoints.
+"""The files at the top of a log directory: whose it is, whether it was left cleanly, and the two offset checkpoints.
 
 Owns: reading and replacing them, and what a damaged one means. Refuses to know logs.
 
-A damaged checkpoint is no reason to stop: recovery points and log starts count as 0 then (more is scanned, nothing is
-lost), a high watermark is learned again from the leader or the followers.
+A damaged checkpoint is no reason to stop: everything is scanned then, and nothing that was closed is cut; a high
+watermark is learned again from the leader or the followers.
 """
 
 import logging
@@ -11,8 +11,10 @@ import random
 from collections.abc import Callable, Mapping
 
 from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.broker.log.recovery import LoadedLog
 from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
+    LOG_START,
     META_PROPERTIES,
     PARTITION_METADATA,
     CorruptCheckpoint,
@@ -20,6 +22,7 @@ from minibroker.protocol.checkpoints import (
     format_clean_shutdown,
     format_meta_properties,
     format_offset_checkpoint,
+    format_partition_metadata,
     parse_clean_shutdown,
     parse_meta_properties,
     parse_offset_checkpoint,
@@ -105,15 +108,15 @@ def write_clean_marker(disk: Disk, path: str, broker_epoch: int | None) -> None:
     disk.replace_file(f"{path}/{CLEAN_SHUTDOWN}", format_clean_shutdown(broker_epoch))
 
 
-def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:
-    """One offset checkpoint; empty when it is missing or damaged."""
+def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int] | None:
+    """One offset checkpoint; empty when it is missing, None when it is damaged."""
     try:
         return parse_offset_checkpoint(disk.read_file(f"{path}/{name}"))
     except FileMissing:
         return {}
     except CorruptCheckpoint as error:
         logger.warning("%s/%s is damaged and not used: %s", path, name, error)
-        return {}
+        return None
 
 
 def offsets_writer(disk: Disk, path: str, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], None]:
@@ -132,3 +135,20 @@ def read_topic_id(disk: Disk, directory: str) -> str | None:
     except CorruptCheckpoint as error:
         logger.warning("%s is damaged: the directory is taken for the next topic of this name (%s)", file, error)
     return None
+
+
+def settle_topic_id(disk: Disk, directory: str, stored: str | None, loaded: LoadedLog) -> str | None:
+    """Two files tell whose log it is. If one is lost, the other tells; if they contradict each other nobody can tell
+    whose records these are, and they are kept for whoever asks, but not used."""
+    if loaded.recorded_start is None or stored == loaded.recorded_start[0].topic_id:
+        return stored
+    recorded = loaded.recorded_start[0].topic_id
+    if stored is not None:
+        reason = f"{PARTITION_METADATA} says topic {stored}, {LOG_START} says topic {recorded}"
+        loaded.damage = loaded.damage or reason
+        return None
+    try:
+        disk.replace_file(f"{directory}/{PARTITION_METADATA}", format_partition_metadata(recorded))
+    except DiskFull as error:
+        logger.warning("%s stays without %s: %s", directory, PARTITION_METADATA, error)
+    return recorded

@@ -187,11 +187,11 @@ class LogDirectory:
                 loaded = load_log(
                     self._disk,
                     directory,
-                    log_start_offset=self._checkpoints.log_starts.get(partition, 0),
-                    recovery_point=self._checkpoints.recovery_points.get(partition, 0),
+                    recovery_point=self._checkpoints.stored_recovery_point(partition),
                     clean=self.was_clean,
                     index_interval_bytes=self.default_config.index_interval_bytes,
                 )
+                topic_id = directory_files.settle_topic_id(self._disk, directory, topic_id, loaded)
                 loaded.damage = loaded.damage or read_damage_note(self._disk, directory)
             except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker
                 loaded = unreadable_log(self._disk, directory, str(error))
@@ -235,7 +235,6 @@ class LogDirectory:
             loaded = load_log(
                 self._disk,
                 directory,
-                log_start_offset=0,
                 recovery_point=0,
                 clean=False,
                 index_interval_bytes=config.index_interval_bytes,
@@ -255,12 +254,12 @@ class LogDirectory:
         self._disk.replace_file(file, format_partition_metadata(topic_id), sync=False)
         log.unsynced.add(file)
         log.topic_id = topic_id
+        log.write_first_start()
 
     def _forget(self, partition: TopicPartition) -> None:
         log = self.logs.pop(partition, None)
         if log is not None:
-            log.deleted = True
-            log.close()
+            log.delete()
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Take the partition away at once by renaming its directory, which a full disk allows, too; its files are
@@ -341,9 +340,11 @@ class LogDirectory:
         """Write how far each log is synced."""
         await self._checkpoints.write_recovery_points()
 
-    async def checkpoint_log_start_offsets(self) -> None:
-        """Write the log starts that the first segment's name does not tell."""
-        await self._checkpoints.write_log_starts()
+    async def record_log_starts(self) -> None:
+        """Make durable where each log starts, where that is not yet."""
+        for log in list(self.logs.values()):
+            if not log.is_start_recorded and log.damage is None:
+                await log.record_start()
 
     # --------------------------------------------------------------------------------------------------------- health
     def mark_offline(self, error: Exception) -> None:
@@ -373,6 +374,7 @@ class LogDirectory:
         for log in list(self.logs.values()):
             if log.recovery_point < log.segments[-1].base_offset and log.damage is None:
                 await self._try(log.flush(closed_only=True))
+        await self._try(self.record_log_starts())
         await self._try(self._checkpoints.write_urgent())
 
     async def _try(self, chore: Coroutine[Any, Any, object]) -> None:
@@ -461,7 +463,7 @@ class LogDirectory:
             await gather_all([log.flush() for log in logs[start : start + SYNCS_AT_ONCE]])
         await self.sync_metadata()
         await self.checkpoint_recovery_points()
-        await self.checkpoint_log_start_offsets()
+        await self.record_log_starts()
         ends = {partition: log.log_end_offset for partition, log in self.logs.items()}
         await self._disk.in_background(lambda: self.wholeness.write(ends))
         await self._disk.in_background(lambda: directory_files.write_clean_marker(self._disk, self.path, broker_epoch))

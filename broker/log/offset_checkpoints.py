@@ -1,12 +1,12 @@
-"""The three offset checkpoints of one log directory: recovery points, log starts, high watermarks.
+"""The two offset checkpoints of one log directory: recovery points and high watermarks.
 
 Owns: when each is written, what of an older one may still be on the disk, and one write of a file at a time. Refuses to
 know how offsets move. Texts are made on the event loop and written off it.
 
-Theory: an old line is harmless while offsets only rise: more is scanned, more is kept, a mark is learned again. It does
-harm when an offset falls, by a cut or because a name was given to another topic: then new records below the old offset
-would count as synced, as deleted, or as committed. So such a file is written soon (`urgent`), and until it is, a log
-whose recovery point fell closes no segment (`checkpointed_recovery_point`).
+Theory: an old line is harmless while offsets only rise: more is scanned, a mark is learned again. It does harm when an
+offset falls, by a cut or because a name was given to another topic: then new records below the old offset would count
+as synced or as committed. So such a file is written soon (`urgent`), and until it is, a log whose recovery point fell
+closes no segment (`checkpointed_recovery_point`). Where logs start stands in a file of each (`log_start_file`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from minibroker.broker.log import directory_files
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.storage import Storage
-from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 
@@ -28,14 +28,18 @@ class OffsetCheckpoints:
     def __init__(self, storage: Storage, logs: dict[TopicPartition, PartitionLog]) -> None:
         self._storage = storage
         self._logs = logs
-        self.recovery_points, self.log_starts, self.high_watermarks = (
+        points, marks = (
             directory_files.read_offsets(storage.disk, storage.path, name)
-            for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+            for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
         )
-        self._writing = {
-            name: asyncio.Lock()
-            for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
-        }
+        self.recovery_points = points or {}
+        self.high_watermarks = marks or {}
+        self._are_points_readable = points is not None
+        self._writing = {name: asyncio.Lock() for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)}
+
+    def stored_recovery_point(self, partition: TopicPartition) -> int | None:
+        """As it is loaded with; None: nobody can tell, the checkpoint is damaged."""
+        return self.recovery_points.get(partition, 0) if self._are_points_readable else None
 
     def loaded(self, log: PartitionLog) -> None:
         """Compare a log that was just loaded or created with what the disk says of its name."""
@@ -43,8 +47,6 @@ class OffsetCheckpoints:
         log.checkpointed_recovery_point = max(stored, log.recovery_point)
         if log.recovery_point < stored:
             self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
-        if log.log_start_offset < self.log_starts.get(log.topic_partition, 0):
-            self._storage.urgent.add(LOG_START_CHECKPOINT)
 
     def forget_mark(self, partition: TopicPartition) -> None:
         """The name may be given to another topic."""
@@ -82,25 +84,10 @@ class OffsetCheckpoints:
         for log, point in written.values():
             log.checkpointed_recovery_point = point
 
-    async def write_log_starts(self) -> None:
-        """Those that the name of the first segment does not tell."""
-
-        def offsets() -> Offsets:
-            self.log_starts = {
-                partition: log.log_start_offset
-                for partition, log in self._logs.items()
-                if log.log_start_offset > log.segments[0].base_offset
-            }
-            return self.log_starts
-
-        await self._write(LOG_START_CHECKPOINT, offsets)
-
     async def write_urgent(self) -> None:
         """Those whose old lines could do harm."""
         if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
             await self.write_recovery_points()
-        if LOG_START_CHECKPOINT in self._storage.urgent:
-            await self.write_log_starts()
         if HIGH_WATERMARK_CHECKPOINT in self._storage.urgent:
             await self.write_high_watermarks({})
 

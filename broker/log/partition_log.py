@@ -23,6 +23,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.damage_note import write_damage_note
 from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
+from minibroker.broker.log.log_start_file import StartRecord
 from minibroker.broker.log.recovery import LoadedLog, RecoveryReport
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.segment_files import remove_files
@@ -30,8 +31,9 @@ from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.time_lookup import first_record_from
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import (
-    LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    LogStart,
+    LogStartReason,
     format_epoch_checkpoint,
 )
 from minibroker.protocol.ids import TopicPartition
@@ -73,6 +75,8 @@ class PartitionLog:
         self.config = config
         self.report: RecoveryReport = loaded.report
         self.log_start_offset = loaded.log_start_offset
+        self.start_record = StartRecord(storage.disk, directory, loaded.recorded_start)
+        self.start_reason = loaded.recorded_start[0].reason if loaded.recorded_start else LogStartReason.CREATED
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.checkpointed_recovery_point = loaded.recovery_point
@@ -274,15 +278,26 @@ class PartitionLog:
         self.storage.require_online()
         self._start_anew_at(offset, ProducerStates() if producers is None else producers)
 
-    def trim_before(self, start_offset: int) -> None:
-        """Raise the log's start (a follower adopts its leader's). Whole segments below it go with the next
-        `delete_expired_segments`; if nothing is left, at once: they may hold what no leader has, and a start that does
-        not find the log start's checkpoint must not find them either."""
+    def trim_before(
+        self, start_offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False
+    ) -> None:
+        """Raise the log's start. Whole segments below it go with `delete_head`, once that is recorded, or now if the
+        log is to be empty."""
         assert start_offset <= self.log_end_offset, "a log cannot start behind its end: reset_to"
-        if self.segments[0].base_offset < start_offset == self.log_end_offset:
+        if start_offset <= self.log_start_offset:
+            return
+        if drops_all and self.segments[0].base_offset < self.log_end_offset:
+            assert start_offset == self.log_end_offset
             self.storage.require_online()
             self._start_anew_at(start_offset, self.producers)
-        self.log_start_offset = max(self.log_start_offset, start_offset)
+        self.log_start_offset = start_offset
+        self.start_reason = reason
+
+    def lower_start(self, start_offset: int) -> int:
+        """A leader that never heard of this log's start begins earlier: keep what was not deleted yet. Returns the new
+        start, which is above `start_offset` when that is deleted."""
+        self.log_start_offset = min(self.log_start_offset, max(start_offset, self.segments[0].base_offset))
+        return self.log_start_offset
 
     def finish_cut(self) -> None:
         """After a failure, before the log is used again: producer states and snapshots follow what was cut of it, and
@@ -291,6 +306,7 @@ class PartitionLog:
         try:
             if self.is_cut_half:
                 cutting.rebuild_producers(self)
+            self.record_if_changed()
             self.make_file()
         except DiskError as error:
             raise self.failed(error) from None
@@ -310,19 +326,26 @@ class PartitionLog:
         if not self.unsynced.holds(self.segments[-1].log_path):
             self.cut_is_unsynced = False
 
-    def set_start(self, start: int) -> None:
-        if start < self.log_start_offset:
-            self.storage.urgent.add(LOG_START_CHECKPOINT)
-        self.log_start_offset = start
+    def record_if_changed(self) -> None:
+        """A start that fell is durable before anything is appended below the one that was recorded."""
+        if not self.is_start_recorded:
+            self.record_at_once(self.log_start_offset, self.start_reason)
+
+    def record_at_once(self, offset: int, reason: LogStartReason) -> None:
+        """On the event loop, which is rare."""
+        if self.topic_id is not None:
+            self.start_record.write_at_once(LogStart(topic_id=self.topic_id, offset=offset, reason=reason))
 
     def set_end(self, end: int) -> None:
         self.log_end_offset = end
-        self.set_start(min(self.log_start_offset, end))
         self._tail.truncate_to(end)
         self.recovery_point = min(self.recovery_point, end)
         self.cut_to = end if self.cut_to is None else min(self.cut_to, end)
         if self.recovery_point < self.checkpointed_recovery_point:
             self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+        if end < self.log_start_offset:
+            self.log_start_offset, self.start_reason = end, LogStartReason.STARTED_ANEW
+            self.record_if_changed()
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
         first = self.segment_number(max(offset, self.segments[0].base_offset))
@@ -331,28 +354,42 @@ class PartitionLog:
                 yield header
 
     # ------------------------------------------------------------------------------------------------------ retention
-    def delete_expired_segments(self, high_watermark: int, now_ms: int) -> int:
-        """Delete whole segments from the head that lie below the log's start, or beyond retention.bytes or .ms, never
-        one that ends above the high watermark (KAFKA-5634). Returns the log's start."""
-        if self.storage.offline or self.deleted or self.damage is not None:
-            return self.log_start_offset
+    def start_to_record(self) -> LogStart | None:
+        """None while it is not known whose log this is."""
+        if self.topic_id is None:
+            return None
+        return LogStart(topic_id=self.topic_id, offset=self.log_start_offset, reason=self.start_reason)
+
+    @property
+    def is_start_recorded(self) -> bool:
+        return self.start_record.known == self.start_to_record()
+
+    @property
+    def recorded_start_offset(self) -> int:
+        """Below it nothing is promised any more, whatever happens. Not above the log's start."""
+        known = self.start_record.known
+        return 0 if known is None else min(known.offset, self.log_start_offset)
+
+    async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:
+        """Make the log's start durable, or another one, before anybody is told of it."""
+        start = self.start_to_record()
+        if start is None or self.deleted:
+            return
+        if offset is not None:
+            start = LogStart(topic_id=start.topic_id, offset=offset, reason=reason)
+        self.storage.require_online()
         try:
-            count = retention.count_expired(self, high_watermark, now_ms)
-            if count == len(self.segments) and not self._rolled_for_retention():
-                count -= 1
-            first_kept = self.segments[count].base_offset if count else self.log_start_offset
-            self.log_start_offset = max(self.log_start_offset, first_kept)
-            self.recovery_point = max(self.recovery_point, first_kept if count else 0)
-            for segment in self.segments[:count]:
-                cutting.discard_batches(self, segment)
-                cutting.discard_indexes(self, segment)
-            if count:
-                self.snapshots.remove_below(self.segments[0].base_offset)
+            await self.start_record.write(start)
         except DiskError as error:
             raise self.failed(error) from None
-        return self.log_start_offset
 
-    def _rolled_for_retention(self) -> bool:
+    def write_first_start(self) -> None:
+        """Of a new log, or of one whose topic is known at last."""
+        start = self.start_to_record()
+        assert start is not None, "the topic is known"
+        self.start_record.write_first(start, self.unsynced)
+
+    def rolled_for_retention(self) -> bool:
         """Whether the active segment may go, too: it needs a successor, for which a full disk has no room."""
         if not self._may_roll(0, self.log_end_offset) or self.storage.full:
             return False
@@ -434,6 +471,12 @@ class PartitionLog:
         if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:
             self.snapshots.remove_above(self.segments[-1].base_offset)  # of earlier stops
             self.snapshots.write(self.log_end_offset, self.producers)
+
+    def delete(self) -> None:
+        """Its directory goes, or becomes another topic's: nothing is written there any more."""
+        self.deleted = True
+        self.start_record.close()
+        self.close()
 
     def close(self) -> None:
         """Let go of files and memory. Nothing is written."""

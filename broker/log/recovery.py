@@ -7,9 +7,10 @@ segments from the recovery point on, and always the last one, are read with ever
 fit ends the log, later segments go, and indexes, producer states and leader epochs are rebuilt from the batches. The
 recovery point is not advanced by that: what was read back need not be on the disk yet (KAFKA-10101).
 
-A gap between two segments: below the recovery point everything was contiguous and synced once, and only deletion from
-the head takes whole segments away there, so the part in front of the gap is the leftover of a deletion. At or above it
-the part behind the gap is a tail whose beginning was lost.
+What was synced once cannot be a torn tail. Below the recovery point (after an unclean stop: at most up to the start of
+the last segment) files that contradict each other or their names are damage, and nothing is removed for it. Where the
+log starts, its `log-start` file says, which is on the disk before anything in front of it is removed: segments in front
+of a gap below that offset are the leftover of a deletion; a log that begins above it has lost its head.
 """
 
 import logging
@@ -18,15 +19,16 @@ from collections.abc import Iterator
 import msgspec
 
 from minibroker.broker.log.epoch_file import NO_EPOCH, EpochEntry, EpochRebuild, read_epoch_file, truncate_epochs
+from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
-from minibroker.broker.log.segment import read_index
 from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
-from minibroker.broker.log.segment_index import NO_TIMESTAMP, CorruptIndex, SegmentIndex
+from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
+from minibroker.broker.log.segment_tail import Tail, read_tail
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import LOG_SUFFIX
+from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
-from minibroker.runtime.ports import Disk, DiskFull, FileMissing
+from minibroker.runtime.ports import Disk, DiskFull, File
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +63,18 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     producers: ProducerStates
     snapshots: ProducerSnapshots
     report: RecoveryReport
+    recorded_start: tuple[LogStart, int] | None = None
+    """What the `log-start` file says, and how often it changed; None when it is missing or unreadable."""
     damage: str | None = None
     """Why the files cannot be what this replica promised: they contradict each other, or what is durably recorded of
     them. Such a replica serves nothing and joins no ISR; what it has on the disk stays there until it starts anew."""
 
 
 def load_log(
-    disk: Disk, directory: str, *, log_start_offset: int, recovery_point: int, clean: bool, index_interval_bytes: int
+    disk: Disk, directory: str, *, recovery_point: int | None, clean: bool, index_interval_bytes: int
 ) -> LoadedLog:
-    """Read the partition in `directory`; checkpointed offsets that are not known are 0."""
-    return _Loader(disk, directory, recovery_point, index_interval_bytes).load(log_start_offset, clean)
+    """Read the partition in `directory`. `recovery_point`: None when its checkpoint is unreadable."""
+    return _Loader(disk, directory, recovery_point, index_interval_bytes).load(clean)
 
 
 def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
@@ -92,10 +96,11 @@ def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
 class _Loader:
     """The steps of loading, on the state they share."""
 
-    def __init__(self, disk: Disk, directory: str, recovery_point: int, interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: str, recovery_point: int | None, interval_bytes: int) -> None:
         self.disk = disk
         self.directory = directory
-        self.recovery_point = recovery_point
+        self.recovery_point = recovery_point or 0
+        self.is_point_known = recovery_point is not None
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
@@ -105,35 +110,48 @@ class _Loader:
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
         """Of the last batch that was scanned."""
+        self.recorded_start = read_log_start(disk, directory)
+        self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
+        self.synced_end = 0
+        """All below was on stable storage once: what does not fit there is damage."""
+        self.damage: str | None = None
 
-    def load(self, log_start_offset: int, clean: bool) -> LoadedLog:
-        end = self._trusted_end() if clean else None
+    def load(self, clean: bool) -> LoadedLog:
+        self._drop_leftovers_of_deletion()
+        self._check_head()
+        self.synced_end = self._surely_synced(clean)
+        end = self._end_before_damage()
+        if end is None and clean:
+            end = self._trusted_end()
         if end is None:
             end = self._recover()
         else:
-            self.report.clean = True
+            self.report.clean = clean
             self._replay_up_to(end)
-        start = max(log_start_offset, self.segments[0].base_offset) if self.segments else log_start_offset
-        if end < start:  # the checkpoint knows more than the log holds
+        start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
+        if end < start and self.damage is None:  # what is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")
             self._remove_from(0)
             self.snapshots.remove_above(-1)
             self.producers.clear()
             self.epochs = EpochRebuild([])
         end = max(end, start)
+        first = self.segments[0].base_offset if self.segments else start
         self._complete_epochs(end)
-        epochs = truncate_epochs(self.epochs.entries, start, end)
+        epochs = truncate_epochs(self.epochs.entries, first, end)
         self.report.segments = len(self.segments)
         return LoadedLog(
             segments=self.segments,
             log_start_offset=start,
             log_end_offset=end,
-            recovery_point=self._safe_recovery_point(end) if self.segments else start,
+            recovery_point=min(self._safe_recovery_point(end) if self.segments else start, end),
             epochs=epochs,
             epochs_on_disk=epochs == self.stored_epochs,
             producers=self.producers,
             snapshots=self.snapshots,
             report=self.report,
+            recorded_start=self.recorded_start,
+            damage=self.damage,
         )
 
     def _safe_recovery_point(self, end: int) -> int:
@@ -144,45 +162,70 @@ class _Loader:
         return max(min(self.recovery_point, known), self.segments[0].base_offset)
 
     # ---------------------------------------------------------------------------------------------- after a clean stop
-    def _trusted_end(self) -> int | None:
-        """The log's end by its last segment's last batches; None when they do not fit and recovery is due."""
+    def _trusted_end(self) -> int:
+        """The log's end by its last segment's last batches."""
         if not self.segments:
-            return 0
-        end = self._end_by_tail(self.segments[-1])
-        if end is None:
-            self._note(f"the end of {self.segments[-1].path}{LOG_SUFFIX} is damaged although the stop was clean")
-        return end
+            return self.start
+        segment = self.segments[-1]
+        tail = self._read_tail(segment)
+        if tail.misfit is not None:
+            self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
+        elif tail.end_offset < self.synced_end:
+            self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
+        return tail.end_offset
 
-    def _end_by_tail(self, segment: SegmentFile) -> int | None:
-        """End offset of a segment: walk from its last index entry on. None when that meets nonsense."""
-        try:
-            index = read_index(self.disk, segment.path, segment.size, self.interval_bytes)
-        except (CorruptIndex, FileMissing):
-            index = SegmentIndex(self.interval_bytes)  # slower, as true; the segment rebuilds it when it is needed
-        stale = False
-        end, expected = segment.base_offset, None if len(index) else segment.base_offset
-        file = self.disk.open(segment.path + LOG_SUFFIX)
-        try:
-            for position, header in walk_headers(file, index.last_position, segment.size):
-                if expected is not None and header.base_offset != expected:
-                    return None
-                end = expected = header.end_offset
-                stale = stale or index.is_due(position)
-        except CorruptBatch:
-            return None
-        finally:
-            file.close()
-        if stale:  # it was not written since; the segment rebuilds it
-            segment.remove_indexes(self.disk)
-        return end
+    # --------------------------------------------------------------------------------------------- what must be there
+    def _check_head(self) -> None:
+        if self.segments:
+            first = self.segments[0].base_offset
+            if first > self.start:
+                why = "no readable" if self.recorded_start is None else "its"
+                self._damaged(f"the log begins at {first}, {why} {LOG_START} file explains only {self.start}")
+        elif self.recovery_point > self.start and not self._was_started_anew():
+            self._damaged(f"no segment is there, though the log was synced up to {self.recovery_point}")
+
+    def _was_started_anew(self) -> bool:
+        return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
+
+    def _surely_synced(self, clean: bool) -> int:
+        """After an unclean stop at most the start of the last segment; see `_safe_recovery_point`."""
+        if clean or not self.segments:
+            return self.recovery_point
+        last = self.segments[-1].base_offset
+        return min(self.recovery_point, last) if self.is_point_known else last
+
+    def _end_before_damage(self) -> int | None:
+        """Closed segments that were synced must end where the next one begins. If one does not: where the last batch
+        ends in front of what is wrong. What lies behind stays on the disk and is not part of the log."""
+        for number, segment in enumerate(self.segments[:-1]):
+            following = self.segments[number + 1].base_offset
+            if following > self.synced_end:
+                return None
+            tail = self._read_tail(segment)
+            if tail.end_offset != following:
+                what = tail.misfit or f"ends at offset {tail.end_offset}"
+                self._damaged(f"{segment.path}{LOG_SUFFIX} does not reach to {following}, the next one: {what}")
+                del self.segments[number + 1 :]
+                return min(tail.end_offset, following)
+        return None
+
+    def _read_tail(self, segment: SegmentFile) -> Tail:
+        tail = read_tail(self.disk, segment, self.interval_bytes)
+        if tail.is_index_stale:
+            segment.remove_indexes(self.disk)  # the segment rebuilds it
+        return tail
+
+    def _damaged(self, reason: str) -> None:
+        if self.damage is None:
+            self.damage = reason
+            self._note(reason)
 
     # ------------------------------------------------------------------------------------------------------- recovery
     def _recover(self) -> int:
-        self._drop_leftovers_of_deletion()
         first = self._first_to_scan()
         if not self.segments:
             self._replay_up_to(0)
-            return 0
+            return self.start
         base = self.segments[first].base_offset
         self._distrust_epochs_of_another_log(self.segments[first])
         self._replay_up_to(base)
@@ -199,18 +242,22 @@ class _Loader:
             end, sound = self._scan(segment)
             number += 1
             if not sound:
-                self._remove_from(number)
+                self._drop_from(number)
         return end
 
+    def _drop_from(self, number: int) -> None:
+        """Behind a segment that is not whole. Damage removes nothing."""
+        if self.damage is None:
+            self._remove_from(number)
+        else:
+            del self.segments[number:]
+
     def _drop_leftovers_of_deletion(self) -> None:
-        """See the head of this file. Only segments wholly below the recovery point are compared with what follows."""
+        """In front of a gap below the recorded start; see the head of this file. Whole ones are deleted in time."""
         for number in range(len(self.segments) - 2, -1, -1):
             following = self.segments[number + 1].base_offset
-            if following > self.recovery_point:
-                continue
-            end = self._end_by_tail(self.segments[number])
-            if end is not None and end < following:
-                self._note(f"segments in front of {following} are the leftover of a deletion")
+            if following <= self.start and self._read_tail(self.segments[number]).end_offset != following:
+                self._note(f"segments in front of {following} are the leftover of a deletion up to {self.start}")
                 for leftover in self.segments[: number + 1]:
                     self._remove(leftover)
                 del self.segments[: number + 1]
@@ -272,19 +319,27 @@ class _Loader:
         except CorruptBatch as error:
             position, reason = error.position, error.reason
         self.producers.update_all(produced)
+        self.report.segments_scanned += 1
+        self.report.bytes_scanned += position
         try:
-            self.report.segments_scanned += 1
-            self.report.bytes_scanned += position
             if position < segment.size:
-                self._note(f"{segment.path}{LOG_SUFFIX} is damaged at position {position}: {reason}")
-                self.report.bytes_cut += segment.size - position
-                file.truncate(position)
-                file.sync()
-                segment.size = position
+                self._misfit_at(segment, file, position, end, str(reason))
         finally:
             file.close()
-        self._save_index(segment, index)
+        if self.damage is None:
+            self._save_index(segment, index)
         return end, reason is None
+
+    def _misfit_at(self, segment: SegmentFile, file: File, position: int, end: int, reason: str) -> None:
+        what = f"{segment.path}{LOG_SUFFIX} is damaged at position {position}: {reason}"
+        if end < self.synced_end:
+            self._damaged(f"{what}; it was synced up to offset {self.synced_end}")
+            return
+        self._note(what)
+        self.report.bytes_cut += segment.size - position
+        file.truncate(position)
+        file.sync()
+        segment.size = position
 
     def _note_epoch(self, epoch: int, start_offset: int) -> None:
         """Of a batch whose epoch is not that of the one before it."""

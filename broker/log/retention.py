@@ -1,7 +1,11 @@
-"""Which segments at the head of a log may go (replication rules, section 1.5).
+"""The head of a log: where retention would have it start, and how what lies in front of a start goes.
 
-Owns: the three reasons (below the log's start, too many bytes, too old) and the bound that outranks them, the high
-watermark (KAFKA-5634, I14). Refuses to know how the log forgets a segment.
+Owns: the two reasons (too many bytes, too old), the bound that outranks them, the high watermark (KAFKA-5634, I14), and
+that a segment goes only when the log's start behind it is durably recorded. Refuses to know who decides: the leader.
+
+A segment is as old as its last write, by the clock of this broker: that is when its leader appended its youngest batch,
+and when a follower copied it. Timestamps in records are the clients'; one whose clock is wrong must neither keep its
+records for ever nor lose them at once.
 """
 
 from typing import TYPE_CHECKING
@@ -9,14 +13,26 @@ from typing import TYPE_CHECKING
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segment import Segment
 from minibroker.protocol.checkpoints import DELETED_SUFFIX
-from minibroker.runtime.ports import Disk, FileMissing
+from minibroker.runtime.ports import Disk, DiskError, FileMissing
 
 if TYPE_CHECKING:
     from minibroker.broker.log.partition_log import PartitionLog
 
 
-def count_expired(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
-    """How many segments from the head may be deleted now. The active one counts only by age; it is rolled first."""
+def retention_start(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
+    """Behind whole segments that are beyond retention.bytes or .ms, none of which ends above the high watermark. Not
+    below the log's start; nothing is changed."""
+    if log.storage.offline or log.deleted or log.damage is not None:
+        return log.log_start_offset
+    try:
+        count = _count_expired(log, high_watermark, now_ms)
+    except DiskError as error:
+        raise log.failed(error) from None
+    return max(log.log_start_offset, log.segment_end(count - 1) if count else 0)
+
+
+def _count_expired(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
+    """How many segments from the head. The active one counts only by age."""
     count = 0
     size = log.size_bytes
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
@@ -35,14 +51,7 @@ def count_expired(log: "PartitionLog", high_watermark: int, now_ms: int) -> int:
 def _is_too_old(log: "PartitionLog", segment: Segment, now_ms: int) -> bool:
     if log.config.retention_ms is None:
         return False
-    return now_ms - last_written_ms(segment, log.storage.disk) > log.config.retention_ms
-
-
-def last_written_ms(segment: Segment, disk: Disk) -> int:
-    """Its largest timestamp, but no later than its last write: a client's clock must not keep it for ever."""
-    modified = disk.modified_ms(segment.log_path)
-    largest = segment.largest_timestamp()
-    return min(largest, modified) if largest >= 0 else modified
+    return now_ms - log.storage.disk.modified_ms(segment.log_path) > log.config.retention_ms
 
 
 def first_append_ms(segment: Segment, disk: Disk) -> int:

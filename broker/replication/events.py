@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from minibroker.broker.replication.state import IsrKind
+from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 
@@ -118,6 +119,8 @@ class FollowerFetched(Event, frozen=True, kw_only=True):
     fetch_offset: int
     last_fetched_epoch: int | None
     eligible: bool
+    log_start_offset: int | None = None
+    """Where its log starts, as far as that is durably recorded."""
 
 
 class BrokersChanged(Event, frozen=True, kw_only=True):
@@ -164,9 +167,19 @@ class Synced(Event, frozen=True, kw_only=True):
 
 
 class LogTrimmed(Event, frozen=True, kw_only=True):
-    """Retention deleted a prefix."""
+    """The leader's log starts later from now on; the reason and the start are durably recorded."""
 
+    leader_epoch: int
+    """In which that was decided."""
     log_start_offset: int
+    reason: LogStartReason
+
+
+class HeadDeleted(Event, frozen=True, kw_only=True):
+    """Segments in front of the log's start are gone."""
+
+    first_offset: int
+    """Where the first segment begins now; not above the log's start."""
 
 
 # -------------------------------------------------------------------------------------------------- events: follower
@@ -200,6 +213,7 @@ class FetchAnswered(Event, frozen=True, kw_only=True):
     error_code: ErrorCode
     high_watermark: int | None = None
     log_start_offset: int | None = None
+    low_watermark: int | None = None
     diverging: bool = False
     batches: tuple[BatchHeader, ...] = ()
 
@@ -210,6 +224,13 @@ class FetchedAppended(Event, frozen=True, kw_only=True):
     batches: tuple[BatchHeader, ...]
     high_watermark: int | None
     log_start_offset: int | None
+
+
+class StartLowered(Event, frozen=True, kw_only=True):
+    """LowerStart was done as far as the files reach."""
+
+    wanted: int
+    log_start_offset: int
 
 
 class PhaseRetried(Event, frozen=True, kw_only=True):
@@ -296,7 +317,20 @@ class ResetTo(Effect, frozen=True, kw_only=True):
 
 
 class TrimBefore(Effect, frozen=True, kw_only=True):
-    """Adopt the leader's log start."""
+    """The log starts later; what lies in front goes when everybody in sync has that recorded (HeadDeleted)."""
+
+    log_start_offset: int
+    reason: LogStartReason
+    drops_all: bool = False
+    """Nothing is left, and what lay in front may be what no leader ever had: it goes at once."""
+
+
+class StartsChanged(Effect, frozen=True, kw_only=True):
+    """Followers are to hear of a leader's log start or low watermark."""
+
+
+class LowerStart(Effect, frozen=True, kw_only=True):
+    """The log starts as early as its leader's, if the files still reach so far; then report StartLowered."""
 
     log_start_offset: int
 

@@ -20,14 +20,16 @@ from minibroker.broker.replication.events import (
     FetchNext,
     LeaderEndsAnswered,
     LogTruncated,
+    LowerStart,
     ReportDamage,
     ResetTo,
+    StartLowered,
     SyncLog,
-    TrimBefore,
     TruncateTo,
     Warn,
     WriteEpochHistory,
 )
+from minibroker.broker.replication.log_starts import follow_log_start
 from minibroker.broker.replication.state import (
     AskingEpochEnd,
     AskingLeaderEnds,
@@ -53,6 +55,7 @@ def report_end(state: ReplicaState, effects: list[Effect]) -> None:
 def begin_following(state: ReplicaState, effects: list[Effect]) -> None:
     """A new leader epoch: never fetch before the log is aligned (Kip320 rules 1 and 2)."""
     state.diverged_at, state.fruitless_alignments = None, 0
+    state.is_proven = False
     if state.config.truncation_rule is TruncationRule.HIGH_WATERMARK:
         _truncate(state, state.high_watermark, "high-watermark rule", effects)
     _align(state, effects)
@@ -159,12 +162,17 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         message = f"log end {state.log_end_offset} is ahead of the leader's {event.log_end_offset}: cutting to it"
         effects.append(Warn(message=message))
         _truncate(state, event.log_end_offset, "the leader's log ends there", effects)
-    elif event.log_start_offset > state.log_end_offset:
+    elif event.log_start_offset > state.log_end_offset or _is_empty_behind(state, event.log_start_offset):
         state.epoch_history.clear()
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects.append(WriteEpochHistory(sync=True))
         _log_is(state, event.log_start_offset, event.log_start_offset)
     _align(state, effects)
+
+
+def _is_empty_behind(state: ReplicaState, leader_start: int) -> bool:
+    """Nothing is held, and what the leader has in front of that is lacking."""
+    return leader_start < state.log_start_offset == state.log_end_offset
 
 
 def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[Effect]) -> None:
@@ -181,10 +189,13 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
         _on_error(state, event.error_code, effects)
     elif event.diverging:
         _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)
+    elif event.log_start_offset is not None and event.log_start_offset < state.log_start_offset:
+        effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before anything is appended behind a gap
     elif not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
         effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.batches:
+        _note_comparison(state, event)
         if event.log_start_offset == state.log_end_offset:  # nobody can tell what lies below: it must not stay
             _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
         effects.append(
@@ -193,7 +204,31 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
             )
         )
     else:
+        _note_comparison(state, event)
         _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
+
+
+def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
+    """An answer without an error: the leader's history has the epoch of the last record held, at this very end."""
+    if event.low_watermark is not None and event.low_watermark > state.low_watermark:
+        state.low_watermark = event.low_watermark
+    if event.log_start_offset is not None and event.log_start_offset < state.log_end_offset:
+        state.is_proven = True
+
+
+def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[Effect]) -> None:
+    """An earlier leader had raised the start, and its successor had not heard of it: nobody has deleted for it then. A
+    log whose files do not reach so far has lost them, unless it holds nothing."""
+    state.log_start_offset = min(state.log_start_offset, event.log_start_offset)
+    if event.log_start_offset <= event.wanted:
+        report_end(state, effects)
+    elif event.log_start_offset == state.log_end_offset:
+        assert state.leader_epoch is not None
+        state.phase = AskingLeaderEnds()
+        effects.append(AskLeaderEnds(leader_epoch=state.leader_epoch))
+    else:
+        reason = f"it begins at {event.log_start_offset}, its leader's log at {event.wanted}: its head is missing"
+        effects.append(ReportDamage(reason=reason))
 
 
 def _fits(state: ReplicaState, batches: tuple[BatchHeader, ...]) -> bool:
@@ -230,13 +265,8 @@ def _follow_marks(
     mark may lag for a round (only a truncation lowers it)."""
     if high_watermark is not None:
         state.high_watermark = max(state.high_watermark, min(high_watermark, state.log_end_offset))
-    if log_start_offset is not None and log_start_offset > state.log_start_offset:
-        new_start = min(log_start_offset, state.high_watermark)
-        if new_start > state.log_start_offset:
-            state.log_start_offset = new_start
-            state.epoch_history.trim_before(new_start)
-            effects.append(TrimBefore(log_start_offset=new_start))
-            effects.append(WriteEpochHistory(sync=False))
+    if log_start_offset != state.log_start_offset:
+        follow_log_start(state, log_start_offset, effects)
 
 
 def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[Effect]) -> None:

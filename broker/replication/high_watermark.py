@@ -9,6 +9,7 @@ from bisect import insort
 from operator import attrgetter
 
 from minibroker.broker.replication.events import AnswerProduce, Effect, HighWatermarkRose
+from minibroker.broker.replication.log_starts import starts_like_leader
 from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState
 from minibroker.protocol.errors import ErrorCode
 
@@ -34,6 +35,8 @@ def advance_high_watermark(state: ReplicaState, now_ms: int, effects: list[Effec
     candidate = state.vote
     counted = state.maximal_in_sync_replicas
     for broker_id, remote in state.remotes.items():
+        if broker_id not in counted and not starts_like_leader(state, remote):
+            continue
         if broker_id in counted:
             if remote.log_end_offset is None:
                 return  # has not fetched in this epoch: its end is unknown (Kip320 rule 3)

@@ -22,6 +22,7 @@ from minibroker.broker.replication.high_watermark import (
     in_lag_limits,
     refuse_waiters_below_minimum,
 )
+from minibroker.broker.replication.log_starts import advance_low_watermark, starts_like_leader
 from minibroker.broker.replication.state import Fetching, IsrKind, PendingIsr, ReplicaState
 from minibroker.protocol.errors import ErrorCode
 
@@ -109,6 +110,7 @@ def maybe_expand(state: ReplicaState, now_ms: int, effects: list[Effect]) -> Non
         and remote.log_end_offset >= floor
         and remote.eligible
         and in_lag_limits(state, remote, now_ms)
+        and starts_like_leader(state, remote)
     )
     if joiners:
         _propose(state, IsrKind.EXPAND, state.in_sync_replicas + joiners, effects)
@@ -184,5 +186,6 @@ def commit_isr(
         effects.append(IsrCommitted(before=before, after=after))
     if len(after) < state.effective_min_insync_replicas:
         effects.append(SyncLog())  # hardening rule 4, once more for what was appended meanwhile
+    advance_low_watermark(state, effects)
     refuse_waiters_below_minimum(state, effects)
     advance_high_watermark(state, now_ms, effects)  # also without traffic (KAFKA-13091)

@@ -20,6 +20,7 @@ from minibroker.broker.replication.events import (
 )
 from minibroker.broker.replication.high_watermark import add_waiter, advance_high_watermark, missing_replicas_message
 from minibroker.broker.replication.isr import maybe_expand
+from minibroker.broker.replication.log_starts import advance_low_watermark
 from minibroker.broker.replication.producer_state import Duplicate, Refuse, continues
 from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
@@ -36,6 +37,8 @@ class FetchGranted(Struct, frozen=True):
     end_offset: int
     high_watermark: int
     log_start_offset: int
+    low_watermark: int | None = None
+    """For followers."""
 
 
 class FetchRefused(Struct, frozen=True):
@@ -151,6 +154,9 @@ def on_follower_fetched(
         return refusal
     remote = _remote_for(state, event)
     _note_progress(state, remote, event)
+    if remote.log_start_offset != event.log_start_offset:
+        remote.log_start_offset = event.log_start_offset
+        advance_low_watermark(state, effects)
     maybe_expand(state, event.now_ms, effects)
     advance_high_watermark(state, event.now_ms, effects)
     return grant_follower(state, event.fetch_offset)
@@ -158,7 +164,9 @@ def on_follower_fetched(
 
 def grant_follower(state: ReplicaState, fetch_offset: int) -> FetchGranted:
     """A follower reads to the log end; the mark it is told is the one after its own report (hardening rule 10)."""
-    return FetchGranted(fetch_offset, state.log_end_offset, state.high_watermark, state.log_start_offset)
+    return FetchGranted(
+        fetch_offset, state.log_end_offset, state.high_watermark, state.log_start_offset, state.low_watermark
+    )
 
 
 def refuse_as_leader(state: ReplicaState) -> ErrorCode | None:
@@ -252,6 +260,7 @@ def _remote_for(state: ReplicaState, event: FollowerFetched) -> RemoteReplica:
     if event.broker_epoch is not None and event.broker_epoch != remote.broker_epoch:
         if remote.broker_epoch is not None:
             remote.log_end_offset = None
+            remote.log_start_offset = None
             remote.leader_end_at_last_fetch = state.log_end_offset
         remote.broker_epoch = event.broker_epoch
     remote.eligible = event.eligible

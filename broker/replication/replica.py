@@ -18,6 +18,7 @@ from minibroker.broker.replication.follower import (
     on_fetched_appended,
     on_leader_ends_answered,
     on_log_truncated,
+    on_start_lowered,
     retry_phase,
 )
 from minibroker.broker.replication.high_watermark import (
@@ -44,6 +45,7 @@ from minibroker.broker.replication.leader import (
     on_produce_received,
 )
 from minibroker.broker.replication.leaving import leave_leadership
+from minibroker.broker.replication.log_starts import on_head_deleted, on_log_trimmed
 from minibroker.broker.replication.state import Halted, RemoteReplica, ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
 
@@ -259,14 +261,6 @@ def _on_leader_stalled(state: ReplicaState, event: ev.LeaderStalled, effects: li
         remote.last_fetch_ms += event.stalled_ms
 
 
-def _on_log_trimmed(state: ReplicaState, event: ev.LogTrimmed, effects: list[ev.Effect]) -> None:
-    """Retention may only delete what is committed (KAFKA-5634)."""
-    assert event.log_start_offset <= state.high_watermark
-    state.log_start_offset = max(state.log_start_offset, event.log_start_offset)
-    if state.epoch_history.trim_before(state.log_start_offset):
-        effects.append(ev.WriteEpochHistory(sync=False))
-
-
 def _on_log_truncated(state: ReplicaState, event: ev.LogTruncated, effects: list[ev.Effect]) -> None:
     on_log_truncated(state, event)
 
@@ -296,7 +290,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[ReplicaState, Any, list[ev.Effect]], N
     ev.AlterPartitionAnswered: on_alter_partition_answered,
     ev.AlterPartitionLost: on_alter_partition_lost,
     ev.Synced: on_synced,
-    ev.LogTrimmed: _on_log_trimmed,
+    ev.LogTrimmed: on_log_trimmed,
+    ev.HeadDeleted: on_head_deleted,
+    ev.StartLowered: on_start_lowered,
     ev.EpochEndAnswered: on_epoch_end_answered,
     ev.LeaderEndsAnswered: on_leader_ends_answered,
     ev.FetchAnswered: on_fetch_answered,

@@ -51,6 +51,8 @@ class RemoteReplica(Struct):
     """Highest broker epoch it fetched with; a lower one is an older incarnation (KIP-903)."""
     last_caught_up_ms: int = 0
     """Last time its end was known to equal the leader's."""
+    log_start_offset: int | None = None
+    """As it last reported in this epoch; None: not yet."""
     last_fetch_ms: int = 0
     leader_end_at_last_fetch: int = 0
     eligible: bool = True
@@ -125,6 +127,9 @@ class ReplicaState(Struct, kw_only=True):
     """This broker is past its ZooKeeper deadline: it must not act as leader."""
 
     log_start_offset: int = 0
+    low_watermark: int = 0
+    """Every in-sync replica has durably recorded a start at or above it; files may go in front of it only. A leader
+    finds it, a follower is told."""
     log_end_offset: int = 0
     synced_end_offset: int = 0
     high_watermark: int = 0
@@ -155,6 +160,8 @@ class ReplicaState(Struct, kw_only=True):
 
     # follower only
     phase: FollowerPhase | None = None
+    is_proven: bool = False
+    """This epoch's leader compared this log with its own at an offset behind its own start: all before is equal."""
     diverged_at: tuple[int, int | None] | None = None
     """(log end, latest epoch) when this epoch's leader last said that the logs part though they were aligned."""
     fruitless_alignments: int = 0

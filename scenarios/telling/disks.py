@@ -48,8 +48,8 @@ def read_disk(storage: Storage, partition: TopicPartition) -> DiskContent:
             end = header.end_offset
     epochs = _content(storage, f"{name}/{checkpoints.EPOCH_CHECKPOINT}")
     marks = _content(storage, f"{LOG_DIRECTORY}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}")
-    starts = _content(storage, f"{LOG_DIRECTORY}/{checkpoints.LOG_START_CHECKPOINT}")
-    start = 0 if starts is None else checkpoints.parse_offset_checkpoint(starts).get(partition, 0)
+    recorded = _content(storage, f"{name}/{checkpoints.LOG_START}")
+    start = 0 if recorded is None else checkpoints.parse_log_start(recorded)[0].offset
     return DiskContent(
         log_start_offset=max(start, min(segments, default=0)),
         log_end_offset=end,

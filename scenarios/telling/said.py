@@ -28,7 +28,7 @@ LINES: dict[str, Callable[[Arguments], str]] = {
     "%s: %s": lambda a: f"warns: {a[1]}",
     "%s: starts anew at offset %d, the leader's log start": lambda a: f"starts anew at offset {a[1]}",
     "%s: ISR %s -> %s (leader epoch %s, partition epoch %d)": lambda a: f"ISR {letters(a[1])} -> {letters(a[2])}",
-    "%s: deleted up to offset %d by retention": lambda a: f"retention deletes up to offset {a[1]}",
+    "%s: deleted up to offset %d by %s": lambda a: f"{a[2]} deletes up to offset {a[1]}",
     "broker %d: no answer from ZooKeeper for a session: fenced": lambda a: "no answer from ZooKeeper: leads nothing",
     "resigned as controller of epoch %d: %s": lambda a: f"is no longer controller: {a[1]}",
     "%s: ISR proposal refused: %s": lambda a: f"its ISR proposal is refused: {a[1]}",

@@ -84,8 +84,7 @@ def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartitio
     running = cluster.replica(broker_id, partition.topic, partition.partition)
     if running is not None:
         # Checkpoints are written now and then; the running broker knows better.
-        start, mark = running.log.log_start_offset, running.state.high_watermark
-        facts = replace(facts, log_start_offset=start, high_watermark=mark)
+        facts = replace(facts, high_watermark=running.state.high_watermark)
     scans = []
     for segment, size in facts.segments:
         content = _content(directory, checkpoints.segment_file_name(segment, checkpoints.LOG_SUFFIX)) or b""
@@ -118,7 +117,7 @@ def _facts(
         partition=partition.partition,
         directory=f"broker-{broker_id}:{LOG_DIRECTORY}/{partition}",
         high_watermark=offset(checkpoints.HIGH_WATERMARK_CHECKPOINT),
-        log_start_offset=offset(checkpoints.LOG_START_CHECKPOINT),
+        log_start=_parsed(directory, checkpoints.LOG_START, _log_start, damage),
         recovery_point=offset(checkpoints.RECOVERY_POINT_CHECKPOINT),
         cleanly_stopped=checkpoints.CLEAN_SHUTDOWN in log_directory.entries,
         epoch_entries=None if epochs is None else tuple(epochs),
@@ -126,6 +125,10 @@ def _facts(
         segments=tuple(sorted(segments)),
         damage=tuple(damage),
     )
+
+
+def _log_start(content: bytes) -> checkpoints.LogStart:
+    return checkpoints.parse_log_start(content)[0]
 
 
 def _child(directory: DirectoryNode | None, name: str) -> DirectoryNode | None:

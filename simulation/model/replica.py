@@ -216,6 +216,7 @@ def _on_fetched(
             fetch_offset=offset,
             last_fetched_epoch=last_epoch,
             eligible=dict(replica.image).get(follower) == broker_epoch,
+            log_start_offset=0,
         ),
     )
     if is_own_epoch and isinstance(verdict, FetchGranted):

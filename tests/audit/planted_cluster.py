@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minibroker.audit.replica import NO_VALUE
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import MetaProperties
+from minibroker.protocol.checkpoints import LogStart, LogStartReason, MetaProperties
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch, read_header, stamp
@@ -63,6 +63,7 @@ class PlantedReplica:
         self.write_epochs(epochs)
         metadata = checkpoints.format_partition_metadata("topic-id")
         (self.directory / checkpoints.PARTITION_METADATA).write_bytes(metadata)
+        self.write_log_start(base_offset)
 
     def write_segment(self, base_offset: int, batches: list[bytes]) -> None:
         index, time_index = bytearray(), bytearray()
@@ -83,6 +84,12 @@ class PlantedReplica:
 
     def write_epochs(self, entries: Sequence[tuple[int, int]]) -> None:
         (self.directory / checkpoints.EPOCH_CHECKPOINT).write_bytes(checkpoints.format_epoch_checkpoint(entries))
+
+    def write_log_start(self, offset: int, topic_id: str = "topic-id") -> Path:
+        start = LogStart(topic_id=topic_id, offset=offset, reason=LogStartReason.RETENTION)
+        file = self.directory / checkpoints.LOG_START
+        file.write_bytes(checkpoints.format_log_start(start))
+        return file
 
     def file(self, base_offset: int, suffix: str = ".log") -> Path:
         return self.directory / checkpoints.segment_file_name(base_offset, suffix)

@@ -14,7 +14,6 @@ from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity
 from minibroker.audit.local_engine import judge_locally
-from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, BROKER, ENCODED
@@ -126,8 +125,7 @@ def test_an_isolated_copy_is_enough_where_there_is_one_replica(tmp_path: Path) -
 def test_records_below_every_log_start_are_trimmed_not_missing(cluster: PlantedCluster) -> None:
     acked = cluster.write_acked(LINES, BATCHES)
     for broker in cluster.brokers:
-        file = cluster.log_directory(broker) / checkpoints.LOG_START_CHECKPOINT
-        file.write_bytes(checkpoints.format_offset_checkpoint({LINES: 9}))
+        cluster.replica(broker, LINES).write_log_start(9)
     result = judged(cluster, acked)
     assert [(item.kind, item.severity, item.end_offset) for item in result.findings] == [
         (Kind.ACKED_TRIMMED, Severity.NOTE, 9)

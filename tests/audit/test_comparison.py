@@ -120,6 +120,7 @@ def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Pa
     cluster = cluster_of(tmp_path, [COMMON, COMMON, [(0, [b"old"])]], [4, 4, 1])
     metadata = cluster.replica(3, LINES).directory / checkpoints.PARTITION_METADATA
     metadata.write_bytes(checkpoints.format_partition_metadata("earlier"))
+    cluster.replica(3, LINES).write_log_start(0, "earlier")
     result = judged(cluster)
     assert [item.kind for item in result.findings] == [Kind.TOPIC_ID_DIFFERS]
     assert result.verdict is Verdict.IDENTICAL

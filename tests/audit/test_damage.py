@@ -200,14 +200,37 @@ def test_a_log_trimmed_by_retention_is_a_note(cluster: PlantedCluster) -> None:
     replica = cluster.replica(BROKER, LINES)
     replica.file(replica.segments[0]).unlink()
     replica.write_epochs([(1, 9), (2, 19)])
+    replica.write_log_start(9)
     result = judged(cluster)
     assert [item.kind for item in result.findings] == [Kind.LOG_START_DIFFERS]
     assert result.judged_offsets == 24, "the other two still hold the head"
 
 
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize("recorded", [0, 4, None])
+def test_a_log_that_begins_behind_its_recorded_start_lacks_its_head(
+    cluster: PlantedCluster, recorded: int | None
+) -> None:
+    replica = cluster.replica(BROKER, LINES)
+    replica.file(replica.segments[0]).unlink()
+    replica.write_epochs([(1, 9), (2, 19)])
+    file = replica.write_log_start(recorded or 0)
+    if recorded is None:
+        file.unlink()
+    (found,) = [item for item in judged(cluster).findings if item.kind is Kind.MISSING_RANGE]
+    assert (found.broker, found.offset, found.end_offset) == (BROKER, recorded or 0, 9)
+
+
+def test_a_log_start_of_another_topic_is_named(cluster: PlantedCluster) -> None:
+    file = cluster.replica(BROKER, LINES).directory / checkpoints.LOG_START
+    start = checkpoints.LogStart(topic_id="other", offset=0, reason=checkpoints.LogStartReason.CREATED)
+    file.write_bytes(checkpoints.format_log_start(start))
+    (found,) = judged(cluster).findings
+    assert (found.kind, found.file) == (Kind.CHECKPOINT_DAMAGE, str(file))
+
+
 def test_a_log_start_inside_a_segment_is_respected(cluster: PlantedCluster) -> None:
-    file = cluster.log_directory(BROKER) / checkpoints.LOG_START_CHECKPOINT
-    file.write_bytes(checkpoints.format_offset_checkpoint({LINES: 4}))
+    cluster.replica(BROKER, LINES).write_log_start(4)
     cluster.replica(BROKER, LINES).write_epochs([(0, 4), (1, 9), (2, 19)])
     assert [item.kind for item in judged(cluster).findings] == [Kind.LOG_START_DIFFERS]
 

@@ -53,9 +53,10 @@ def test_facts_are_read_from_the_checkpoints(cluster: PlantedCluster) -> None:
     directory = cluster.log_directory(1)
     recovery = checkpoints.format_offset_checkpoint({DASHED: 5})
     (directory / checkpoints.RECOVERY_POINT_CHECKPOINT).write_bytes(recovery)
-    (directory / checkpoints.LOG_START_CHECKPOINT).write_bytes(checkpoints.format_offset_checkpoint({DASHED: 2}))
+    cluster.replica(1, DASHED).write_log_start(2)
     facts = discover([str(directory)]).replicas[0]
-    assert (facts.high_watermark, facts.recovery_point, facts.log_start_offset) == (24, 5, 2)
+    assert facts.log_start is not None
+    assert (facts.high_watermark, facts.recovery_point, facts.log_start.offset) == (24, 5, 2)
     assert facts.cleanly_stopped
     assert facts.epoch_entries == ((0, 0), (1, 9), (2, 19))
 

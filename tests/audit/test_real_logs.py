@@ -8,6 +8,7 @@ import pytest
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
 from minibroker.audit.local_engine import judge_locally
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.ids import TopicPartition
@@ -34,14 +35,15 @@ async def write(root: Path, broker: int, clean: bool = True, trim_to: int | None
     append(log, 9, epoch=12, timestamp_ms=9_000)
     append(log, 9, epoch=13)
     if trim_to is not None:
-        trim(log, trim_to)
+        await trim(log, trim_to)
     await directory.checkpoint_high_watermarks({LINES: log.log_end_offset})
     await directory.close(clean, {LINES: log.log_end_offset}, broker_epoch=3)
 
 
-def trim(log: PartitionLog, offset: int) -> None:
+async def trim(log: PartitionLog, offset: int) -> None:
     log.trim_before(offset)
-    start = log.delete_expired_segments(offset, 0)
+    await log.record_start()
+    start = delete_head(log, offset)
     entries = log.epoch_entries()
     kept = [
         entry

@@ -45,7 +45,7 @@ def facts_of(directory: Path, size: int) -> ReplicaFacts:
         partition=0,
         directory=str(directory),
         high_watermark=None,
-        log_start_offset=None,
+        log_start=None,
         recovery_point=None,
         cleanly_stopped=True,
         epoch_entries=None,

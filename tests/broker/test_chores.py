@@ -6,9 +6,8 @@ from typing import Any, cast
 
 from minibroker.broker.chores import Chores
 from minibroker.broker.replication.events import Event, LagChecked, LeaderStalled
-from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import Clock, DiskError
 from minibroker.simulation.world import SimulatedWorld
 
 
@@ -16,19 +15,18 @@ def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_b
     world = SimulatedWorld()
     failures: list[DiskError] = []
 
-    def delete_expired_segments(high_watermark: int, now_ms: int) -> int:
+    async def apply_retention(clock: Clock) -> None:
         raise DiskError("cannot read a segment")
 
-    log = SimpleNamespace(delete_expired_segments=delete_expired_segments)
-    state = SimpleNamespace(role=Role.LEADER, high_watermark=7, log_start_offset=0)
-    partition = SimpleNamespace(state=state, log=log, topic_partition=TopicPartition("a", 0))
-    partitions = {TopicPartition("a", 0): partition}
-    manager = SimpleNamespace(partitions=partitions, disk=SimpleNamespace(failed=failures.append), now_ms=lambda: 0)
+    log_starts = SimpleNamespace(apply_retention=apply_retention)
+    manager = SimpleNamespace(
+        log_starts=log_starts, disk=SimpleNamespace(failed=failures.append), now_ms=lambda: 0, counters=None
+    )
     chores = Chores(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
-            chores._every(group, 1_000, chores._delete_expired, "retention")
+            chores._every_async(group, 1_000, chores._apply_retention, "retention")
             await asyncio.sleep(2.5)
             for task in world.loop.tasks():
                 if task.get_name() == "chore-retention":

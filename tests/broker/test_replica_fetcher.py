@@ -46,7 +46,8 @@ def _follower(flushes: bool, synced_end: int) -> Any:
         log_end_offset=5,
         synced_end_offset=synced_end,
     )
-    return SimpleNamespace(topic_partition=PARTITION, state=state)
+    log = SimpleNamespace(recorded_start_offset=0)
+    return SimpleNamespace(topic_partition=PARTITION, state=state, log=log)
 
 
 @pytest.mark.parametrize(("flushes", "synced_end", "is_listed"), [(True, 3, False), (True, 5, True), (False, 0, True)])

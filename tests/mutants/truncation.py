@@ -189,7 +189,11 @@ MUTANTS = (
                 "    if event.log_end_offset < state.log_end_offset:\n        message",
                 "    if False:\n        message",
             ),
-            Edit(FOLLOWER, "    elif event.log_start_offset > state.log_end_offset:\n", "    else:\n"),
+            Edit(
+                FOLLOWER,
+                "    elif event.log_start_offset > state.log_end_offset or _is_empty_behind(state, event.log_start_offset):\n",
+                "    else:\n",
+            ),
         ),
         schedule=CoreSchedule("out_of_range_and_back"),
     ),

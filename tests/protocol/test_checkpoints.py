@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint, IndexEntry, MetaProperties, TimeIndexEntry
+from minibroker.protocol.checkpoints import (
+    CorruptCheckpoint,
+    IndexEntry,
+    LogStart,
+    LogStartReason,
+    MetaProperties,
+    TimeIndexEntry,
+)
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in (".", ".."))
@@ -16,21 +24,26 @@ OFFSETS = st.integers(0, 2**63 - 1)
 META = MetaProperties(broker_id=2, cluster_id="c1", directory_id="d1", boot_id="b1")
 
 
-def test_offset_checkpoint_is_kafkas_text() -> None:
+def with_checksum(text: bytes) -> bytes:
+    return text + b"crc32c: %08x\n" % crc32c(text)
+
+
+def test_offset_checkpoint_is_kafkas_text_and_a_checksum() -> None:
     offsets = {TopicPartition("lines", 1): 7, TopicPartition("a-b", 0): 2**40}
-    text = b"0\n2\na-b 0 1099511627776\nlines 1 7\n"
+    text = with_checksum(b"1\n2\na-b 0 1099511627776\nlines 1 7\n")
     assert checkpoints.format_offset_checkpoint(offsets) == text
     assert checkpoints.parse_offset_checkpoint(text) == offsets
 
 
-def test_epoch_checkpoint_is_kafkas_text() -> None:
-    assert checkpoints.format_epoch_checkpoint([(0, 0), (3, 120)]) == b"0\n2\n0 0\n3 120\n"
-    assert checkpoints.parse_epoch_checkpoint(b"0\n2\n0 0\n3 120\n") == [(0, 0), (3, 120)]
+def test_epoch_checkpoint_is_kafkas_text_and_a_checksum() -> None:
+    text = with_checksum(b"1\n2\n0 0\n3 120\n")
+    assert checkpoints.format_epoch_checkpoint([(0, 0), (3, 120)]) == text
+    assert checkpoints.parse_epoch_checkpoint(text) == [(0, 0), (3, 120)]
 
 
 def test_empty_checkpoints_have_no_entries() -> None:
     assert checkpoints.parse_offset_checkpoint(checkpoints.format_offset_checkpoint({})) == {}
-    assert checkpoints.parse_epoch_checkpoint(b"0\n0\n") == []
+    assert checkpoints.parse_epoch_checkpoint(checkpoints.format_epoch_checkpoint([])) == []
 
 
 @given(st.dictionaries(PARTITIONS, OFFSETS, max_size=20))
@@ -42,35 +55,68 @@ def test_offset_checkpoint_survives_a_round_trip(offsets: dict[TopicPartition, i
     "content",
     [
         b"",
-        b"0\n",
-        b"0\n0",
-        b"1\n0\n",
-        b"0\n1\n",
-        b"0\n2\na 0 1\n",
-        b"0\n1\na 0 1",
-        b"0\n1\na 0 1\n\n",
-        b"0\n1\na 0 -1\n",
-        b"0\n1\na 0 1 2\n",
-        b"0\n1\na 00 1\n",
-        b"0\n1\na  0 1\n",
-        b"0\n1\na/b 0 1\n",
-        b"0\n1\na 0 9223372036854775808\n",
-        b"0\n2\na 0 1\na 0 2\n",
-        b"0\n99999999999999999999\n",
-        b"0\n-1\n",
+        b"1\n",
+        b"1\n0",
+        b"2\n0\n",
+        b"1\n1\n",
+        b"1\n2\na 0 1\n",
+        b"1\n1\na 0 1",
+        b"1\n1\na 0 1\n\n",
+        b"1\n1\na 0 -1\n",
+        b"1\n1\na 0 1 2\n",
+        b"1\n1\na 00 1\n",
+        b"1\n1\na  0 1\n",
+        b"1\n1\na/b 0 1\n",
+        b"1\n1\na 0 9223372036854775808\n",
+        b"1\n2\na 0 1\na 0 2\n",
+        b"1\n99999999999999999999\n",
+        b"1\n-1\n",
         b"\xff\n0\n",
-        "0\n1\na 0 ٣\n".encode(),
+        "1\n1\na 0 ٣\n".encode(),
     ],
 )
 def test_malformed_offset_checkpoint_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_offset_checkpoint(with_checksum(content))
+    with pytest.raises(CorruptCheckpoint):
         checkpoints.parse_offset_checkpoint(content)
 
 
-@pytest.mark.parametrize("content", [b"0\n1\n1\n", b"0\n1\n1 2 3\n", b"0\n1\n-1 0\n", b"0\n1\nx 0\n"])
+@pytest.mark.parametrize("content", [b"1\n1\n1\n", b"1\n1\n1 2 3\n", b"1\n1\n-1 0\n", b"1\n1\nx 0\n"])
 def test_malformed_epoch_checkpoint_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
-        checkpoints.parse_epoch_checkpoint(content)
+        checkpoints.parse_epoch_checkpoint(with_checksum(content))
+
+
+@given(st.dictionaries(PARTITIONS, OFFSETS, min_size=1, max_size=3), st.data())
+def test_no_flipped_bit_of_a_checkpoint_is_believed(offsets: dict[TopicPartition, int], data: st.DataObject) -> None:
+    content = bytearray(checkpoints.format_offset_checkpoint(offsets))
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_offset_checkpoint(bytes(content))
+
+
+START = LogStart(topic_id="t", offset=7, reason=LogStartReason.RETENTION)
+LATER = LogStart(topic_id="t", offset=9, reason=LogStartReason.TRIM)
+
+
+def test_a_log_start_is_the_newest_sound_slot() -> None:
+    old, new = checkpoints.format_log_start(START, 3), checkpoints.format_log_start(LATER, 4)
+    assert old.startswith(b"version: 0\nchange: 3\ntopic_id: t\nlog_start_offset: 7\nreason: retention\ncrc32c: ")
+    assert len(old) == len(new) == checkpoints.LOG_START_SLOT_BYTES
+    assert checkpoints.parse_log_start(old + new) == checkpoints.parse_log_start(new + old) == (LATER, 4)
+    assert checkpoints.parse_log_start(old + bytes(4_096)) == checkpoints.parse_log_start(old) == (START, 3)
+    with pytest.raises(CorruptCheckpoint):
+        checkpoints.parse_log_start(bytes(8_192))
+
+
+@pytest.mark.parametrize("position", range(checkpoints.format_log_start(START).index(b"crc32c") + 16))
+def test_no_flipped_bit_of_a_log_start_is_believed(position: int) -> None:
+    old, new = checkpoints.format_log_start(START, 3), bytearray(checkpoints.format_log_start(LATER, 4))
+    for bit in range(8):
+        new[position] ^= 1 << bit
+        assert checkpoints.parse_log_start(old + bytes(new)) == (START, 3)
+        new[position] ^= 1 << bit
 
 
 @pytest.mark.parametrize(
@@ -78,6 +124,7 @@ def test_malformed_epoch_checkpoint_is_refused(content: bytes) -> None:
     [
         checkpoints.parse_offset_checkpoint,
         checkpoints.parse_epoch_checkpoint,
+        checkpoints.parse_log_start,
         checkpoints.parse_meta_properties,
         checkpoints.parse_partition_metadata,
         checkpoints.parse_clean_shutdown,

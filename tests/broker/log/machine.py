@@ -10,12 +10,15 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.retention import retention_start
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.walk import scan_batches
 from minibroker.broker.replication.producer_state import ProducerStates
+from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.simulation.clock import SimulatedClock
@@ -153,17 +156,29 @@ def append_batches(log: PartitionLog, batches: Sequence[Batch]) -> None:
 def truncate(log: PartitionLog, end_offset: int) -> None:
     """Cut the log and then the epochs, as the core would."""
     log.truncate_to(end_offset)
-    is_empty = log.log_start_offset == log.log_end_offset
+    is_empty = log.size_bytes == 0
     kept = [] if is_empty else [entry for entry in log.epoch_entries() if entry[1] < log.log_end_offset]
     log.write_epoch_entries(kept, sync=False)
 
 
 def trim_epochs(log: PartitionLog) -> None:
-    """What the core does with its epoch history when the log's start has risen."""
-    entries, start = log.epoch_entries(), log.log_start_offset
+    """What the core does with its epoch history when the log's head was deleted."""
+    entries, start = log.epoch_entries(), log.segments[0].base_offset
     below = [entry for entry in entries if entry[1] <= start]
     if below:
         log.write_epoch_entries([(below[-1][0], start), *entries[len(below) :]], sync=False)
+
+
+def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
+    """What a leader does that is alone in sync: decide, record, trim, delete. Returns the log's start."""
+    start = retention_start(log, high_watermark, now_ms)
+    if start > log.log_start_offset:
+        drive(log.record_start(start, LogStartReason.RETENTION))
+        log.trim_before(start, LogStartReason.RETENTION)
+    elif not log.is_start_recorded:
+        drive(log.record_start())
+    delete_head(log, start)
+    return log.log_start_offset
 
 
 def reset(log: PartitionLog, offset: int) -> None:
@@ -226,11 +241,10 @@ def _check_epochs(log: PartitionLog, batches: list[tuple[BatchHeader, bytes]]) -
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
         assert epoch < later_epoch
         assert start < later_start
-    assert all(log.log_start_offset <= start <= log.log_end_offset for _, start in entries)
+    assert all(log.segments[0].base_offset <= start <= log.log_end_offset for _, start in entries)
     for header, _ in batches:
-        if header.base_offset >= log.log_start_offset:
-            floor = max(entry for entry in entries if entry[1] <= header.base_offset)
-            assert floor[0] == header.partition_leader_epoch
+        floor = max(entry for entry in entries if entry[1] <= header.base_offset)
+        assert floor[0] == header.partition_leader_epoch
 
 
 def _check_indexes(log: PartitionLog) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.disk import RealDisk
@@ -86,7 +88,7 @@ def test_a_damaged_log_is_left_as_it_is(machine: Machine) -> None:
     names = machine.file_names()
     drive(directory.maintain(1_000_000))
     log.roll_if_aged(10**15)
-    log.delete_expired_segments(60, 10**15)
+    assert retention_start(log, 60, 10**15) == delete_head(log, 60) == 0
     drive(directory.close(clean=True, high_watermarks={}))
     assert machine.file_names() == names
     machine.kill()

@@ -16,6 +16,7 @@ from tests.broker.log.machine import (
     make_batch,
     read_all,
     reset,
+    retain,
     trim_epochs,
     truncate,
 )
@@ -86,7 +87,7 @@ def test_truncation_below_the_first_segment_resets(machine: Machine) -> None:
     _, log = machine.open_log()
     append(log, 40)
     log.trim_before(40)
-    log.delete_expired_segments(80, 0)
+    retain(log, 80, 0)
     assert log.segments[0].base_offset > 5
     truncate(log, 5)
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (5, 5, 5)
@@ -135,7 +136,7 @@ def test_a_log_that_is_trimmed_up_to_its_end_stays_so(machine: Machine, config: 
     append(log, 20, producer=(7, 0, 0))
     drive(log.flush())
     truncate(log, 22)
-    log.trim_before(22)
+    log.trim_before(22, drops_all=True)
     trim_epochs(log)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (22, 22, 0)
     known = len(log.producers)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from minibroker.broker.log.config import FREE_BYTES_TO_HEAL, LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import StorageOffline
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.retention import retention_start
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors, SyncFailed
@@ -22,6 +24,7 @@ from tests.broker.log.machine import (
     drive,
     make_batch,
     read_all,
+    retain,
     trim_epochs,
     truncate,
 )
@@ -61,13 +64,13 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
         lambda: directory.create_log(TopicPartition("third", 0), "third-id", SMALL),
         lambda: drive(directory.checkpoint_high_watermarks({})),
         lambda: drive(directory.checkpoint_recovery_points()),
-        lambda: drive(directory.checkpoint_log_start_offsets()),
+        lambda: drive(other.record_start()),
         lambda: other.offset_for_timestamp(0, 10),
     ):
         with pytest.raises(StorageOffline, match=r"/data is offline: cannot append"):
             call()
     other.roll_if_aged(1 << 60)
-    other.delete_expired_segments(60, 1 << 60)
+    assert retention_start(other, 60, 1 << 60) == delete_head(other, 60) == 0
     drive(other.remove_deleted(1 << 60))
     drive(directory.maintain(0))
     drive(directory.close(True, {}))
@@ -119,7 +122,7 @@ def test_room_may_come_from_retention(machine: Machine) -> None:
     machine.storage.capacity_bytes = machine.storage.used_bytes
     with pytest.raises(DiskFull):
         append(log, 1)
-    log.delete_expired_segments(60, 0)
+    retain(log, 60, 0)
     before = machine.storage.used_bytes
     drive(directory.maintain(1 << 60))
     assert machine.storage.used_bytes < before
@@ -205,8 +208,8 @@ CUTS: dict[str, Callable[[PartitionLog], object]] = {
     "truncate": lambda log: log.truncate_to(15),
     "reset": lambda log: log.reset_to(2),
     "reset behind": lambda log: log.reset_to(1_000),
-    "trim all": lambda log: log.trim_before(log.log_end_offset),
-    "expire": lambda log: log.delete_expired_segments(log.log_end_offset, 0),
+    "trim all": lambda log: log.trim_before(log.log_end_offset, drops_all=True),
+    "expire": lambda log: retain(log, log.log_end_offset, 0),
 }
 
 
@@ -371,8 +374,8 @@ def test_a_full_disk_removes_expired_segments_at_once(machine: Machine) -> None:
     with pytest.raises(DiskFull):
         append(log, 1)
     before = machine.storage.used_bytes
-    log.delete_expired_segments(60, 1 << 60)  # the active segment would go, too, were there room for another
-    assert (log.segment_count, log.log_start_offset) == (1, log.segments[0].base_offset)
+    retain(log, 60, 1 << 60)  # the active segment would go, too, were there room for another
+    assert (log.segment_count, log.log_start_offset) == (1, 60)
     drive(directory.maintain(0))
     assert machine.storage.used_bytes < before - 1_000
     trim_epochs(log)

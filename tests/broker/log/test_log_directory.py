@@ -10,7 +10,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.recovery import RecoveryReport
-from minibroker.protocol.checkpoints import parse_offset_checkpoint
+from minibroker.protocol.checkpoints import LogStart, LogStartReason, parse_log_start, parse_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.disk import RealDisk
@@ -199,14 +199,14 @@ def test_damaged_checkpoints_count_as_missing(machine: Machine, content: bytes) 
     check_log(log)
 
 
-def test_the_log_start_is_listed_only_when_the_files_do_not_tell_it(machine: Machine) -> None:
+def test_each_log_records_its_start_and_why(machine: Machine) -> None:
     directory, log = machine.open_log()
-    directory.create_log(OTHER, "other-id", SMALL)
+    assert parse_log_start(machine.content("log-start"))[0] == log.start_to_record()
     append(log, 10)
     log.trim_before(3)
-    drive(directory.checkpoint_log_start_offsets())
-    content = machine.disk().read_file(f"{PATH}/log-start-offset-checkpoint")
-    assert parse_offset_checkpoint(content) == {PARTITION: 3}
+    drive(directory.maintain(0))
+    expected = LogStart(topic_id=TOPIC_ID, offset=3, reason=LogStartReason.COPIED)
+    assert parse_log_start(machine.content("log-start")) == (expected, 1)
 
 
 def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> None:
@@ -273,7 +273,7 @@ def test_offsets_of_a_deleted_topic_do_no_harm_to_the_next_of_its_name(machine: 
     log.trim_before(31)
     drive(log.flush())
     drive(directory.checkpoint_recovery_points())
-    drive(directory.checkpoint_log_start_offsets())
+    drive(directory.record_log_starts())
     drive(directory.checkpoint_high_watermarks({PARTITION: 70}))
     directory.delete_log(PARTITION)
     log = directory.create_log(PARTITION, "another-id", SMALL)

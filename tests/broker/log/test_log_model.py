@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.tail_cache import TailCache
-from minibroker.protocol.checkpoints import LOG_START_CHECKPOINT
 from tests.broker.log.machine import (
     Batch,
     Machine,
@@ -21,6 +20,7 @@ from tests.broker.log.machine import (
     drive,
     make_batch,
     reset,
+    retain,
     stored_batches,
     trim_epochs,
     truncate,
@@ -114,7 +114,7 @@ class LogModel(RuleBasedStateMachine):
     def expire(self, share: float) -> None:
         high_watermark = max(self.start, int(self.end * share))
         before = self.log.log_start_offset
-        self.start = self.log.delete_expired_segments(high_watermark, now_ms=0)
+        self.start = retain(self.log, high_watermark, now_ms=0)
         assert before <= self.start <= high_watermark or self.start == before
         self.trimmed = self.trimmed or self.start > 0
         self.batches = [batch for batch in self.batches if batch[0].base_offset >= self.log.segments[0].base_offset]
@@ -132,7 +132,7 @@ class LogModel(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         drive(self.directory.checkpoint_recovery_points())
-        drive(self.directory.checkpoint_log_start_offsets())
+        drive(self.directory.record_log_starts())
 
     @rule()
     def stop_cleanly(self) -> None:
@@ -146,8 +146,6 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        if LOG_START_CHECKPOINT in self.directory.storage.urgent:
-            self.maintain()
         self.machine.kill()
         self.reopen()
         assert not self.log.report.clean
@@ -156,8 +154,6 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(tear=st.booleans())
     def lose_power(self, tear: bool) -> None:
-        if LOG_START_CHECKPOINT in self.directory.storage.urgent:
-            self.maintain()
         self.machine.lose_power(tear)
         self.reopen()
         there = stored_batches(self.log)

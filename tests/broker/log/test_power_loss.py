@@ -24,6 +24,7 @@ from tests.broker.log.machine import (
     check_log,
     drive,
     make_batch,
+    retain,
     stored_batches,
     truncate,
 )
@@ -67,8 +68,8 @@ class Story:
         self.flush()
         drive(self.directory.checkpoint_recovery_points())
         self.log.trim_before(7)
-        self.log.delete_expired_segments(self.log.log_end_offset, 0)
-        drive(self.directory.checkpoint_log_start_offsets())
+        retain(self.log, self.log.log_end_offset, 0)
+        drive(self.directory.record_log_starts())
         self.append(3)
         drive(self.directory.close(True, {PARTITION: 5}))
         self.directory = self.machine.open(CONFIG)

@@ -217,7 +217,7 @@ def test_a_log_that_ends_below_its_start_begins_empty_there(machine: Machine) ->
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10, epoch=3)
     log.trim_before(15)
-    drive(directory.checkpoint_log_start_offsets())
+    drive(directory.record_log_starts())
     machine.kill()
     machine.edit(FIRST, machine.content(FIRST)[:200])
     _, log = machine.open_log(ONE_SEGMENT)
@@ -227,16 +227,18 @@ def test_a_log_that_ends_below_its_start_begins_empty_there(machine: Machine) ->
 
 
 def test_the_leftover_of_an_interrupted_deletion_goes(machine: Machine) -> None:
-    """Segments in front of a gap that lies below the recovery point were being deleted."""
+    """Segments in front of a gap that lies below the recorded start were being deleted."""
     config = LogConfig(segment_bytes=600, index_interval_bytes=100)
     directory, log = machine.open_log(config)
     append(log, 30)
     drive(log.flush())
     drive(directory.checkpoint_recovery_points())
     kept = log.segments[2].base_offset
+    drive(log.record_start(kept))
     machine.kill()
     machine.disk().remove(log.segments[1].log_path)
     _, log = machine.open_log(config)
+    assert log.damage is None
     assert (log.log_start_offset, log.log_end_offset) == (kept, 60)
     check_log(log)
 
@@ -271,16 +273,18 @@ def test_foreign_files_are_left_alone(machine: Machine) -> None:
     assert not [name for name in names if "9.log" in name or "9.index" in name]
 
 
-def test_damage_at_the_end_is_found_although_the_stop_was_clean(machine: Machine) -> None:
+@pytest.mark.parametrize("cut", [20, 156])
+def test_what_a_clean_stop_synced_is_no_torn_tail(machine: Machine, cut: int) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
     drive(directory.close(True, {}))
     machine.kill()
-    machine.edit(FIRST, machine.content(FIRST)[:-20])
+    kept = machine.content(FIRST)[:-cut]
+    machine.edit(FIRST, kept)
     _, log = machine.open_log(ONE_SEGMENT)
-    assert not log.report.clean
+    assert "a clean stop" in str(log.damage)
     assert log.log_end_offset == 18
-    check_log(log)
+    assert machine.content(FIRST) == kept, "damage removes nothing"
 
 
 def test_after_a_clean_stop_nothing_is_scanned(machine: Machine) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.simulation.clock import WALL_CLOCK_START_MS
-from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, trim_epochs
+from tests.broker.log.machine import SMALL, Machine, append, check_log, drive, retain, trim_epochs
 
 NOW = WALL_CLOCK_START_MS
 BY_SIZE = LogConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=None, retention_bytes=2_000)
@@ -19,7 +19,7 @@ def test_no_segment_above_the_high_watermark_is_deleted(machine: Machine, high_w
     """B16, KAFKA-5634: retention must not outrun the followers."""
     _, log = machine.open_log(BY_AGE)
     append(log, 40, timestamp_ms=NOW)
-    start = log.delete_expired_segments(high_watermark, NOW + 1_000_000)
+    start = retain(log, high_watermark, NOW + 1_000_000)
     assert start == log.log_start_offset <= high_watermark
     assert log.log_end_offset == 80
 
@@ -27,7 +27,7 @@ def test_no_segment_above_the_high_watermark_is_deleted(machine: Machine, high_w
 def test_by_size_the_newest_bytes_stay(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     append(log, 40)
-    start = log.delete_expired_segments(80, NOW)
+    start = retain(log, 80, NOW)
     assert start == log.segments[0].base_offset > 0
     assert 2_000 <= log.size_bytes < 3_000
 
@@ -35,27 +35,37 @@ def test_by_size_the_newest_bytes_stay(machine: Machine) -> None:
 def test_by_age_what_is_younger_stays(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
     for number in range(40):
-        append(log, 1, timestamp_ms=NOW - 40_000 + number * 1_000)
-    log.delete_expired_segments(80, NOW)
-    oldest = log.segments[0].largest_timestamp()
-    assert NOW - oldest <= 10_000
+        machine.skew_ms = number * 1_000
+        append(log, 1)
+    now_ms = machine.clock().now_ms()
+    start = retain(log, 80, now_ms)
+    assert now_ms - machine.disk().modified_ms(log.segments[0].log_path) <= 10_000
+    assert start == log.segments[0].base_offset
     assert log.segment_count > 1
 
 
-def test_a_segment_is_as_old_as_its_youngest_record(machine: Machine) -> None:
+def test_a_segment_is_as_old_as_its_last_append(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
-    append(log, 40, timestamp_ms=NOW - 100_000)
-    log.reset_to(0)
-    append(log, 3, timestamp_ms=NOW - 100_000)
-    append(log, 1, timestamp_ms=NOW)
-    append(log, 20, timestamp_ms=NOW - 100_000)
-    assert log.delete_expired_segments(log.log_end_offset, NOW) == 0
+    append(log, 3)
+    machine.skew_ms = 10_000
+    append(log, 1)
+    assert log.segment_count == 1
+    assert retain(log, 8, machine.clock().now_ms()) == 0
+
+
+@pytest.mark.parametrize("timestamp_ms", [0, NOW - 10**9, NOW + 10**12])
+def test_the_clocks_of_clients_neither_delete_nor_keep_anything(machine: Machine, timestamp_ms: int) -> None:
+    """Records are as old as their append; a backfill is not deleted at once, and none is kept for ever."""
+    _, log = machine.open_log(BY_AGE)
+    append(log, 20, timestamp_ms=timestamp_ms)
+    assert retain(log, 40, NOW + 10_000) == 0
+    assert retain(log, 40, NOW + 10_001) == 40
 
 
 def test_an_old_active_segment_is_rolled_and_deleted(machine: Machine) -> None:
     _, log = machine.open_log(BY_AGE)
-    append(log, 2, timestamp_ms=NOW - 100_000)
-    assert log.delete_expired_segments(4, NOW) == 4
+    append(log, 2)
+    assert retain(log, 4, NOW + 10_001) == 4
     assert (log.log_end_offset, log.size_bytes, log.segment_count) == (4, 0, 1)
     append(log, 1)
     assert log.log_end_offset == 6
@@ -65,21 +75,14 @@ def test_by_size_the_active_segment_stays(machine: Machine) -> None:
     config = LogConfig(retention_ms=None, retention_bytes=0)
     _, log = machine.open_log(config)
     append(log, 10)
-    assert log.delete_expired_segments(20, NOW) == 0
-
-
-def test_timestamps_of_the_future_do_not_keep_a_segment_for_ever(machine: Machine) -> None:
-    _, log = machine.open_log(BY_AGE)
-    append(log, 20, timestamp_ms=NOW + 10**12)
-    assert log.delete_expired_segments(40, NOW + 10_000) == 0
-    assert log.delete_expired_segments(40, NOW + 10_001) == 40
+    assert retain(log, 20, NOW) == 0
 
 
 def test_what_lies_below_the_log_s_start_is_deleted(machine: Machine) -> None:
     _, log = machine.open_log(SMALL)
     append(log, 40)
     log.trim_before(33)
-    assert log.delete_expired_segments(80, NOW) == 33
+    assert retain(log, 80, NOW) == 33
     assert log.segments[0].base_offset <= 33 < log.segments[1].base_offset
     trim_epochs(log)
     check_log(log, whole_history=False)
@@ -90,7 +93,7 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(machine: Machine)
     _, log = machine.open_log(config)
     append(log, 30)
     before = len(machine.file_names(".log"))
-    log.delete_expired_segments(60, NOW)
+    retain(log, 60, NOW)
     renamed = len(machine.file_names(".log.deleted"))
     assert renamed == before - len(machine.file_names(".log")) > 0
     assert drive(log.remove_deleted(NOW + 59_999)) == 0
@@ -101,7 +104,7 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(machine: Machine)
 def test_a_renamed_file_is_removed_after_a_restart(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     append(log, 40)
-    start = log.delete_expired_segments(80, NOW)
+    start = retain(log, 80, NOW)
     machine.kill()
     _, log = machine.open_log(BY_SIZE)
     assert machine.file_names(".deleted") == []
@@ -111,21 +114,21 @@ def test_a_renamed_file_is_removed_after_a_restart(machine: Machine) -> None:
 def test_snapshots_go_with_their_segments(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     append(log, 40)
-    log.delete_expired_segments(80, NOW)
+    retain(log, 80, NOW)
     assert int(machine.file_names(".snapshot")[0][:20]) == log.log_start_offset
 
 
 def test_settings_can_be_changed_at_runtime(machine: Machine) -> None:
     _, log = machine.open_log(SMALL)
     append(log, 40)
-    assert log.delete_expired_segments(80, NOW) == 0
+    assert retain(log, 80, NOW) == 0
     log.config = BY_SIZE
-    assert log.delete_expired_segments(80, NOW) > 0
+    assert retain(log, 80, NOW) > 0
 
 
 def test_reading_goes_on_behind_what_was_deleted(machine: Machine) -> None:
     _, log = machine.open_log(BY_SIZE)
     written = append(log, 40)
-    start = log.delete_expired_segments(80, NOW)
+    start = retain(log, 80, NOW)
     found = log.read(start, 1_000_000, 80)
     assert b"".join(found.parts).startswith(bytes(written[start // 2][1]))

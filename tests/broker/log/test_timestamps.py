@@ -9,7 +9,7 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import build_batch, read_header
-from tests.broker.log.machine import Machine, append, append_batches, drive
+from tests.broker.log.machine import Machine, append, append_batches, drive, retain
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=200, retention_ms=None)
 
@@ -52,7 +52,7 @@ def test_records_below_the_log_s_start_are_not_found(machine: Machine) -> None:
     timestamps = [1_000 + number for number in range(300)]
     fill(log, timestamps)
     log.trim_before(100)
-    log.delete_expired_segments(300, 0)
+    retain(log, 300, 0)
     assert log.offset_for_timestamp(0, 300) == (1_100, 100)
     assert log.offset_for_timestamp(1_250, 300) == (1_250, 250)
 

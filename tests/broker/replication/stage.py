@@ -325,6 +325,7 @@ class Stage:
                 fetch_offset=offset,
                 last_fetched_epoch=None if self._unchecked else actor.state.last_fetched_epoch,
                 eligible=eligible,
+                log_start_offset=actor.state.log_start_offset,
             ),
         )
         source.perform(effects)

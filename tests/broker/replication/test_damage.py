@@ -32,6 +32,7 @@ def fetched(replica_id: int, offset: int = 0, epoch: int = 0) -> ev.FollowerFetc
         fetch_offset=offset,
         last_fetched_epoch=None,
         eligible=True,
+        log_start_offset=0,
     )
 
 

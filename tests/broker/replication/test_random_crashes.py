@@ -115,6 +115,7 @@ class CrashWalk(Walk):
                 fetch_offset=state.log_end_offset,
                 last_fetched_epoch=state.last_fetched_epoch,
                 eligible=True,
+                log_start_offset=state.log_start_offset,
             )
             self.late_fetches.append((state.leader_id, self.lives[state.leader_id], event))
         stage.fetch(actor.broker_id, hold=self._hold(), broker_epoch=life)

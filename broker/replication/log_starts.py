@@ -1,0 +1,72 @@
+"""Where a log starts, and what may go in front of it (replication rules, section 12).
+
+Owns: that the leader alone raises a start, that a follower starts where its leader does, and the low watermark: up to
+there every in-sync replica has durably recorded that nothing is promised any more. Only in front of it are files
+removed. So whoever is elected from the in-sync set starts no earlier than anybody has deleted, and a log that begins
+behind its leader's start has lost its head. Refuses to know files. Pure.
+"""
+
+from minibroker.broker.replication.events import (
+    Effect,
+    HeadDeleted,
+    LogTrimmed,
+    StartsChanged,
+    TrimBefore,
+    WriteEpochHistory,
+)
+from minibroker.broker.replication.state import RemoteReplica, ReplicaState
+from minibroker.protocol.checkpoints import LogStartReason
+
+
+def on_log_trimmed(state: ReplicaState, event: LogTrimmed, effects: list[Effect]) -> None:
+    """Retention or an operator, by the leader of this very epoch, and only what is committed (KAFKA-5634)."""
+    if not state.is_leader or state.fenced or event.leader_epoch != state.leader_epoch:
+        return
+    assert event.log_start_offset <= state.high_watermark, "I14: only what is committed may go"
+    if event.log_start_offset > state.log_start_offset:
+        state.log_start_offset = event.log_start_offset
+        effects.append(TrimBefore(log_start_offset=event.log_start_offset, reason=event.reason))
+        effects.append(StartsChanged())
+        advance_low_watermark(state, effects)
+
+
+def on_head_deleted(state: ReplicaState, event: HeadDeleted, effects: list[Effect]) -> None:
+    """The epoch history covers what the files hold, no more and no less."""
+    if state.epoch_history.trim_before(event.first_offset):
+        effects.append(WriteEpochHistory(sync=False))
+
+
+# ------------------------------------------------------------------------------------------------------------ leader
+def advance_low_watermark(state: ReplicaState, effects: list[Effect]) -> None:
+    """The smallest recorded start of whoever may lead next. It never falls: what was deleted stays deleted."""
+    low = state.log_start_offset
+    for broker_id in state.maximal_in_sync_replicas:
+        if broker_id == state.config.broker_id:
+            continue
+        remote = state.remotes.get(broker_id)
+        if remote is None or remote.log_start_offset is None:
+            return
+        low = min(low, remote.log_start_offset)
+    if low > state.low_watermark:
+        state.low_watermark = low
+        effects.append(StartsChanged())
+
+
+def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
+    """Whether a follower may join: it must not start behind its leader, where records would be lost with the others,
+    nor in front of what others have deleted, which would look like damage if it led."""
+    start = remote.log_start_offset
+    return start is not None and state.low_watermark <= start <= state.log_start_offset
+
+
+# ---------------------------------------------------------------------------------------------------------- follower
+def follow_log_start(state: ReplicaState, leader_start: int | None, effects: list[Effect]) -> None:
+    """Start where the leader does, but not above what is committed here. Below the leader's start nobody can compare: a
+    log that ends there and was not proven before is dropped."""
+    if leader_start is None:
+        return
+    new_start = min(leader_start, state.high_watermark)
+    if new_start > state.log_start_offset:
+        state.log_start_offset = new_start
+        drops_all = new_start == state.log_end_offset and not state.is_proven
+        effects.append(TrimBefore(log_start_offset=new_start, reason=LogStartReason.COPIED, drops_all=drops_all))
