@@ -32,12 +32,8 @@ def enabled(world: World, state: State) -> Iterator[Move]:
         else:
             yield ("start", broker_id)
             yield from _of_disk(world, state, replica)
-    if world.left(state, "stops") and all(world.replica(state, each).broker_epoch for each in world.brokers):
-        if not _hangs_by_a_thread(world, state):
-            yield ("stop-all", "kill")
-            yield ("stop-all", "power")
-            for last in world.brokers:
-                yield ("stop-all", "term", last)
+    if world.left(state, "stops") and not _hangs_by_a_thread(world, state):
+        yield from _of_the_end(world, state)
     yield from _of_control(world, state)
     yield from _of_held(state)
 
@@ -94,6 +90,15 @@ def _of_follower(replica: Replica, has: set[str]) -> Iterator[Move]:
             yield ("ask", broker_id, "reply-late")
     elif isinstance(phase, AskingLeaderEnds):
         yield ("ask", broker_id)
+
+
+def _of_the_end(world: World, state: State) -> Iterator[Move]:
+    """Of everybody, while everybody is registered."""
+    if all(world.replica(state, each).broker_epoch for each in world.brokers):
+        yield ("stop-all", "kill")
+        yield ("stop-all", "power")
+        for last in world.brokers:
+            yield ("stop-all", "term", last)
 
 
 def _of_disk(world: World, state: State, replica: Replica) -> Iterator[Move]:
@@ -328,8 +333,8 @@ def _lose(world: World, state: State, broker_id: int, keep: int) -> State:
 
 
 def _stop_all(world: World, state: State, how: str, last: int = 0) -> State:
-    """Everybody is killed; or loses power, and each disk has what it said it had synced: all of it; or is asked to stop,
-    one after the other, and hands its leadership over where it can."""
+    """Everybody is killed; or loses power, and each disk has what it said it had synced: all of it; or is asked to
+    stop, one after the other, and hands its leadership over where it can."""
     state = world.spend(state, "stops")
     for broker_id in sorted(world.brokers, key=lambda each: (each == last, each)):
         replica = world.replica(state, broker_id)

@@ -27,7 +27,8 @@ KINDS = (
 records: appended by leaders. moves: elections of the preferred leader. kills: a process ends, its bytes stay.
 losses: a power loss that takes unsynced bytes. stops: all brokers end at once, by a kill or without power.
 disks: while its broker is down a disk is replaced by a blank one, or after a power cut turns out to have lied: it has
-any part of what it had synced. Another in-sync replica has everything. expiries: a session ends, the process lives on and registers anew.
+any part of what it had synced. Another in-sync replica has everything.
+expiries: a session ends, the process lives on and registers anew.
 takeovers: another controller takes office while the old one's messages are still under way.
 fences: evidence, true or false, of the death of a broker: the controller unregisters it, and it hears of it later.
 successions: the same of the controller's own broker: another takes office and unregisters it in one write.
