@@ -317,7 +317,9 @@ class ReplicaJudge:
     def _on_log_healed(self, seat: Seat, state: ReplicaState, event: ev.LogHealed) -> None:
         """What was cut half way is known again."""
         storage = self._cluster.world.machine(f"broker-{seat.writer.broker_id}").storage
-        seat.shadow = ShadowLog(seat.replica.log.log_start_offset, read_batches(storage, seat.replica.log))
+        found = ShadowLog(seat.replica.log.log_start_offset, read_batches(storage, seat.replica.log))
+        is_faulty = seat.writer.broker_id in self.truth.faulty
+        seat.shadow = _as_believed(found, seat.shadow, seat.replica.log) if is_faulty else found
         self._shadows[seat.writer.broker_id, seat.partition] = seat.shadow
 
     def _on_follower_fetched(self, seat: Seat, state: ReplicaState, event: ev.FollowerFetched) -> None:
