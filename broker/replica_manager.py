@@ -90,7 +90,7 @@ class ReplicaManager:
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._followed: dict[TopicPartition, ReplicaFetcher] = {}
         self._back_offs: dict[TopicPartition, int] = {}
-        self._syncing: dict[TopicPartition, bool] = {}
+        self._syncing: dict[Partition, bool] = {}
         self._epochs_to_store = asyncio.Event()
         self._fenced_broker_epoch: int | None = None
         self.alter_partition = AlterPartitionSender(
@@ -419,28 +419,27 @@ class ReplicaManager:
     # ----------------------------------------------------------------------------------------- disk in the background
     def sync(self, partition: Partition) -> None:
         """fsync soon; appends that come while one runs share the next (group commit)."""
-        topic_partition = partition.topic_partition
-        if topic_partition in self._syncing:
-            self._syncing[topic_partition] = True
+        if partition in self._syncing:
+            self._syncing[partition] = True
             return
-        self._syncing[topic_partition] = False
-        self._tasks.own(self._sync(partition), f"sync-{topic_partition}")
+        self._syncing[partition] = False
+        self._tasks.own(self._sync(partition), f"sync-{partition.topic_partition}")
 
     async def _sync(self, partition: Partition) -> None:
         topic_partition = partition.topic_partition
         try:
             while True:
-                self._syncing[topic_partition] = False
+                self._syncing[partition] = False
                 synced_end = await self._flushed(partition)
                 if self.partitions.get(topic_partition) is not partition or partition.state.role is Role.OFFLINE:
                     return
                 partition.handle(ev.Synced(end_offset=synced_end, now_ms=self.now_ms()))
-                if not self._syncing[topic_partition]:
+                if not self._syncing[partition]:
                     return
         except DiskError as error:
             self.log_failed(partition, error)
         finally:
-            self._syncing.pop(topic_partition, None)
+            self._syncing.pop(partition, None)
 
     async def _flushed(self, partition: Partition) -> int:
         """The end of what is synced; without a descriptor whoever waits for it waits on."""

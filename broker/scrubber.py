@@ -121,7 +121,7 @@ class Scrubber:
             return False
         except DiskError as error:
             if self._is_of_use(partition, segment):
-                self._manager.log_failed(partition, error)
+                self._manager.disk.read_failed(partition, error)
             return False
         self._allowance -= read
         self._manager.counters.scrubbed_bytes += read
@@ -139,7 +139,7 @@ class Scrubber:
         except CorruptLog as error:
             self._found(partition, str(error))
         except DiskError as error:
-            self._manager.log_failed(partition, error)
+            self._manager.disk.read_failed(partition, error)
 
     def _found(self, partition: Partition, what: str) -> None:
         self._manager.counters.scrubbed_damaged += 1
