@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from minibroker.broker.full_disk import RELIEF_MS
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
@@ -55,6 +56,7 @@ class Chores:
             self._every_async(group, config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_logs, "logs")
             self._every_async(group, MAINTAIN_MS, self._maintain, "maintain")
             self._every_async(group, config.log_retention_check_interval_ms, self._apply_retention, "retention")
+            self._every_async(group, RELIEF_MS, self._relieve_full_disk, "full-disk")
             self._every(group, PRODUCER_EXPIRY_CHECK_MS, self._expire_producers, "producers")
 
     def _every(self, group: asyncio.TaskGroup, interval_ms: int, chore: Callable[[], None], name: str) -> None:
@@ -148,6 +150,9 @@ class Chores:
 
     async def _apply_retention(self) -> None:
         await self._manager.log_starts.apply_retention(self._clock)
+
+    async def _relieve_full_disk(self) -> None:
+        await self._manager.full_disk.relieve(self._clock)
 
     def _expire_producers(self) -> None:
         for partition in self._manager.partitions.values():

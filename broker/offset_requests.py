@@ -80,7 +80,7 @@ def answer_list_offsets(manager: ReplicaManager, body: ListOffsetsRequest) -> Li
                 answer = _list_offsets(manager, partition, asked, is_follower=body.replica_id >= 0)
                 if body.replica_id >= 0 and asked.timestamp == EARLIEST_TIMESTAMP and not answer.error_code:
                     producers = partition.state.producers.told_below(answer.offset, told_max)
-                    answer = replace(answer, producers=producers)
+                    answer = replace(answer, producers=producers, low_watermark=partition.state.low_watermark)
                 answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)

@@ -17,6 +17,7 @@ from minibroker.broker.alter_partition_sender import AlterPartitionSender
 from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.disk_health import DESCRIPTOR_RETRY_MS, DiskHealth
 from minibroker.broker.fetch import FetchHandler
+from minibroker.broker.full_disk import FullDisk
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log_starts import LogStarts
@@ -84,6 +85,7 @@ class ReplicaManager:
         self.refusals = Refusals()
         self.fenced = True
         self.disk = DiskHealth(self)
+        self.full_disk = FullDisk(self, network)
         self._network = network
         self._loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()

@@ -167,6 +167,7 @@ class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
     leader_epoch: I32 = -1
     current_leader: CurrentLeader | None = None
     producers: Snapshot = b""  # about: to a follower that asks for the earliest: a `.snapshot` of who wrote below it
+    low_watermark: I64 = -1  # about: likewise: below it no in-sync replica promises anything any more
 
 
 class ListOffsetsTopicResponse(Message, frozen=True, kw_only=True):

@@ -94,6 +94,51 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("disk_errors:topic_is_deleted_on_a_full_disk"),
     ),
     Mutant(
+        name="D16d",
+        title="a follower on a full disk waits for room",
+        origin="hardening 13",
+        rule="a replica that is offline for lack of room deletes what its leader's low watermark allows (hardening 13)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.full_disk",
+                "        return info.leader if info.leader != me else None\n",
+                "        return None\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:follower_on_a_full_disk"),
+    ),
+    Mutant(
+        name="D16e",
+        title="the only replica on a full disk waits for room",
+        origin="hardening 13",
+        rule="a replica that is the whole in-sync set of a partition without a leader applies retention (hardening 13)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.full_disk",
+                "            return me if info.isr == (me,) else None\n",
+                "            return None\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:only_replica_on_a_full_disk"),
+    ),
+    Mutant(
+        name="D16f",
+        title="a follower on a full disk applies retention by itself",
+        origin="hardening 13",
+        rule="the leader decides where a log starts, on a full disk, too (hardening 13)",
+        breaks=("I39", "I28"),
+        edits=(
+            Edit(
+                "broker.full_disk",
+                "        return info.leader if info.leader != me else None\n",
+                "        return me\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:leader_keeps_more_than_retention"),
+    ),
+    Mutant(
         name="D16c",
         title="a broker tells nobody that its log directory is offline",
         origin="hardening 13",

@@ -161,3 +161,74 @@ async def topic_is_deleted_on_a_full_disk(directed: Directed) -> None:
     if directory.full:
         convict(directed, "I36", f"broker {full} keeps a deleted topic on its full disk")
     storage.heal()
+
+
+RETENTION = {
+    **SEGMENTS,
+    "log.retention.bytes": "4096",
+    "log.retention.check.interval.ms": "500",
+}
+
+
+async def _fill(directed: Directed, broker_id: int) -> None:
+    """So that little is lacking to heal: less than retention gives back, more than comes back by itself."""
+    storage = _storage(directed, broker_id)
+    storage.fill()
+    directory = directed.cluster.brokers[broker_id].log_directory
+    await directed.until(lambda: directory.full, "a full directory", 15)
+    storage.capacity_bytes = storage.used_bytes + FREE_BYTES_TO_HEAL - 2_000
+
+
+async def _must_heal(directed: Directed, broker_id: int, why: str) -> None:
+    directory = directed.cluster.brokers[broker_id].log_directory
+    await asyncio.sleep(10)
+    if directory.full:
+        convict(directed, "I36", f"broker {broker_id} is on a full disk still: {why}")
+    _storage(directed, broker_id).heal()
+
+
+@on_stage(Stage(settings=RETENTION))
+async def follower_on_a_full_disk(directed: Directed) -> None:
+    """A follower's disk is full; its leader deletes by retention, and the follower may go as far."""
+    follower = directed.followers()[0]
+    writing = asyncio.create_task(_write(directed, 60))
+    await asyncio.sleep(0.2)
+    await _fill(directed, follower)
+    await writing
+    await _must_heal(directed, follower, "its leader deletes by retention, it does not")
+
+
+@on_stage(Stage(topics={TOPIC: (1, 1, 1)}, settings=RETENTION))
+async def only_replica_on_a_full_disk(directed: Directed) -> None:
+    """Nobody else has the partition: its own retention is the only cure."""
+    leader = directed.leader
+    await directed.produce("before".ljust(200, "."))
+    writing = asyncio.create_task(_write(directed, 60))
+    await asyncio.sleep(0.2)
+    await _fill(directed, leader)
+    await _must_heal(directed, leader, "it is the whole in-sync set, and does not apply retention")
+    await writing
+
+
+@on_stage(Stage(settings={**RETENTION, "log.retention.check.interval.ms": "300000"}))
+async def leader_keeps_more_than_retention(directed: Directed) -> None:
+    """A follower's disk is full, and its leader has not deleted anything yet: neither may the follower."""
+    follower = directed.followers()[0]
+    writing = asyncio.create_task(_write(directed, 60))
+    await asyncio.sleep(0.2)
+    await _fill(directed, follower)
+    await writing
+    for _ in range(80):
+        await asyncio.sleep(0.1)
+        start = directed.replica(follower).log.log_start_offset
+        leaders = directed.replica(directed.leader).state.log_start_offset
+        if start > leaders:
+            convict(directed, "I39", f"broker {follower} starts at {start}, its leader at {leaders}")
+            break
+    _storage(directed, follower).heal()
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+async def _write(directed: Directed, count: int) -> None:
+    for number in range(count):
+        await directed.produce(f"{number}".ljust(300, "."), acks=1)

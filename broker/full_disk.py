@@ -1,0 +1,146 @@
+"""Retention on a full disk: replicas that are offline for lack of room give back what nobody needs.
+
+Owns: up to where such a replica may delete its head, and asking its leader for that. Refuses to decide where a log
+starts (its leader does) and to know when a disk is full (`log.storage`).
+
+Theory: the cure of a full disk is retention, and who decides it is the leader; a replica on a full disk leads nothing
+and follows nobody. Two can tell how far it may go. Where another replica leads, that leader: it is asked for its low
+watermark, up to which every in-sync replica has recorded that nothing is promised; whoever is elected from them starts
+no earlier, so this replica never begins behind its leader (I39). Where nobody leads and this replica is the whole
+in-sync set, by the controller's word, itself: nobody else can be elected but it, so it was the last leader, and what
+it has below its own high watermark may go by its own retention. In all other cases nothing may go.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.retention import retention_start
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    EARLIEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from minibroker.runtime.ports import Clock, Network, NetworkError
+from minibroker.runtime.rpc import RpcError, connect
+
+if TYPE_CHECKING:
+    from minibroker.broker.replica_manager import ReplicaManager
+
+log = logging.getLogger("minibroker.full_disk")
+
+RELIEF_MS = 2_000
+"""How often a full disk is looked after: the leader's answer moves with its own retention check."""
+ASK_MS = 2_000
+"""A leader that does not answer is asked again in the next round."""
+ASKED_MAX = 200
+"""Partitions in one request."""
+
+
+class FullDisk:
+    """See the head of this file."""
+
+    def __init__(self, manager: "ReplicaManager", network: Network) -> None:
+        self._manager = manager
+        self._network = network
+
+    async def relieve(self, clock: Clock) -> None:
+        """One round; nothing unless the directory is full."""
+        if not self._is_full() or self._manager.fenced:
+            return
+        asked: dict[int, list[Partition]] = {}
+        for partition in list(self._manager.partitions.values()):
+            leader = self._who_tells(partition)
+            if leader == self._manager.config.broker_id:
+                start = retention_start(partition.log, partition.state.high_watermark, clock.now_ms())
+                await self._trim(partition, start, LogStartReason.RETENTION)
+            elif leader is not None:
+                asked.setdefault(leader, []).append(partition)
+        for leader, partitions in sorted(asked.items()):
+            for first in range(0, len(partitions), ASKED_MAX):
+                await self._ask(leader, partitions[first : first + ASKED_MAX])
+
+    def _is_full(self) -> bool:
+        return self._manager.log_directory.full and not self._manager.log_directory.offline
+
+    def _who_tells(self, partition: Partition) -> int | None:
+        """The broker that says how far this replica may go; itself if it is the whole in-sync set; None: nobody."""
+        me, name = self._manager.config.broker_id, partition.topic_partition
+        info = self._manager.image.partition(name)
+        if partition.state.role is not Role.OFFLINE or partition.state.damage is not None or info is None:
+            return None
+        if self._manager.image.topic_id(name.topic) != partition.log.topic_id:
+            return None
+        if info.leader is None:
+            return me if info.isr == (me,) else None
+        return info.leader if info.leader != me else None
+
+    async def _ask(self, leader: int, partitions: list[Partition]) -> None:
+        address = self._manager.address(leader)
+        if address is None:
+            return
+        client_id = f"broker-{self._manager.config.broker_id}"
+        try:
+            connection = await connect(self._network, *address, client_id=client_id, timeout_ms=ASK_MS)
+        except NetworkError as error:
+            log.info("broker %d cannot be asked for its log starts: %s", leader, error)
+            return
+        try:
+            response = await connection.request(self._question(partitions), ASK_MS)
+        except RpcError as error:
+            log.info("broker %d did not tell its log starts: %s", leader, error)
+            return
+        finally:
+            await connection.close()
+        assert isinstance(response, ListOffsetsResponse)
+        by_name = {partition.topic_partition: partition for partition in partitions}
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = by_name.get(TopicPartition(topic.name, answer.partition_index))
+                if partition is not None and answer.error_code == ErrorCode.NONE and answer.low_watermark >= 0:
+                    await self._trim(partition, answer.low_watermark, LogStartReason.COPIED)
+
+    def _question(self, partitions: list[Partition]) -> ListOffsetsRequest:
+        """Under the leader epoch that the controller told: a deposed leader does not answer it."""
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for partition in partitions:
+            topic, number = partition.topic_partition
+            info = self._manager.image.partition(partition.topic_partition)
+            if info is not None:
+                question = ListOffsetsPartition(
+                    partition_index=number, current_leader_epoch=info.leader_epoch, timestamp=EARLIEST_TIMESTAMP
+                )
+                topics.setdefault(topic, []).append(question)
+        return ListOffsetsRequest(
+            replica_id=self._manager.config.broker_id,
+            topics=[ListOffsetsTopic(name=name, partitions=found) for name, found in topics.items()],
+        )
+
+    async def _trim(self, partition: Partition, start: int, reason: LogStartReason) -> None:
+        """Record, then delete, as always. Never above what is committed here."""
+        log_of_it = partition.log
+        start = min(start, partition.state.high_watermark)
+        if start > log_of_it.log_start_offset and self._is_idle(partition):
+            await log_of_it.record_start(start, reason)
+            if self._is_idle(partition):
+                log_of_it.trim_before(start, reason)
+        if not self._is_idle(partition):
+            return  # offered again meanwhile: its leader has the word
+        before = log_of_it.segments[0].base_offset
+        first = delete_head(log_of_it, start)
+        if first > before:
+            log.info("%s: deleted up to offset %d on a full disk", partition.topic_partition, first)
+            partition.handle(ev.HeadDeleted(first_offset=first))
+
+    def _is_idle(self, partition: Partition) -> bool:
+        """Still here, and offline for lack of room alone."""
+        here = self._manager.partitions.get(partition.topic_partition) is partition
+        return here and self._is_full() and partition.state.role is Role.OFFLINE and partition.state.damage is None
