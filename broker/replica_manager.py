@@ -16,6 +16,7 @@ import msgspec
 from minibroker.broker.alter_partition_sender import AlterPartitionSender
 from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.disk_health import DESCRIPTOR_RETRY_MS, DiskHealth
+from minibroker.broker.erased_replicas import ErasedReplicas
 from minibroker.broker.fetch import FetchHandler
 from minibroker.broker.full_disk import FullDisk
 from minibroker.broker.log.config import LogConfig
@@ -105,6 +106,7 @@ class ReplicaManager:
         )
         self.repairs = Repairs(self)
         self.log_starts = LogStarts(self, self._tasks)
+        self._erased = ErasedReplicas()
         self.fetches = FetchHandler(
             partitions=self.partitions,
             leader_hint=image.leader_hint,
@@ -181,6 +183,8 @@ class ReplicaManager:
         if state.leader == me and me not in state.isr:
             return ErrorCode.INVALID_REQUEST
         topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+        if (topic.topic_id, topic_partition) in self._erased:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self.log_directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
@@ -236,6 +240,8 @@ class ReplicaManager:
         return StopReplicaResponse(partition_errors=errors)
 
     def _stop(self, topic_partition: TopicPartition, topic_id: str, order: StopReplicaPartition) -> ErrorCode:
+        if order.delete_partition:
+            self._erased.note(topic_id, topic_partition)
         partition = self.partitions.get(topic_partition)
         if partition is None:
             return ErrorCode.NONE

@@ -80,6 +80,19 @@ class ClusterReader:
     async def read_deletions(self, watcher: Watcher) -> list[str]:
         return await self._children(znodes.DELETE_TOPICS, watcher)
 
+    async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
+        """Of these markers, those whose deletion has begun."""
+
+        async def has_begun(name: str) -> bool:
+            try:
+                content, _ = await self.patiently(lambda: self._coordination.get(znodes.delete_topic_path(name)))
+            except NoNode:
+                return False
+            return content == znodes.DELETION_BEGUN
+
+        begun = await self.all(names, has_begun)
+        return frozenset(name for name, is_begun in zip(names, begun, strict=True) if is_begun)
+
     async def read_topics(self, names: Sequence[str]) -> TopicsSeen:
         """Assignment, settings and partition states of these topics; what cannot be read is left out, and said."""
         found = await self.all(names, self.read_topic)

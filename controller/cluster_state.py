@@ -84,7 +84,9 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     """How far the deletion of one topic has come."""
 
     is_started: bool = False
-    """Brokers have been told; from here on nothing elects leaders for it."""
+    """Decided: from here on nothing elects leaders for it, and no order creates a replica."""
+    is_recorded: bool = False
+    """ZooKeeper says so, too: brokers may be told, for whoever comes after this controller knows that they were."""
     is_erased: bool = False
     """Every replica is gone; the topic's nodes may be removed."""
     erased: frozenset[tuple[int, BrokerId]] = frozenset()

@@ -169,6 +169,17 @@ class ClusterStore(ClusterReader):
             except OutcomeUnknown:
                 continue
 
+    async def begin_deletion(self, name: str) -> None:
+        """Whoever becomes controller after us knows that replicas may have gone already."""
+        while True:
+            try:
+                await self.multi([SetOp(path=znodes.delete_topic_path(name), data=znodes.DELETION_BEGUN)])
+                return
+            except NoNode:  # somebody took the wish back, too late: what has been decided is done
+                await self._create_unless_there(znodes.delete_topic_path(name))
+            except OutcomeUnknown:
+                continue
+
     async def write_config(self, path: str, change: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
         """Read, change, write if nobody else wrote in between; returns the settings as they are now."""
         while True:

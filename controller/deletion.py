@@ -6,7 +6,8 @@ know how a broker deletes a log.
 Theory. A marker in ZooKeeper is the wish; it outlives controllers. The deletion begins only while the broker of every
 replica lives, because a replica that sleeps through it would come back with the old log; one whose directory is full
 deletes as any other, for that is what its disk needs, and one whose directory failed is asked again when its broker
-returns. From then on no leader is elected;
+returns. That it has begun is written to the marker before anybody is told: a later controller that took the topic for
+one that still waits would have replicas made again, empty, and elect among them. From then on no leader is elected;
 brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which is above
 every check). A replica counts as erased when its broker said so. What is lost with a broker's connection is asked again
 when the broker returns: deleting what is gone already succeeds. A topic of the same name made later has another id.
@@ -17,6 +18,8 @@ import msgspec
 from minibroker.controller.announcements import tell_metadata, tell_one
 from minibroker.controller.cluster_state import ClusterState, Deletion
 from minibroker.controller.events import (
+    BeginDeletion,
+    DeletionBegun,
     DeletionsSeen,
     Effect,
     EraseTopic,
@@ -96,15 +99,26 @@ def _advance(state: ClusterState, topic: str) -> list[Effect]:
     deletion = state.deletions[topic]
     if deletion.is_erased:
         return []
-    effects: list[Effect] = []
     if not deletion.is_started:
         missing = missing_brokers(state, topic)
         if missing:
             return [Report(text=f"deletion of topic {topic} waits for brokers {missing}", is_warning=True)]
-        deletion = msgspec.structs.replace(deletion, is_started=True)
-        state.deletions[topic] = deletion
-        effects.append(Report(text=f"deleting topic {topic}"))
-        effects += tell_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
+        state.deletions[topic] = msgspec.structs.replace(deletion, is_started=True)
+        return [BeginDeletion(topic=topic)]
+    if not deletion.is_recorded:
+        return []
+    return [*_stop(state, topic), *_finish(state, topic)]
+
+
+def on_deletion_begun(state: ClusterState, event: DeletionBegun) -> list[Effect]:
+    """Now brokers may be told."""
+    topic = event.topic
+    deletion = state.deletions.get(topic)
+    if deletion is None or topic not in state.topics:
+        return []
+    state.deletions[topic] = msgspec.structs.replace(deletion, is_recorded=True)
+    effects: list[Effect] = [Report(text=f"deleting topic {topic}")]
+    effects += tell_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
     return [*effects, *_stop(state, topic), *_finish(state, topic)]
 
 

@@ -112,6 +112,12 @@ class DeletionsSeen(Event, frozen=True, kw_only=True):
     topics: tuple[str, ...]
 
 
+class DeletionBegun(Event, frozen=True, kw_only=True):
+    """ZooKeeper knows that the deletion of this topic has begun."""
+
+    topic: str
+
+
 class ReplicasErased(Event, frozen=True, kw_only=True):
     """A broker answered StopReplica with deletion."""
 
@@ -240,6 +246,12 @@ class Answer(Effect, frozen=True, kw_only=True):
 
     request_id: RequestId
     response: Response
+
+
+class BeginDeletion(Effect, frozen=True, kw_only=True):
+    """Write that the deletion of this topic has begun; answer with DeletionBegun."""
+
+    topic: str
 
 
 class EraseTopic(Effect, frozen=True, kw_only=True):

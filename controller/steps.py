@@ -36,6 +36,7 @@ from minibroker.controller.events import (
     ControlledShutdownAsked,
     DeathConfirmed,
     DeathUnconfirmed,
+    DeletionBegun,
     DeletionsSeen,
     Effect,
     Event,
@@ -83,6 +84,8 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return write([elect_preferred(state, each, "preferred leader") for each in imbalanced_partitions(state)])
         case DeletionsSeen():
             return deletion.on_deletions_seen(state, event)
+        case DeletionBegun():
+            return deletion.on_deletion_begun(state, event)
         case ReplicasErased():
             return deletion.on_replicas_erased(state, event)
         case TopicErased():

@@ -28,6 +28,7 @@ from minibroker.controller.events import (
     Answer,
     AnswersDue,
     AskLogs,
+    BeginDeletion,
     BrokerAnswered,
     BrokerRefused,
     BrokerSilent,
@@ -37,6 +38,7 @@ from minibroker.controller.events import (
     ControlledShutdownAsked,
     DeathConfirmed,
     DeathUnconfirmed,
+    DeletionBegun,
     DeletionsSeen,
     Effect,
     EraseTopic,
@@ -163,7 +165,9 @@ class Term:
         markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
         found = await self.store.read_topics(names)
         state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
-        state.deletions = {name: Deletion() for name in markers if name in state.topics}
+        begun = await self.store.read_begun(markers)
+        deletions = {name: Deletion(is_started=name in begun, is_recorded=name in begun) for name in markers}
+        state.deletions = {name: deletions[name] for name in markers if name in state.topics}
         logger.info(
             "took over as controller of epoch %d: %d brokers %s, %d topics, %d partitions, %d deletions",
             state.controller_epoch,
@@ -212,6 +216,9 @@ class Term:
                 self._close_channel(effect.broker_id)
             case Answer():
                 self._answer(effect.request_id, effect.response)
+            case BeginDeletion():
+                await self.store.begin_deletion(effect.topic)
+                await self.happen(DeletionBegun(topic=effect.topic))
             case EraseTopic():
                 await self.store.erase_topic(effect.topic)
                 await self.happen(TopicErased(topic=effect.topic))

@@ -13,7 +13,7 @@ with its path. On disk -1 means none, as in Kafka; `PartitionState.leader` keeps
     /brokers/seqid                      counter for generated ids
     /config/topics/<t>, /config/brokers/<id>        ConfigNode
     /config/changes/config_change_<n>   ConfigChange
-    /admin/delete_topics/<t>            marker: the topic is to be deleted
+    /admin/delete_topics/<t>            marker: the topic is to be deleted; with content: its deletion has begun
     /latest_producer_id_block           ProducerIdBlock
     /isr_change_notification            kept for Kafka's tools
 """
@@ -59,6 +59,8 @@ PERSISTENT_PATHS = (
 )
 """Created by any broker at its start, parents first. Not among them: nodes that have content."""
 
+DELETION_BEGUN = b"begun"
+"""Content of a marker under /admin/delete_topics when the first order to delete may be on its way."""
 NO_LEADER = -1
 
 

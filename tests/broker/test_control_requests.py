@@ -157,3 +157,32 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_again() -> None
         assert (await asked.produce()).base_offset == 0
 
     in_cluster(check)
+
+
+@pytest.mark.invariant("I35")
+def test_an_order_that_comes_after_the_deletion_does_not_make_the_replica_again() -> None:
+    """Its sender gave the connection up, sent it again, and then had the topic deleted."""
+
+    async def check(asked: Asked) -> None:
+        late = order(asked, 1)
+        stop = m.StopReplicaRequest(
+            controller_id=late.controller_id,
+            controller_epoch=late.controller_epoch,
+            broker_epoch=late.broker_epoch,
+            topic_states=[
+                m.StopReplicaTopic(
+                    topic_name=TOPIC,
+                    topic_id=late.topic_states[0].topic_id,
+                    partition_states=[
+                        m.StopReplicaPartition(
+                            partition_index=0, leader_epoch=m.LEADER_EPOCH_DURING_DELETE, delete_partition=True
+                        )
+                    ],
+                )
+            ],
+        )
+        assert (await asked.ask(1, stop, m.StopReplicaResponse)).partition_errors[0].error_code == ErrorCode.NONE
+        assert await tell(asked, 1, late) == (0, [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+        assert TopicPartition(TOPIC, 0) not in asked.cluster.brokers[1].manager.partitions
+
+    in_cluster(check)

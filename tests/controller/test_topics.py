@@ -265,6 +265,30 @@ async def test_new_controller_goes_on_with_a_deletion(cluster: Cluster) -> None:
 
 
 @simulated
+@pytest.mark.invariant("I35")
+async def test_new_controller_makes_no_replica_again_of_a_topic_whose_deletion_has_begun(cluster: Cluster) -> None:
+    """One replica is gone, the broker of the other dies, and so does the controller: nobody may lead it again."""
+    await cluster.start(1, 2)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2]])
+    cluster.brokers[2].is_mute = True
+    waiting = asyncio.ensure_future(deleted(cluster, controller, "lines"))
+    await cluster.until(lambda: cluster.brokers[1].stops("lines", 0))
+    told = len(cluster.brokers[1].leader_and_isr("lines", 0))
+    await cluster.kill_broker(2)
+    waiting.cancel()
+    await controller.stop()
+    await cluster.candidate("other", 101)
+    await asyncio.sleep(2)
+    assert len(cluster.brokers[1].leader_and_isr("lines", 0)) == told
+    back = await cluster.add_broker(2, "second")
+    await cluster.until(lambda: back.stops("lines", 0))
+    await cluster.world.zookeeper.settle()
+    assert not back.leader_and_isr("lines", 0)
+    assert not await exists(cluster, znodes.topic_path("lines"))
+
+
+@simulated
 async def test_half_erased_topic_is_erased_to_the_end(cluster: Cluster) -> None:
     await cluster.start(1)
     controller = await cluster.controller()

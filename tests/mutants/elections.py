@@ -103,6 +103,22 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("elections:leader_turns_everybody_away_and_registers_again"),
     ),
+    Mutant(
+        name="D12e",
+        title="a new controller does not know that a deletion has begun",
+        origin="seed 770068",
+        rule="once a deletion has begun no order creates replicas of the topic, or elects among them",
+        breaks=("I35",),
+        edits=(
+            Edit(
+                "controller.cluster_reader",
+                "            return content == znodes.DELETION_BEGUN\n",
+                "            return False\n",
+            ),
+            Edit("broker.erased_replicas", "        return replica in self._erased\n", "        return False\n"),
+        ),
+        schedule=Schedule("elections:controller_dies_within_a_deletion"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -1,9 +1,14 @@
 """Orders of stops and starts of whole clusters, with disks replaced in between, and brokers that answer nobody."""
 
 import asyncio
+import contextlib
 
+from minibroker.client.descriptions import NewTopic
+from minibroker.client.errors import MinibrokerError
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import topic_path
 from tests.mutants.judged import Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, host, must_be_acknowledged
+from tests.mutants.schedules.words import administrator, apart, convict, host, must_be_acknowledged
 
 RECORDS = 20
 
@@ -93,3 +98,30 @@ async def leader_turns_everybody_away_and_registers_again(directed: Directed) ->
     directed.world.network.reject(None, host(leader))
     await asyncio.sleep(0.5)
     await must_be_acknowledged(directed, "after the leader turned everybody away")
+
+
+DOOMED = TopicPartition("doomed", 0)
+
+
+@on_stage(Stage(settings={**LONG_SESSION, "default.replication.factor": "3"}))
+async def controller_dies_within_a_deletion(directed: Directed) -> None:
+    """One replica hangs and one is gone with the controller; the third has been erased, and is there."""
+    leader, controller, third = await apart(directed)
+    async with administrator(directed) as admin:
+        await admin.create_topics([NewTopic(name=DOOMED.topic, assignment={0: [third, controller, leader]})])
+        for number in range(RECORDS):
+            await directed.produce(f"doomed-{number}", partition=DOOMED)
+        directed.world.pause(host(leader))
+        with contextlib.suppress(MinibrokerError):
+            await admin.delete_topics([DOOMED.topic], timeout_ms=1_000)
+    await directed.until(lambda: directed.cluster.replica(third, *DOOMED) is None, "an erased replica")
+    directed.cluster.kill(controller)
+    await directed.until(lambda: directed.cluster.controller() == third, "another controller")
+    await asyncio.sleep(1.0)
+    if directed.cluster.replica(third, *DOOMED) is not None:
+        convict(directed, "I35", f"broker {third} has a replica of {DOOMED} again, which it had erased")
+    directed.world.resume(host(leader))
+    directed.cluster.start(controller)
+    await directed.until(lambda: topic_path(DOOMED.topic) not in directed.world.zookeeper.tree.nodes, "no such topic")
+    for offset in [each for each in directed.history.acked if each[0] == DOOMED]:
+        del directed.history.acked[offset]
