@@ -55,11 +55,11 @@ async def play_power(stage: SimulatedStage) -> Ending:
     await stage.wait(SESSIONS_ENDED_SECONDS)
     await stage.start("B", "C")
     await stage.tell(
-        "B is back first. It is in the ISR, and no replica that ran on without a restart is alive: B leads, from"
-        " offset 1.",
-        B=Shows(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
+        "B is back first. Its log may be short, so it would wait for A, the other member of the ISR; but"
+        " unclean.leader.election.enable=true: B leads, from offset 1.",
+        B=Shows(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)]),
     )
-    return await _end(stage, epoch=1)
+    return await _end(stage, epoch=2)
 
 
 async def _end(stage: Stage, epoch: int) -> Ending:
@@ -102,7 +102,7 @@ UNCLEAN = Cast(
     settings={"replica.lag.time.max.ms": "2000"},
     configs={"unclean.leader.election.enable": "true"},
 )
-POWER = Cast(replicas="AB", controller="C")
+POWER = Cast(replicas="AB", controller="C", configs={"unclean.leader.election.enable": "true"})
 
 STORY = Story(
     name="divergence",
@@ -127,7 +127,8 @@ STORY = Story(
             "wait for the ISR, or a lost unsynced tail. m1 is lost under both rules, because it was acknowledged "
             "to a producer with acks=1. With min.insync.replicas=2 and acks=all, m1 of act 'unclean' would have "
             "been refused before it was written; a sync before the acknowledgement (`flush.messages=1`) keeps the "
-            "m1 of act 'power'."
+            "m1 of act 'power', and so does the default, by which B waits for A and the larger log leads "
+            "(Kafka takes the first one that is back)."
         ),
         limits=(
             "Simulated power loss keeps what was synced, and the story decides what the kernel had written back "

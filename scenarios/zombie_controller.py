@@ -15,6 +15,7 @@ async def play(stage: SimulatedStage) -> Ending:
     await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
     late = stage.gate("D", "B", requests(ApiKey.LEADER_AND_ISR))
     await stage.kill("C")
+    await stage.expire_session("C")
     await stage.tell(
         "D is controller, of controller epoch 1. C dies: D takes it out of the ISR, and epoch 1 begins at A. D's"
         " LeaderAndIsr to B is late: it stays somewhere in the network.",
@@ -23,6 +24,7 @@ async def play(stage: SimulatedStage) -> Ending:
     )
     write = stage.hold_zookeeper_write("D")
     await stage.kill("A")
+    await stage.expire_session("A")
     await write.caught()
     await stage.pause("D")
     await stage.tell(

@@ -62,15 +62,15 @@ ENDS: dict[Key, End] = {
     ),
     ("divergence", "power", LEADER_EPOCH): (
         (
-            "A follower epoch 1 LEO 2 HW 2: m0 m2",
-            "B leader epoch 1 LEO 2 HW 2: m0 m2",
+            "A follower epoch 2 LEO 2 HW 2: m0 m2",
+            "B leader epoch 2 LEO 2 HW 2: m0 m2",
         ),
         (),
     ),
     ("divergence", "power", HIGH_WATERMARK): (
         (
-            "A follower epoch 1 LEO 3 HW 3: m0 m1 m3",
-            "B leader epoch 1 LEO 3 HW 3: m0 m2 m3",
+            "A follower epoch 2 LEO 3 HW 3: m0 m1 m3",
+            "B leader epoch 2 LEO 3 HW 3: m0 m2 m3",
         ),
         DIVERGED,
     ),
@@ -258,17 +258,17 @@ ENDS: dict[Key, End] = {
     ),
     ("last-replica-standing", "minimum-2", LEADER_EPOCH): (
         (
-            "A leader epoch 1 LEO 2 HW 2: m0 m1",
-            "B follower epoch 1 LEO 2 HW 2: m0 m1",
-            "C follower epoch 1 LEO 2 HW 2: m0 m1",
+            "A leader epoch 2 LEO 2 HW 2: m0 m1",
+            "B follower epoch 2 LEO 2 HW 2: m0 m1",
+            "C follower epoch 2 LEO 2 HW 2: m0 m1",
         ),
         (),
     ),
     ("last-replica-standing", "minimum-1", LEADER_EPOCH): (
         (
-            "A leader epoch 1 LEO 0 HW 0: ",
-            "B follower epoch 1 LEO 0 HW 0: ",
-            "C follower epoch 1 LEO 0 HW 0: ",
+            "A leader epoch 2 LEO 0 HW 0: ",
+            "B follower epoch 2 LEO 0 HW 0: ",
+            "C follower epoch 2 LEO 0 HW 0: ",
         ),
         ("acked-missing",),
     ),
