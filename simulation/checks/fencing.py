@@ -143,7 +143,8 @@ class FencingJudge:
         lives = self._is_alive(broker_id, BrokerRegistration.decode(node.data).incarnation_id)
         self.counts["broker fenced falsely: it lives" if lives else "broker fenced by evidence"] += 1
         self._tell(f"{writer} fences {broker_id}{', which lives' if lives else ''}")
-        self._require_evidence(writer, broker_id, f"{writer} removed the registration of {victim}")
+        if not self._is_silent(writer, broker_id):
+            self._require_evidence(writer, broker_id, f"{writer} removed the registration of {victim}")
 
     def _office_changed(self, operations: Sequence[Operation], before: ZNode | None, writer: str) -> None:
         kinds = {(type(operation), operation.path) for operation in operations}
@@ -168,8 +169,7 @@ class FencingJudge:
 
     # ----------------------------------------------------------------------------------------------------- evidence
     def _require_evidence(self, accuser: str, broker_id: int, what: str) -> None:
-        """A connection lost and a refusal, both seen by the accuser, and a refusal seen by a second broker; or, in
-        place of all that, silence towards the accuser for too long."""
+        """A connection lost and a refusal, both seen by the accuser, and a refusal seen by a second broker."""
         victim, now = name_of(broker_id), self._loop.time()
         own = self._network.contact(accuser, victim)
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
@@ -183,8 +183,6 @@ class FencingJudge:
             f"others were refused: {', '.join(f'{other} {ago(at, now)}' for other, at in sorted(others.items()))}",
             f"registered {since_registration:.3f} s ago",
         )
-        if self._is_silent(own.answered_at, now, since_registration):
-            return
         oldest = now - EVIDENCE_SECONDS
         if since_registration > UNSEEN_SECONDS:
             oldest = max(oldest, now - since_registration)
@@ -193,8 +191,11 @@ class FencingJudge:
         elif not any(at is not None and at >= oldest for at in others.values()):
             self._find(f"{what}, and nobody confirmed it", *facts)
 
-    def _is_silent(self, answered_at: float | None, now: float, since_registration: float) -> bool:
-        silent = math.inf if answered_at is None else now - answered_at
+    def _is_silent(self, accuser: str, broker_id: int) -> bool:
+        """It owes its accuser an answer for too long: in place of all evidence (hardening rule 17)."""
+        answered_at = self._network.contact(accuser, name_of(broker_id)).answered_at
+        silent = math.inf if answered_at is None else self._loop.time() - answered_at
+        since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
         was_never_heard = silent > since_registration
         return silent >= SILENT_SECONDS or (was_never_heard and since_registration >= NEVER_HEARD_SECONDS)
 

@@ -161,7 +161,7 @@ async def test_each_of_two_damaged_copies_gives_what_the_other_lacks(c: Simulate
     assert (await c.audit(acked)).success
 
 
-@simulated(brokers=3, seed=6, settings=SETTINGS)
+@simulated(brokers=3, seed=7, settings=SETTINGS)
 async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     acked = await produce(c, 45)
