@@ -79,19 +79,27 @@ def _align(state: ReplicaState, effects: list[Effect]) -> None:
 
 
 def _align_again(state: ReplicaState, effects: list[Effect]) -> None:
-    """The leader found this log apart after it was aligned. Where that repeats at one place, what one of the two says
-    of its epochs is not what its batches carry: ask more slowly, then give this log up."""
+    """The leader found this log apart after it was aligned: once at once, then more slowly."""
+    if _is_hopeless(state, effects):
+        return
+    latest = state.epoch_history.latest_epoch
+    if state.fruitless_alignments == 0 or latest is None:
+        _align(state, effects)
+        return
+    state.phase = AskingEpochEnd(latest)
+    effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
+
+
+def _is_hopeless(state: ReplicaState, effects: list[Effect]) -> bool:
+    """Where the two logs do not fit at one place again and again, what one of them says of its epochs is not what its
+    batches carry. The leader's word counts: this log is given up."""
     place = (state.log_end_offset, state.epoch_history.latest_epoch)
     state.fruitless_alignments = state.fruitless_alignments + 1 if place == state.diverged_at else 0
     state.diverged_at = place
-    if state.fruitless_alignments >= FRUITLESS_ALIGNMENTS_MAX:
-        effects.append(ReportDamage(reason=f"at offset {place[0]} it does not fit its leader's, however it is cut"))
-        return
-    if state.fruitless_alignments == 0 or place[1] is None:
-        _align(state, effects)
-        return
-    state.phase = AskingEpochEnd(place[1])
-    effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
+    if state.fruitless_alignments < FRUITLESS_ALIGNMENTS_MAX:
+        return False
+    effects.append(ReportDamage(reason=f"at offset {place[0]} it does not fit its leader's, however it is cut"))
+    return True
 
 
 def retry_phase(state: ReplicaState, effects: list[Effect]) -> None:
@@ -158,6 +166,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
     if event.error_code is not ErrorCode.NONE:
         _on_error(state, event.error_code, effects)
         return
+    before = state.log_start_offset, state.log_end_offset
     if event.log_end_offset < state.log_end_offset:
         message = f"log end {state.log_end_offset} is ahead of the leader's {event.log_end_offset}: cutting to it"
         effects.append(Warn(message=message))
@@ -167,7 +176,10 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects.append(WriteEpochHistory(sync=True))
         _log_is(state, event.log_start_offset, event.log_start_offset)
-    _align(state, effects)
+    if (state.log_start_offset, state.log_end_offset) == before:
+        _align_again(state, effects)  # in the leader's range, and yet refused: of an epoch it never heard of
+    else:
+        _align(state, effects)
 
 
 def _is_empty_behind(state: ReplicaState, leader_start: int) -> bool:
@@ -193,7 +205,8 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
         effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before anything is appended behind a gap
     elif not _fits(state, event.batches):
         effects.append(Warn(message=f"leader sent batches that do not continue log end {state.log_end_offset}"))
-        effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
+        if not _is_hopeless(state, effects):
+            effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.batches:
         _note_comparison(state, event)
         if event.log_start_offset == state.log_end_offset:  # nobody can tell what lies below: it must not stay

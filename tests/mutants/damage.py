@@ -139,14 +139,13 @@ OTHERS = (
         rule="an alignment that changed nothing backs off, and the second one gives the log up (4)",
         breaks=("I38",),
         edits=(
-            NO_EPOCH_CHECK,
             Edit(
                 "broker.replication.follower",
-                "        _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)\n",
+                "        _align_again(state, effects)  # in the leader's range, and yet refused: of an epoch it never heard of\n",
                 "        _align(state, effects)\n",
             ),
         ),
-        schedule=Schedule("damage:follower_copies_a_flipped_epoch"),
+        schedule=Schedule("damage:follower_believes_a_flipped_epoch"),
     ),
     Mutant(
         name="D16b",

@@ -116,6 +116,28 @@ async def follower_copies_a_flipped_epoch(directed: Directed) -> None:
         convict(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
 
 
+@on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
+async def follower_believes_a_flipped_epoch(directed: Directed) -> None:
+    """The epoch of a killed follower's last batch becomes one that no leader had yet."""
+    await _fill(directed, 3)
+    await asyncio.sleep(2.0)  # it knows from its checkpoint that all of this is committed
+    follower = directed.followers()[0]
+    directed.truth.faulty.add(follower)
+    storage = directed.world.machine(host(follower)).storage
+    path = directed.replica(follower).log.segments[-1].log_path
+    directed.cluster.kill(follower)
+    content = bytes(storage.find_file(path).content)
+    position = 0
+    while position + (size := read_header(content, position).size_bytes) < len(content):
+        position += size
+    storage.flip_bit(path, position + EPOCH, 5)
+    asked = directed.world.network.count_frames(match=requests(ApiKey.OFFSET_FOR_LEADER_EPOCH))
+    directed.cluster.start(follower)
+    await asyncio.sleep(5.0)
+    if len(asked.seen) > QUESTIONS_MAX:
+        convict(directed, "I38", f"{len(asked.seen)} questions where an epoch ended within 5 s")
+
+
 @on_stage(Stage(settings=COLD))
 async def damaged_member_hears_of_an_isr_with_it(directed: Directed) -> None:
     """A damaged follower cannot reach the controller, which dies; its successor still counts on the follower."""
