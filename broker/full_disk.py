@@ -29,7 +29,7 @@ from minibroker.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from minibroker.runtime.ports import Clock, Network, NetworkError
+from minibroker.runtime.ports import Clock, DiskFull, Network, NetworkError, OutOfDescriptors
 from minibroker.runtime.rpc import RpcError, connect
 
 if TYPE_CHECKING:
@@ -125,6 +125,13 @@ class FullDisk:
         )
 
     async def _trim(self, partition: Partition, start: int, reason: LogStartReason) -> None:
+        """One that cannot even record its start hinders no other: on some file systems that takes room, too."""
+        try:
+            await self._trim_one(partition, start, reason)
+        except (DiskFull, OutOfDescriptors) as error:
+            log.warning("%s: nothing could be deleted: %s", partition.topic_partition, error)
+
+    async def _trim_one(self, partition: Partition, start: int, reason: LogStartReason) -> None:
         """Record, then delete, as always. Never above what is committed here."""
         log_of_it = partition.log
         start = min(start, partition.state.high_watermark)

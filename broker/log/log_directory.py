@@ -383,6 +383,8 @@ class LogDirectory:
             return
         try:
             await chore
+        except BadEntry as error:  # of one log: who uses it next finds it damaged
+            logger.warning("%s", error)
         except DiskError as error:
             self.storage.failed(error)
 

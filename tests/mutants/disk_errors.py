@@ -49,6 +49,21 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("disk_errors:no_descriptors_for_a_moment"),
     ),
     Mutant(
+        name="D08c",
+        title="a replica that could not be created for want of a descriptor is never offered again",
+        origin="hardening 13",
+        rule="what had to wait for a file descriptor is offered to the controller anew once there is one",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.disk_health",
+                "        self._resting[topic_partition] = partition\n        if partition is not None:\n",
+                "        if partition is not None:\n            self._resting[topic_partition] = partition\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:topic_is_made_without_descriptors"),
+    ),
+    Mutant(
         name="D09",
         title="a cut that fails half way leaves the log's end where it was",
         origin="hardening 13",

@@ -139,6 +139,22 @@ async def no_descriptors_for_a_moment(directed: Directed) -> None:
 
 
 @on_stage(Stage())
+async def topic_is_made_without_descriptors(directed: Directed) -> None:
+    """A new replica cannot be created for want of a descriptor; when there is one, nobody has to ask twice."""
+    follower = directed.followers()[0]
+    directed.world.take_descriptors(host(follower))
+    async with administrator(directed) as admin:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(4):
+                await admin.create_topic(OTHER, partitions=3, replication_factor=3)
+    directed.world.give_descriptors(host(follower))
+    await asyncio.sleep(10)
+    sizes = [len(directed.cluster.in_sync_replicas(OTHER, number)) for number in range(3)]
+    if min(sizes) < 3:
+        convict(directed, "I36", f"broker {follower} has descriptors again, and the ISRs of {OTHER} have sizes {sizes}")
+
+
+@on_stage(Stage())
 async def topic_is_deleted_on_a_full_disk(directed: Directed) -> None:
     """What a full disk needs is that something goes: a topic is deleted, and its room given back."""
     full = directed.leader
