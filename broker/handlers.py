@@ -93,6 +93,7 @@ class RequestHandlers:
             ApiKey.INIT_PRODUCER_ID: self._later(self._init_producer_id),
             ApiKey.CREATE_TOPICS: self._later(controller.handle),
             ApiKey.DELETE_TOPICS: self._later(controller.handle),
+            ApiKey.ELECT_LEADERS: self._later(controller.handle),
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._later(controller.handle),
             ApiKey.ALTER_PARTITION: self._later(controller.handle),
             ApiKey.CONTROLLED_SHUTDOWN: self._later(controller.handle),

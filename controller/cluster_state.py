@@ -71,6 +71,15 @@ class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
     last_epoch: int = -1
 
 
+class LossChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is to lead, as the operator was told it."""
+
+    partition: TopicPartition
+    leader: BrokerId
+    leader_epoch: int
+    """That the partition was in when the operator was told."""
+
+
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """One topic: /brokers/topics/<t> and /config/topics/<t>."""
 

@@ -96,6 +96,13 @@ def elect(state: ClusterState, partition: TopicPartition, reason: str) -> Partit
     return _change(state, partition, before, None, members, f"{reason}; {why_nobody}")
 
 
+def change_to(
+    state: ClusterState, partition: TopicPartition, before: Leadership, leader: BrokerId, reason: str
+) -> PartitionChange | None:
+    """This replica alone is the ISR, whatever the others held."""
+    return _change(state, partition, before, leader, [leader], reason, is_unclean=True)
+
+
 def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
     """The head of the assignment leads, if it is usable and in sync; the ISR stays."""
     assignment, before = state.assignment(partition), state.leaderships.get(partition)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.controller.cluster_state import Leadership, LiveBroker, ReplicaLog, Topic
+from minibroker.controller.cluster_state import Leadership, LiveBroker, LossChoice, ReplicaLog, Topic
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.instructions import Instruction
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
@@ -202,6 +202,12 @@ class LogsHeard(Event, frozen=True, kw_only=True):
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     logs: dict[TopicPartition, ReplicaLog]
+
+
+class LossAccepted(Event, frozen=True, kw_only=True):
+    """An operator orders elections that may lose records."""
+
+    choices: tuple[LossChoice, ...]
 
 
 class TopicConfigsSeen(Event, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_state import ControllerSettings
 from minibroker.controller.contest import Candidate, Office, contest, resign, succeed
+from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.controller.succession import Succession
 from minibroker.controller.term import Term, TermSettings
 from minibroker.controller.topic_creation import ValidateConfig
@@ -30,6 +31,7 @@ from minibroker.protocol.messages import (
     ControlledShutdownRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
     Request,
     Response,
@@ -263,7 +265,7 @@ class ControllerService:
         if not self.is_active:
             return Response(error_code=ErrorCode.NOT_CONTROLLER)
         timeout_ms = self._config.request_timeout_ms
-        if isinstance(request, CreateTopicsRequest | DeleteTopicsRequest):
+        if isinstance(request, CreateTopicsRequest | DeleteTopicsRequest | ElectLeadersRequest):
             timeout_ms = max(0, request.timeout_ms) + ANSWER_GRACE_MS
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -291,6 +293,8 @@ class ControllerService:
                 return await self._term.ask(request)
             case CreateTopicsRequest():
                 return await self._administration.create_topics(request)
+            case ElectLeadersRequest():
+                return await elect_leaders(self._term, request)
             case DeleteTopicsRequest():
                 return await self._administration.delete_topics(request)
             case IncrementalAlterConfigsRequest():

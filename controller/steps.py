@@ -14,6 +14,7 @@ broker that has just registered hears everything, because it remembers nothing.
 import msgspec
 
 from minibroker.controller import broker_requests, deaths, deletion, silence
+from minibroker.controller.accepted_loss import elect_as_chosen
 from minibroker.controller.announcements import (
     ask_logs,
     tell_leaders,
@@ -45,6 +46,7 @@ from minibroker.controller.events import (
     LineHeld,
     LineLost,
     LogsHeard,
+    LossAccepted,
     OpenChannel,
     RebalanceDue,
     ReplicasErased,
@@ -98,6 +100,8 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return silence.on_answers_due(state)
         case BrokerSilent():
             return silence.on_broker_silent(state, event)
+        case LossAccepted():
+            return write(elect_as_chosen(state, event.choices))
         case TopicConfigsSeen():
             return _on_topic_configs_seen(state, event)
         case LineLost():

@@ -11,11 +11,12 @@ What waits in the queue then is dropped, and those who asked get NOT_CONTROLLER.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from minibroker.controller.accepted_loss import Logs
 from minibroker.controller.broker_answers import events_of
 from minibroker.controller.broker_channel import BrokerChannel
 from minibroker.controller.change_lines import describe, level_of, min_insync_replicas
@@ -64,6 +65,7 @@ from minibroker.controller.lifeline import LineEvents, hold_line
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.controller.steps import step
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -347,6 +349,13 @@ class Term:
         future = self._waiting.get(request_id)
         if future is not None and not future.done():
             future.set_result(response)
+
+    async def logs_of(self, broker: LiveBroker, partitions: Sequence[TopicPartition]) -> Logs:
+        """What this broker says of its logs at this moment; takes as long as it takes."""
+        address = self._address(broker)
+        assert address is not None, f"no address of {broker}"
+        epoch = broker.broker_epoch
+        return {broker.broker_id: await ask_logs(self._network, self._client_id, address, epoch, partitions)}
 
     # ----------------------------------------------------------------------------------------------------- channels
     def _address(self, broker: LiveBroker) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "consume": ("minibroker.commands.consume:consume", "Print a topic's records."),
     "offsets": ("minibroker.commands.offsets:offsets", "Print the first and end offsets of partitions."),
     "replicas": ("minibroker.commands.replicas:replicas", "Print each replica's role, epoch, LEO, HW, lag and ISR."),
+    "partition": ("minibroker.commands.partition:partition", "Elect where nobody can without a loss."),
     "top": ("minibroker.commands.top:top", "Watch the replicas live, with each election and truncation."),
     "log": ("minibroker.commands.log:log", "Look into segment files, offline."),
     "verifiable-producer": (

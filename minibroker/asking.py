@@ -1,7 +1,8 @@
 """Questions to brokers, one connection an address: what the command line and the launcher need beside the client.
 
 Owns: connecting, asking within a time limit, and saying plainly who did not answer. Refuses to retry or to follow a
-leader: that is the client's. What it asks is harmless (Metadata, DescribeCluster, DescribeReplicaState).
+leader: that is the client's. What it asks is harmless (Metadata, DescribeCluster, DescribeReplicaState), but for the
+elections that an operator orders (ElectLeaders).
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from minibroker.protocol.messages import (
     DescribeClusterResponse,
     DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
+    ElectionOutlook,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -96,6 +100,18 @@ class Asker:
                 return error
 
         return await asyncio.gather(*(one(server) for server in servers))
+
+    async def elections(
+        self, servers: str, request: ElectLeadersRequest, timeout_s: float = ASK_TIMEOUT_S
+    ) -> list[ElectionOutlook]:
+        """What the controller says of partitions without a leader, or has done about them."""
+        described = await self.describe_cluster(servers, timeout_s)
+        address = next(
+            (f"{b.host}:{b.port}" for b in described.brokers if b.broker_id == described.controller_id), None
+        )
+        if address is None:
+            raise NoAnswer("no controller is elected")
+        return (await self.ask(address, request, ElectLeadersResponse, timeout_s)).partitions
 
     async def close(self) -> None:
         for connection in tuple(self._connections.values()):

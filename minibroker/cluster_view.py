@@ -12,6 +12,7 @@ from minibroker.asking import ASK_TIMEOUT_S, Asker, NoAnswer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     DescribeReplicaStateResponse,
+    ElectLeadersRequest,
     MetadataPartition,
     MetadataResponse,
     ReplicaStateDescription,
@@ -38,6 +39,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     controller_id: int
     brokers: list[BrokerView]
     partitions: dict[TopicPartition, MetadataPartition]
+    waits: dict[TopicPartition, str] = {}
+    """Why nobody leads a partition, and whom that waits for, in the controller's words."""
 
     def broker(self, broker_id: int) -> BrokerView | None:
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
@@ -69,13 +72,29 @@ async def look_at_cluster(
         )
         for broker_id, answer in zip(ids, answers, strict=True)
     ]
+    partitions = partitions_of(metadata)
+    leaderless = [name for name, partition in partitions.items() if partition.leader_id not in addresses]
     return ClusterView(
         taken_at=time.time(),
         cluster_id=metadata.cluster_id,
         controller_id=metadata.controller_id,
         brokers=brokers,
-        partitions=partitions_of(metadata),
+        partitions=partitions,
+        waits=await _waits(asker, addresses.get(metadata.controller_id), leaderless, timeout_s),
     )
+
+
+async def _waits(
+    asker: Asker, controller: str | None, leaderless: list[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, str]:
+    """Asked only where nobody leads; a controller that does not answer says nothing."""
+    if controller is None or not leaderless:
+        return {}
+    try:
+        outlooks = await asker.elections(controller, ElectLeadersRequest(), timeout_s)
+    except NoAnswer:
+        return {}
+    return {TopicPartition(each.topic_name, each.partition_index): each.reason for each in outlooks}
 
 
 def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPartition]:
@@ -100,7 +119,8 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
-            reasons.append(f"{name} has no leader: replicas {replicas}, ISR {isr}")
+            why = f"; {view.waits[name]}" if view.waits.get(name) else ""
+            reasons.append(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}")
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
             reasons.append(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}")

@@ -1,6 +1,7 @@
 """What administrators ask: topics, settings, and how cluster and replicas stand. Shapes and defaults.
 
-Owns: CreateTopics, DeleteTopics, DescribeConfigs, IncrementalAlterConfigs, DescribeCluster, DescribeReplicaState.
+Owns: CreateTopics, DeleteTopics, DescribeConfigs, IncrementalAlterConfigs, ElectLeaders, DescribeCluster,
+DescribeReplicaState.
 Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
@@ -155,6 +156,50 @@ class AlterConfigsResult(Message, frozen=True, kw_only=True):
 
 class IncrementalAlterConfigsResponse(Response, frozen=True, kw_only=True):
     responses: Annotated[list[AlterConfigsResult], Meta(max_length=TOPICS_MAX)] = []
+
+
+# ----------------------------------------------------------------------------------------------------- ElectLeaders
+class ElectLeadersTopic(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partitions: Annotated[list[I32], Meta(max_length=PARTITIONS_MAX)]
+
+
+class ElectLeadersRequest(Request, frozen=True, kw_only=True):
+    """Of partitions without a leader alone, and with a loss that somebody accepts."""
+
+    topics: Annotated[list[ElectLeadersTopic], Meta(max_length=TOPICS_MAX)] | None = None  # about: None: all
+    leader: I32 = -1  # about: ours: elect this broker; -1: the one with the largest log
+    validate_only: bool = True  # about: ours: elect nobody, say who could be
+    timeout_ms: I32 = 30_000
+
+
+class ElectionCandidate(Message, frozen=True, kw_only=True):
+    """One replica of a partition without a leader."""
+
+    broker_id: I32
+    is_in_sync: bool = False  # about: a member of the last ISR: it held all that was acknowledged
+    is_on_its_directory: bool = True  # about: false: it has another log directory than when it was in sync
+    problem: Text | None = None  # about: why it cannot lead now; nil: it can
+    log_start_offset: I64 = 0
+    log_end_offset: I64 = 0
+    last_epoch: I32 = -1  # about: leader epoch of its last record
+
+
+class ElectionOutlook(Message, frozen=True, kw_only=True):
+    topic_name: Topic
+    partition_index: I32
+    error_code: I16 = 0
+    error_message: Text | None = None
+    leader_epoch: I32 = -1
+    isr: Replicas = []
+    waits_for: Replicas = []  # about: brokers that a clean election waits for
+    reason: Text = ""  # about: why nobody leads
+    candidates: Annotated[list[ElectionCandidate], Meta(max_length=REPLICAS_MAX)] = []
+    chosen: I32 = -1  # about: who leads now, or would; -1: nobody can
+
+
+class ElectLeadersResponse(Response, frozen=True, kw_only=True):
+    partitions: Annotated[list[ElectionOutlook], Meta(max_length=PARTITIONS_MAX)] = []
 
 
 # -------------------------------------------------------------------------------------------------- DescribeCluster

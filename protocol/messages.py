@@ -40,6 +40,11 @@ from minibroker.protocol.admin_messages import (
     DescribedReplicaTopic,
     DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
+    ElectionCandidate,
+    ElectionOutlook,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersTopic,
     EpochEntry,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -192,6 +197,11 @@ __all__ = [
     "DescribeReplicaStateResponse",
     "DescribedConfig",
     "DescribedReplicaTopic",
+    "ElectLeadersRequest",
+    "ElectLeadersResponse",
+    "ElectLeadersTopic",
+    "ElectionCandidate",
+    "ElectionOutlook",
     "EpochEndOffset",
     "EpochEntry",
     "FetchPartition",
@@ -275,6 +285,7 @@ class ApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
@@ -308,6 +319,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
         Api(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
+        Api(ApiKey.ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
         Api(ApiKey.ALTER_PARTITION, AlterPartitionRequest, AlterPartitionResponse),
         Api(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),

@@ -10,8 +10,10 @@ from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersResponse
 from minibroker.protocol.znodes import PartitionState, partition_state_path
-from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.runtime.rpc import connect
+from minibroker.simulation.cluster import PORT, SimulatedCluster
 
 TOPIC = "t"
 RECORDS = 100
@@ -76,6 +78,15 @@ class Stop:
             self.cluster.start(broker_id)
             await asyncio.sleep(pause_seconds)
 
+    async def elections(self, request: ElectLeadersRequest) -> list[ElectionOutlook]:
+        """As an operator asks the controller."""
+        network, controller = self.cluster.client_runtime().network, self.cluster.controller()
+        connection = await connect(network, f"broker-{controller}", PORT, client_id="me", timeout_ms=1_000)
+        response = await connection.request(request, 10_000)
+        connection.abort()
+        assert isinstance(response, ElectLeadersResponse)
+        return response.partitions
+
     async def until_whole(self) -> None:
         """All in sync with all records."""
         await self.cluster.until(lambda: self.cluster.in_sync_replicas(TOPIC) == (1, 2, 3), 60, "a full ISR")
@@ -100,6 +111,25 @@ def test_replaced_disk_of_the_last_one_to_stop_is_not_elected(order: tuple[int, 
         await stop.start(*order, pause_seconds=1.0)
         await stop.until_refused()
         assert {each: end for each, end in stop.ends().items() if each != 3} == {1: RECORDS, 2: RECORDS}
+
+    Stop().play(story)
+
+
+def test_operator_elects_in_spite_of_the_loss_where_the_disk_of_the_last_one_was_replaced() -> None:
+    async def story(stop: Stop) -> None:
+        await stop.stop(1, 2, 3)
+        stop.replace_disk(3)
+        await stop.start(1, 2, 3, pause_seconds=1.0)
+        await asyncio.sleep(2)
+        (told,) = await stop.elections(ElectLeadersRequest())
+        assert (told.error_code, told.isr, told.waits_for, told.chosen) == (0, [3], [], 1)
+        assert "broker 3 has another log directory now" in told.reason
+        assert [each.log_end_offset for each in told.candidates] == [RECORDS, RECORDS, 0]
+        assert stop.cluster.leader(TOPIC) is None, "nobody is elected by a question"
+        (elected,) = await stop.elections(ElectLeadersRequest(validate_only=False))
+        assert (elected.error_code, elected.chosen) == (0, 1)
+        await stop.until_whole()
+        assert await stop.elections(ElectLeadersRequest()) == []
 
     Stop().play(story)
 

@@ -1,0 +1,99 @@
+"""An election that an operator orders because nobody can be elected without a loss. Pure.
+
+Owns: what each replica of a partition without a leader holds, who has the most, what is lost if it leads, and the
+election itself. Refuses to elect where a clean election may still be held: a partition that has a leader.
+
+Theory (KIP-966). Where no in-sync member has its log (a replaced disk, damage), or one that has it does not come back,
+only a person can know what may be given up. So the largest log of all live replicas is offered, in the ISR or not, and
+the operator is told beforehand which members of the ISR may have held more.
+"""
+
+from collections.abc import Mapping
+
+from minibroker.controller import restarts
+from minibroker.controller.cluster_state import ClusterState, LossChoice, ReplicaLog
+from minibroker.controller.election import PartitionChange, change_to
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
+from minibroker.protocol.messages import ElectionCandidate, ElectionOutlook
+
+Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
+
+
+def outlook(state: ClusterState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionOutlook:
+    """Who could lead this partition, and who is best; `wanted` is the operator's own choice."""
+    leadership = state.leaderships.get(partition)
+    if leadership is None or state.is_being_deleted(partition.topic):
+        text = f"there is no partition {partition}" if leadership is None else f"{partition.topic} is being deleted"
+        return _refusal(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    if leadership.leader is not None:
+        text = f"{partition} is led by broker {leadership.leader}"
+        return _refusal(partition, ErrorCode.ELECTION_NOT_NEEDED, text)
+    candidates = [_candidate(state, partition, logs, each) for each in state.assignment(partition)]
+    able = [each for each in candidates if each.problem is None]
+    best = max(able, key=lambda each: (each.last_epoch, each.log_end_offset), default=None)
+    if wanted is not None:
+        best = next((each for each in able if each.broker_id == wanted), None)
+    choice = restarts.choose(state, partition, leadership)
+    return ElectionOutlook(
+        topic_name=partition.topic,
+        partition_index=partition.partition,
+        error_code=ErrorCode.NONE if best is not None else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        leader_epoch=leadership.leader_epoch,
+        isr=list(leadership.in_sync_replicas),
+        waits_for=list(choice.waits_for),
+        reason=choice.reason,
+        candidates=candidates,
+        chosen=NONE if best is None else best.broker_id,
+    )
+
+
+def _refusal(partition: TopicPartition, code: ErrorCode, text: str) -> ElectionOutlook:
+    return ElectionOutlook(
+        topic_name=partition.topic, partition_index=partition.partition, error_code=code, error_message=text
+    )
+
+
+def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broker_id: BrokerId) -> ElectionCandidate:
+    leadership = state.leaderships[partition]
+    is_in_sync = broker_id in leadership.in_sync_replicas
+    log = logs.get(broker_id, {}).get(partition)
+    has_its_directory = not is_in_sync or state.has_its_directory(leadership, broker_id)
+    problem = None
+    if not state.is_live(broker_id):
+        problem = "is not registered"
+    elif broker_id in state.shutting_down:
+        problem = "is shutting down"
+    elif log is None:
+        problem = "does not answer"
+    elif log.damage is not None:
+        problem = f"has a damaged log: {log.damage}"
+    elif not state.is_online(partition, broker_id):
+        problem = "has an offline replica"
+    known = log if log is not None else ReplicaLog(whole_since=frozenset(), exists=False)
+    return ElectionCandidate(
+        broker_id=broker_id,
+        is_in_sync=is_in_sync,
+        is_on_its_directory=has_its_directory,
+        problem=problem,
+        log_start_offset=known.log_start_offset,
+        log_end_offset=known.log_end_offset,
+        last_epoch=known.last_epoch,
+    )
+
+
+def elect_as_chosen(state: ClusterState, choices: tuple[LossChoice, ...]) -> list[PartitionChange]:
+    """Only where everything still is as the operator was told."""
+    changes = []
+    for choice in choices:
+        leadership = state.leaderships.get(choice.partition)
+        if (
+            leadership is not None
+            and leadership.leader is None
+            and leadership.leader_epoch == choice.leader_epoch
+            and not state.is_being_deleted(choice.partition.topic)
+            and state.is_eligible(choice.partition, choice.leader)
+        ):
+            reason = "an operator accepts the loss of what other members of the ISR held"
+            changes.append(change_to(state, choice.partition, leadership, choice.leader, reason))
+    return [change for change in changes if change is not None]

@@ -1,0 +1,167 @@
+"""`minibroker partition elect`: elections that may lose records, on purpose and named before."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    CommandFailed,
+    LazyGroup,
+    bootstrap_option,
+    json_option,
+    print_json,
+    run_async,
+    timeout_option,
+)
+
+if TYPE_CHECKING:
+    from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersTopic
+
+COMMANDS = {
+    "elect": (
+        "minibroker.commands.partition:elect",
+        "Show partitions without a leader, whom they wait for, and what each replica holds.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def partition() -> None:
+    """Elect where nobody can without a loss."""
+
+
+@click.command()
+@bootstrap_option
+@click.argument("names", nargs=-1, metavar="[TOPIC-PARTITION]...")
+@click.option("--accept-loss", is_flag=True, help="Elect the replica that has the most, after a question.")
+@click.option("--leader", type=click.IntRange(0), help="Elect this broker instead.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option(30)
+@json_option
+def elect(
+    bootstrap_servers: str,
+    names: tuple[str, ...],
+    accept_loss: bool,
+    leader: int | None,
+    yes: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Show partitions without a leader, whom they wait for, and what each replica holds.
+
+    With --accept-loss one replica is made leader and the only member of the ISR: what other members of the ISR held
+    beyond its log is lost. Exit code 10 if partitions are without a leader at the end.
+    """
+    from minibroker.protocol.messages import ElectLeadersRequest
+
+    topics = _topics(names)
+    if accept_loss and topics is None and not yes:
+        raise click.UsageError("name the partitions to elect for, or say --yes to all that have no leader")
+    chosen = -1 if leader is None else leader
+    timeout_ms = round(timeout_s * 1000)
+    question = ElectLeadersRequest(topics=topics, leader=chosen, timeout_ms=timeout_ms)
+    told = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
+    if not as_json or (accept_loss and not yes):
+        for each in told:
+            _describe(each, accept_loss)
+    able = [each for each in told if not each.error_code]
+    if accept_loss and able:
+        if not yes:
+            click.confirm(f"Elect for {len(able)} partitions, and lose what is named above?", abort=True, err=True)
+        order = ElectLeadersRequest(topics=_named(able), leader=chosen, validate_only=False, timeout_ms=timeout_ms)
+        elected = run_async(_ask(bootstrap_servers, order, timeout_s), timeout_s + 5, "partition elect")
+        told = [*(each for each in told if each.error_code), *elected]
+        able = []
+        for each in elected if not as_json else ():
+            _tell(each)
+    if as_json:
+        for each in told:
+            _print_json(each, accept_loss)
+    failed = [each for each in told if each.error_code and not _is_led(each)]
+    return EXIT_FOUND_WRONG if failed or able else EXIT_FINE
+
+
+def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
+    from minibroker.protocol.checkpoints import parse_partition_directory_name
+    from minibroker.protocol.messages import ElectLeadersTopic
+
+    found: dict[str, list[int]] = {}
+    for name in names:
+        parsed = parse_partition_directory_name(name)
+        if parsed is None:
+            raise click.BadParameter(f"'{name}' is not TOPIC-PARTITION, such as orders-0")
+        found.setdefault(parsed.topic, []).append(parsed.partition)
+    topics = [ElectLeadersTopic(topic_name=topic, partitions=numbers) for topic, numbers in found.items()]
+    return topics or None
+
+
+def _named(outlooks: "list[ElectionOutlook]") -> "list[ElectLeadersTopic]":
+    from minibroker.protocol.messages import ElectLeadersTopic
+
+    return [ElectLeadersTopic(topic_name=each.topic_name, partitions=[each.partition_index]) for each in outlooks]
+
+
+async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionOutlook]":
+    """The controller's answer."""
+    from minibroker.asking import Asker, NoAnswer
+
+    try:
+        async with Asker("minibroker-partition") as asker:
+            return await asker.elections(servers, request, timeout_s)
+    except NoAnswer as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _describe(each: "ElectionOutlook", accepts_loss: bool) -> None:
+    """What is, and what would be lost."""
+    name = f"{each.topic_name}-{each.partition_index}"
+    if not each.reason:
+        click.echo(f"{name}: {each.error_message}")
+        return
+    click.echo(f"{name}: no leader since epoch {each.leader_epoch}, last ISR {each.isr}: {each.reason}")
+    for candidate in each.candidates:
+        place = "in the ISR" if candidate.is_in_sync else "not in the ISR"
+        place += "" if candidate.is_on_its_directory else ", on another log directory"
+        holds = f"holds {candidate.log_start_offset} to {candidate.log_end_offset}, last epoch {candidate.last_epoch}"
+        click.echo(f"  broker {candidate.broker_id} ({place}): {candidate.problem or holds}")
+    if each.error_code:
+        click.echo("  nobody can be elected now")
+        return
+    click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
+
+
+def _loss(each: "ElectionOutlook") -> str:
+    """In words."""
+    end = next(found.log_end_offset for found in each.candidates if found.broker_id == each.chosen)
+    others = [found for found in each.candidates if found.is_in_sync and found.broker_id != each.chosen]
+    known = [f"{found.log_end_offset - end} records of broker {found.broker_id}" for found in others]
+    known = [text for text, found in zip(known, others, strict=True) if found.log_end_offset > end]
+    unknown = [found.broker_id for found in others if found.problem is not None or not found.is_on_its_directory]
+    parts = [f"lost are {', '.join(known)}"] if known else []
+    parts += (
+        [f"whatever brokers {unknown} held from offset {end} on may be lost, acknowledged or not"] if unknown else []
+    )
+    return "; ".join(parts) or f"what was acknowledged from offset {end} on, if anything, is lost"
+
+
+def _tell(each: "ElectionOutlook") -> None:
+    name = f"{each.topic_name}-{each.partition_index}"
+    click.echo(f"{name}: {each.error_message}" if each.error_code else f"{name}: broker {each.chosen} is elected")
+
+
+def _print_json(each: "ElectionOutlook", accepts_loss: bool) -> None:
+    import msgspec
+
+    name = f"{each.topic_name}-{each.partition_index}"
+    facts = {"partition": name, "elected": accepts_loss and not each.error_code}
+    if each.chosen >= 0:
+        facts["loss"] = _loss(each)
+    print_json(facts | msgspec.to_builtins(each))
+
+
+def _is_led(each: "ElectionOutlook") -> bool:
+    from minibroker.protocol.errors import ErrorCode
+
+    return each.error_code == ErrorCode.ELECTION_NOT_NEEDED
