@@ -232,7 +232,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_retention_ms: Annotated[
         int | None,
         Key(
-            doc="Segments whose youngest record is older are deleted, below the high watermark only. -1: never.",
+            doc="Segments whose last append is older are deleted, below the high watermark only; the leader decides"
+            ", by its own clock. -1: never.",
             minimum=0,
             maximum=I64_MAX,
             topic="retention.ms",

@@ -1,4 +1,4 @@
-"""`log-start`: the one explanation of what is missing in front of a log (docs/REPLICATION.md, section 12).
+"""`log-start`: the one explanation of what is missing in front of a log (replication rules, section 11).
 
 Owns: reading and writing the file of one partition, and what of it is on stable storage. Refuses to decide where a log
 starts.

@@ -1,4 +1,4 @@
-"""Where a log starts, and what may go in front of it (replication rules, section 12).
+"""Where a log starts, and what may go in front of it (replication rules, section 11).
 
 Owns: that the leader alone raises a start, that a follower starts where its leader does, and the low watermark: up to
 there every in-sync replica has durably recorded that nothing is promised any more. Only in front of it are files

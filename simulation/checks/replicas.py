@@ -154,9 +154,9 @@ class ReplicaJudge:
         return found
 
     def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
-        """I40: a damaged log is given up only where nobody counts on it."""
+        """I40: a damaged log is given up only where nobody counts on it. One whose bytes somebody has mended is not."""
         true = self.truth.state(replica.topic_partition)
-        if not is_damaged and true is not None and broker_id in true.members:
+        if not is_damaged and not replica.log.size_bytes and true is not None and broker_id in true.members:
             facts = (f"the ISR is {true.members} in epoch {true.leader_epoch}",)
             text = f"broker {broker_id} gave its damaged log up while it was in the ISR"
             self.truth.find("I40", text, replica.topic_partition, *facts)

@@ -13,6 +13,7 @@ from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.checks.fencing import FencingJudge
 from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartJudge
 from minibroker.simulation.checks.offline import OfflineLeaders
@@ -53,6 +54,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
         stack.enter_context(ServedJudge(truth).listening())
         stack.enter_context(listening(FailedSyncs(cluster, truth)))
         stack.enter_context(listening(LogStartJudge(cluster, truth, outcome.options.settings)))
+        stack.enter_context(listening(LeadersStarts(cluster, truth)))
         stack.enter_context(listening(DiskRules(cluster, truth)))
         stack.enter_context(listening(WaitingRules(truth)))
         if narrator is not None:

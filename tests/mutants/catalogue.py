@@ -10,6 +10,7 @@ from tests.mutants import (
     harmless,
     high_watermark,
     in_sync_replicas,
+    log_starts,
     producer,
     reading,
     sequences,
@@ -34,6 +35,7 @@ THEMES = (
     disk_errors,
     reading,
     damage,
+    log_starts,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

@@ -21,7 +21,9 @@ from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.fencing import FencingJudge
 from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.log_starts import LogStartJudge
 from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
@@ -54,6 +56,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     topics: dict[str, tuple[int, int, int]] = msgspec.field(default_factory=lambda: {TOPIC: (1, 3, 1)})
     """name: (partitions, replication factor, min.insync.replicas)"""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
+    deletes_nothing: bool = False
+    """No log may start later than it began: neither age nor size allows it."""
     seed: int = 1
 
 
@@ -192,8 +196,11 @@ async def _direct(script: Script, cluster: SimulatedCluster, options: Options, f
     truth.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
         stack.enter_context(FencingJudge(cluster, truth).listening())
-        for listener in (ReplicaJudge(cluster, truth, options.flushes), DiskRules(cluster, truth), WaitingRules(truth)):
+        replicas, starts = ReplicaJudge(cluster, truth, options.flushes), LeadersStarts(cluster, truth)
+        for listener in (replicas, starts, DiskRules(cluster, truth), WaitingRules(truth)):
             stack.enter_context(listening(listener))
+        if STAGES[script].deletes_nothing:
+            stack.enter_context(listening(LogStartJudge(cluster, truth, {})))
         await _direct_judged(script, cluster, options, findings, truth)
 
 

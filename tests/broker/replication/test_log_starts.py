@@ -8,8 +8,10 @@ hold anything there.
 import pytest
 
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.replica import step
+from minibroker.broker.replication.log_starts import advance_low_watermark
+from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState
+from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.errors import ErrorCode
 from minibroker.simulation.model.replica import header_for
 from tests.broker.replication.stage import Stage
@@ -59,3 +61,104 @@ def test_nothing_is_trimmed_for_a_start_that_is_known() -> None:
     step(state, answer(END))
     assert state.log_start_offset == END
     assert "TrimBefore" not in names(step(state, answer(END, records=1)))
+
+
+@pytest.mark.invariant("I39")
+def test_a_log_that_was_compared_is_kept_when_its_leader_starts_at_its_end() -> None:
+    """Only where nobody ever compared it must it go at once."""
+    state = follower()
+    step(state, answer(0))
+    (trim,) = [each for each in step(state, answer(END)) if isinstance(each, ev.TrimBefore)]
+    assert not trim.drops_all
+    state = follower()
+    state.is_proven = False
+    (trim,) = [each for each in step(state, answer(END)) if isinstance(each, ev.TrimBefore)]
+    assert trim.drops_all
+
+
+@pytest.mark.invariant("I39")
+def test_a_start_above_the_leader_s_is_lowered_before_anything_is_appended() -> None:
+    state = follower()
+    step(state, answer(1))
+    assert state.log_start_offset == 1
+    assert names(step(state, answer(0, records=1))) == ["LowerStart"]
+    assert "FetchNext" in names(step(state, ev.StartLowered(wanted=0, log_start_offset=0)))
+    assert state.log_start_offset == 0
+
+
+@pytest.mark.invariant("I39")
+def test_a_head_that_the_leader_has_and_this_log_not_is_damage() -> None:
+    state = follower()
+    step(state, answer(1))
+    step(state, answer(0))
+    assert names(step(state, ev.StartLowered(wanted=0, log_start_offset=1))) == ["ReportDamage"]
+
+
+def test_a_log_that_holds_nothing_begins_where_its_leader_does() -> None:
+    state = follower()
+    state.is_proven = False
+    step(state, answer(END))
+    step(state, answer(1))
+    assert names(step(state, ev.StartLowered(wanted=1, log_start_offset=END))) == ["AskLeaderEnds"]
+
+
+def leader_of(*reported: int | None) -> ReplicaState:
+    """Two committed records; each follower reported that start."""
+    stage = Stage(1 + len(reported))
+    stage.elect(1)
+    stage.produce(1, "a")
+    stage.produce(1, "b")
+    for number in range(len(reported)):
+        stage.fetch(2 + number)
+        stage.fetch(2 + number)
+    state = stage.actors[1].state
+    for number, start in enumerate(reported):
+        state.remotes[2 + number].log_start_offset = start
+    return state
+
+
+def trimmed(epoch: int = 0) -> ev.LogTrimmed:
+    return ev.LogTrimmed(leader_epoch=epoch, log_start_offset=1, reason=LogStartReason.RETENTION)
+
+
+@pytest.mark.invariant("I14", "I39")
+def test_files_go_only_when_every_in_sync_replica_has_recorded_the_start() -> None:
+    state = leader_of(0, 0)
+    assert names(step(state, trimmed())) == ["TrimBefore", "StartsChanged"]
+    assert (state.log_start_offset, state.low_watermark) == (1, 0)
+    for replica_id in (2, 3):
+        step_fetch(state, fetched(replica_id, 1))
+        assert state.low_watermark == (1 if replica_id == 3 else 0)
+
+
+def fetched(replica_id: int, log_start_offset: int | None) -> ev.FollowerFetched:
+    return ev.FollowerFetched(
+        now_ms=0,
+        replica_id=replica_id,
+        broker_epoch=None,
+        current_leader_epoch=0,
+        fetch_offset=END,
+        last_fetched_epoch=0,
+        eligible=True,
+        log_start_offset=log_start_offset,
+    )
+
+
+def test_a_decision_of_an_epoch_that_is_over_changes_nothing() -> None:
+    state = leader_of(0)
+    assert step(state, trimmed(epoch=7)) == []
+    assert step(follower(), trimmed()) == []
+    assert state.log_start_offset == 0
+
+
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize(("start", "joins"), [(0, False), (1, True), (2, False), (None, False)])
+def test_a_replica_joins_only_with_a_log_that_starts_like_its_leader_s(start: int | None, joins: bool) -> None:
+    """D13: behind it records would be lost with the others; in front of the low watermark others have deleted."""
+    state = leader_of(0, 0)
+    step(state, trimmed())
+    state.in_sync_replicas = (1,)
+    advance_low_watermark(state, [])
+    assert state.low_watermark == 1
+    _, effects = step_fetch(state, fetched(2, start))
+    assert ("ProposeIsr" in names(effects)) == joins

@@ -1,0 +1,73 @@
+"""Whose word a log start is: the leader's alone (I39, log_start(replica) <= log_start(leader)).
+
+Owns: two looks at each follower. A start that rises in a step lies at or below the start of the leader of that epoch;
+and no follower has deleted what its leader's log still begins with. Refuses to know why a start rises (`log_starts`
+has a sum of its own for that) and what a damaged replica holds.
+"""
+
+from collections.abc import Sequence
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import PROCESS
+
+
+class LeadersStarts:
+    """Hears what `listening` tells, and looks when `Truth` takes its samples."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._starts: dict[Partition, int] = {}
+        truth.samplers.append(self.look)
+
+    def replica_loaded(self, replica: Partition) -> None:
+        self._starts[replica] = replica.state.log_start_offset
+
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+        start = replica.state.log_start_offset
+        before, self._starts[replica] = self._starts.get(replica, start), start
+        if start <= before or replica.state.role is not Role.FOLLOWER or start == replica.state.log_end_offset:
+            return
+        leader = self._leader_of(replica)
+        if leader is not None and leader.state.log_start_offset < start:
+            facts = (f"it was {before}, it is {start}", f"its leader's is {leader.state.log_start_offset}")
+            text = f"{PROCESS.get()} raises its log start by itself"
+            self._truth.find("I39", text, replica.topic_partition, *facts)
+
+    def look(self) -> None:
+        """At what the files of followers begin with. A log that holds nothing has nothing to lack."""
+        for true in self._truth.states():
+            for broker_id in self._cluster.broker_ids:
+                replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+                if replica is None or replica.state.role is not Role.FOLLOWER or not replica.log.size_bytes:
+                    continue
+                self._compare(broker_id, replica, true.partition)
+
+    def _compare(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
+        leader = self._leader_of(replica)
+        first = replica.log.segments[0].base_offset
+        if leader is None or replica.log.damage is not None or first <= leader.state.log_start_offset:
+            return
+        facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
+        self._truth.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
+
+    def _leader_of(self, replica: Partition) -> Partition | None:
+        """Who leads in the epoch that it follows, if that broker knows of it."""
+        partition, state = replica.topic_partition, replica.state
+        if state.leader_id is None or not self._truth.is_promised(partition.topic):
+            return None
+        leader = self._cluster.replica(state.leader_id, partition.topic, partition.partition)
+        leads = leader is not None and leader.state.is_leader and leader.state.leader_epoch == state.leader_epoch
+        return leader if leads else None
+
+    # ------------------------------------------------------------------------------------------------ of no interest
+    def ordered(self, controller_epoch: int) -> None: ...
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...

@@ -1,0 +1,227 @@
+"""Where a log starts: what explains that its head is missing, and what a start finds that nothing explains."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import iterate_headers
+from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all, retain
+
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
+BY_SIZE = LogConfig(segment_bytes=600, index_interval_bytes=100, retention_ms=None, retention_bytes=2_000)
+
+
+def synced(machine: Machine, config: LogConfig = CONFIG, count: int = 30) -> tuple[LogDirectory, PartitionLog]:
+    """Several closed segments below the recovery point."""
+    directory, log = machine.open_log(config)
+    append(log, count)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    return directory, log
+
+
+def restart(machine: Machine, config: LogConfig = CONFIG) -> PartitionLog:
+    machine.kill()
+    return machine.open_log(config)[1]
+
+
+def rot_last_base_offset(machine: Machine, log: PartitionLog) -> None:
+    """One bit of it, 1 -> 0, in the second segment."""
+    content = machine.content(f"{log.segments[1].base_offset:020d}.log")
+    position, header = list(iterate_headers(content))[-1]
+    bit = next(bit for bit in range(8) if header.base_offset >> bit & 1)
+    machine.storage.flip_bit(log.segments[1].log_path, position + 7, bit)
+
+
+# ------------------------------------------------------------------------------------------------------ contradictions
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_flipped_bit_of_a_base_offset_is_no_deletion(machine: Machine, clean: bool) -> None:
+    """D01: 63 of 65 records were removed as the leftover of a deletion, and the others followed."""
+    directory, log = synced(machine)
+    rot_last_base_offset(machine, log)
+    if clean:
+        drive(directory.close(True, {}))
+    names = machine.file_names(".log")
+    log = restart(machine)
+    assert "does not reach" in str(log.damage)
+    assert log.log_start_offset == 0
+    assert machine.file_names(".log") == names
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_missing_segment_is_damage(machine: Machine, number: int) -> None:
+    """D13: the oldest one, or any below the recovery point; nothing else is removed for it."""
+    _, log = synced(machine)
+    machine.disk().remove(log.segments[number].log_path)
+    names = machine.file_names(".log")
+    log = restart(machine)
+    assert log.damage is not None
+    assert machine.file_names(".log") == names
+
+
+def test_a_log_without_any_segment_was_robbed(machine: Machine) -> None:
+    _, log = synced(machine)
+    for name in machine.file_names(".log"):
+        machine.disk().remove(f"{log.directory}/{name}")
+    assert "no segment" in str(restart(machine).damage)
+
+
+def test_a_damaged_index_convicts_nobody(machine: Machine) -> None:
+    _, log = synced(machine)
+    expected = read_all(log)
+    for name in machine.file_names(".index"):
+        machine.storage.flip_bit(f"{log.directory}/{name}", 3)
+        machine.storage.flip_bit(f"{log.directory}/{name}", 7)
+    log = restart(machine)
+    assert log.damage is None
+    assert read_all(log) == expected
+
+
+def test_what_lies_above_the_recovery_point_is_a_torn_tail_as_ever(machine: Machine) -> None:
+    _, log = machine.open_log(CONFIG)
+    append(log, 30)
+    end = log.segments[2].base_offset
+    machine.storage.flip_bit(log.segments[2].log_path, 70)
+    log = restart(machine)
+    assert (log.damage, log.log_end_offset) == (None, end)
+
+
+def test_an_unreadable_recovery_point_lets_no_closed_segment_be_cut(machine: Machine) -> None:
+    _, log = synced(machine)
+    machine.storage.flip_bit(f"{PATH}/recovery-point-offset-checkpoint", 20)
+    machine.storage.flip_bit(log.segments[1].log_path, 70)
+    log = restart(machine)
+    assert log.damage is not None
+    assert log.report.bytes_cut == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ the file
+def test_a_start_is_recorded_before_the_first_segment_goes(machine: Machine) -> None:
+    _, log = synced(machine, BY_SIZE)
+    log.trim_before(40, LogStartReason.RETENTION)
+    assert delete_head(log, 40) == 0
+    drive(log.record_start())
+    assert 0 < delete_head(log, 40) <= 40
+    assert log.log_start_offset == 40
+
+
+@pytest.mark.invariant("I10", "I39")
+def test_a_deletion_is_explained_after_any_crash(machine: Machine) -> None:
+    _, log = synced(machine, BY_SIZE)
+    start = retain(log, 60, 0)
+    assert start == log.segments[0].base_offset > 0
+    machine.lose_power()
+    _, log = machine.open_log(BY_SIZE)
+    assert (log.damage, log.log_start_offset, log.start_reason) == (None, start, LogStartReason.RETENTION)
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbled", "empty"])
+@pytest.mark.parametrize("has_head", [True, False])
+def test_an_unreadable_start_explains_nothing(machine: Machine, damage: str, has_head: bool) -> None:
+    """The safe value is 0: of a log that begins there, nothing lacks; of one that begins later nobody can tell."""
+    _, log = synced(machine, CONFIG if has_head else BY_SIZE)
+    retain(log, 60, 0)
+    path = f"{log.directory}/log-start"
+    if damage == "missing":
+        machine.disk().remove(path)
+    else:
+        machine.disk().replace_file(path, b"" if damage == "empty" else bytes(8_192))
+    log = restart(machine)
+    assert (log.damage is None) == has_head
+    if has_head:
+        assert log.log_start_offset == 0
+
+
+def test_a_torn_change_leaves_the_start_before(machine: Machine) -> None:
+    _, log = synced(machine)
+    log.trim_before(10)
+    drive(log.record_start())
+    log.trim_before(20)
+    drive(log.record_start())
+    content = bytearray(machine.content("log-start"))
+    (_, change) = parse_log_start(bytes(content))
+    slot = change % 2 * 4_096
+    content[slot : slot + 4_096] = bytes(4_096)
+    machine.edit("log-start", bytes(content))
+    assert restart(machine).log_start_offset == 10
+
+
+def test_a_start_needs_no_room_on_a_full_disk(machine: Machine) -> None:
+    _, log = synced(machine, BY_SIZE)
+    machine.storage.capacity_bytes = machine.storage.used_bytes
+    assert retain(log, 60, 0) > 0
+
+
+def test_a_start_that_falls_is_recorded_at_once(machine: Machine) -> None:
+    """Or new records below the old one would count as deleted after a crash."""
+    _, log = synced(machine)
+    log.trim_before(30)
+    drive(log.record_start())
+    log.reset_to(5)
+    append(log, 4)
+    log = restart(machine)
+    assert (log.damage, log.log_start_offset, log.log_end_offset) == (None, 5, 13)
+
+
+def test_a_start_is_lowered_as_far_as_the_files_reach(machine: Machine) -> None:
+    _, log = synced(machine)
+    log.trim_before(40)
+    assert log.lower_start(7) == 7
+    log.trim_before(40)
+    drive(log.record_start())
+    first = delete_head(log, 40)
+    assert first > 7
+    assert log.lower_start(7) == first
+
+
+# --------------------------------------------------------------------------------------------------- whose log it is
+@pytest.mark.invariant("I21", "I39")
+def test_a_start_of_another_topic_is_damage(machine: Machine) -> None:
+    """D04: it is neither applied nor is the log given to the topic that it names."""
+    _, log = synced(machine)
+    other = LogStart(topic_id="another-id", offset=40, reason=LogStartReason.RETENTION)
+    machine.edit("log-start", format_log_start(other) + bytes(4_096))
+    names = machine.file_names(".log")
+    machine.kill()
+    log = machine.open(CONFIG).logs[PARTITION]
+    assert "topic another-id" in str(log.damage)
+    assert log.topic_id is None
+    assert machine.file_names(".log") == names
+
+
+def test_a_lost_metadata_file_is_written_again_from_the_start(machine: Machine) -> None:
+    _, log = synced(machine)
+    machine.disk().remove(f"{log.directory}/partition.metadata")
+    machine.kill()
+    assert machine.open(CONFIG).logs[PARTITION].topic_id == TOPIC_ID
+    assert "partition.metadata" in machine.file_names()
+
+
+@pytest.mark.invariant("I21")
+def test_a_record_under_way_does_not_land_in_the_next_topic_of_that_name(machine: Machine) -> None:
+    """D04: deleted and made again while the old topic's start is being written."""
+    directory, log = synced(machine)
+
+    async def delete_meanwhile() -> PartitionLog:
+        log.trim_before(40)
+        recording = asyncio.ensure_future(log.record_start())
+        await asyncio.sleep(0)
+        directory.delete_log(PARTITION)
+        again = directory.create_log(PARTITION, "another-id", CONFIG)
+        await recording
+        return again
+
+    again = machine.loop.run_until_complete(delete_meanwhile())
+    append(again, 5)
+    machine.kill()
+    log = machine.open(CONFIG).logs[TopicPartition(*PARTITION)]
+    assert (log.damage, log.log_start_offset, log.log_end_offset, log.topic_id) == (None, 0, 10, "another-id")

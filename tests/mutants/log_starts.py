@@ -1,0 +1,101 @@
+"""Where a log starts: what explains that its head is missing, and who may say so."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+RECOVERY = "broker.log.recovery"
+
+MUTANTS = (
+    Mutant(
+        name="D01",
+        title="segments in front of a gap below the recovery point are the leftover of a deletion",
+        origin="found by hand: one bit of a base offset, 63 of 65 records lost on all replicas",
+        rule="a contradiction is damage; only what lies below the recorded log start is a leftover (11)",
+        breaks=("I21", "I39"),
+        edits=(
+            Edit(
+                RECOVERY,
+                "            if following <= self.start and self._read_tail(self.segments[number]).end_offset != following:\n",
+                "            if following <= max(self.start, self.recovery_point) and (\n"
+                "                self._read_tail(self.segments[number]).end_offset != following\n"
+                "            ):\n"
+                "                self.start = max(self.start, following)\n",
+            ),
+        ),
+        schedule=Schedule("log_starts:bit_of_a_base_offset"),
+    ),
+    Mutant(
+        name="D04",
+        title="a log start is believed whichever topic it is of",
+        origin="found by hand: a topic made again under its name, and a kill within a second",
+        rule="a log start carries the topic's id; of another topic it explains nothing, and the log is damaged (11)",
+        breaks=("I21", "I39"),
+        edits=(
+            Edit(
+                "broker.log.directory_files",
+                "        loaded.damage = loaded.damage or reason\n        return None\n",
+                "        return stored\n",
+            ),
+        ),
+        schedule=Schedule("log_starts:start_of_the_topic_before"),
+    ),
+    Mutant(
+        name="D11",
+        title="every replica applies retention by its own clock",
+        origin="found by hand: a follower whose clock runs ahead deletes what the others keep",
+        rule="the leader alone raises a log start (1)",
+        breaks=("I39",),
+        edits=(
+            Edit(
+                "broker.log_starts", "            if state.is_leader and not state.fenced:\n", "            if True:\n"
+            ),
+            Edit(
+                "broker.replication.log_starts",
+                "    if not state.is_leader or state.fenced or event.leader_epoch != state.leader_epoch:\n",
+                "    if state.fenced or event.leader_epoch != state.leader_epoch:\n",
+            ),
+        ),
+        schedule=Schedule("log_starts:clock_of_a_follower_runs_ahead"),
+    ),
+    Mutant(
+        name="D13",
+        title="a log starts at its first segment, whatever is recorded",
+        origin="found by hand: the oldest segment of one replica is removed, 110 of 400 records lost on all",
+        rule="a log that begins behind its recorded start has lost its head: it is damaged (11)",
+        breaks=("I21", "I39"),
+        edits=(Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),),
+        schedule=Schedule("log_starts:oldest_segment_is_missing"),
+    ),
+    Mutant(
+        name="D13b",
+        title="a replica joins wherever its log starts",
+        origin="found by hand: as D13",
+        rule="a replica joins only when its log starts like its leader's (6)",
+        breaks=("I39",),
+        edits=(
+            Edit(RECOVERY, "            if first > self.start:\n", "            if False:\n"),
+            Edit(
+                "broker.replication.isr",
+                "        and starts_like_leader(state, remote)\n",
+                "",
+            ),
+        ),
+        schedule=Schedule("log_starts:oldest_segment_of_a_follower_is_missing"),
+    ),
+    Mutant(
+        name="D13c",
+        title="segments go as soon as their leader says so",
+        origin="derived: the leader falls before the others have heard of its log start",
+        rule="files go only where every in-sync replica has recorded the start (1)",
+        breaks=("I39",),
+        edits=(
+            Edit(
+                "broker.partition",
+                "        first = delete_head(self.log, self.state.low_watermark)\n",
+                "        first = delete_head(self.log, self.log.log_start_offset)\n",
+            ),
+        ),
+        schedule=Schedule("log_starts:leader_falls_before_its_start_is_known"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -1,0 +1,191 @@
+"""Orders of events around the head of a log: what a start finds there, and who hears of a deletion."""
+
+import asyncio
+
+from minibroker.protocol.checkpoints import (
+    LOG_START_SLOT_BYTES,
+    LogStart,
+    LogStartReason,
+    format_log_start,
+    parse_log_start,
+)
+from minibroker.protocol.record_batch import iterate_headers
+from minibroker.simulation.storage import Storage
+from tests.mutants.judged import FIRST, Directed, Stage, on_stage
+from tests.mutants.schedules.words import administrator, apart, broker_epoch, host, members, restarted
+
+SMALL_SEGMENTS = {
+    "log.segment.bytes": "1024",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.scrub.bytes.per.second": "0",
+}
+DIRECTORY = f"/data/log/{FIRST}"
+
+
+async def _fill(directed: Directed, count: int = 60) -> None:
+    """Until closed segments are synced, and that is in the checkpoint."""
+    for number in range(count):
+        await directed.produce(f"{number}")
+    await asyncio.sleep(3.0)
+
+
+def _storage(directed: Directed, broker_id: int) -> Storage:
+    return directed.world.machine(host(broker_id)).storage
+
+
+async def _leave_alone(directed: Directed) -> int:
+    """The leader is the only one in sync; whatever it is after a start, nobody else may lead."""
+    leader = directed.leader
+    for follower in directed.followers():
+        directed.cluster.kill(follower)
+    await directed.until(lambda: members(directed) == (leader,), "an ISR of one")
+    await asyncio.sleep(2.0)
+    return leader
+
+
+async def _start_all(directed: Directed, first: int) -> None:
+    """The one whose disk lies leads if it may, and the others follow it for a while."""
+    cluster = directed.cluster
+    cluster.start(first)
+    await asyncio.sleep(3.0)
+    for broker_id in cluster.broker_ids:
+        if broker_id != first:
+            cluster.start(broker_id)
+    await asyncio.sleep(5.0)
+
+
+async def _start_once_more(directed: Directed, broker_id: int) -> None:
+    """Its disk is as it was written again."""
+    old_epoch = broker_epoch(directed, broker_id)
+    directed.cluster.start(broker_id)
+    await restarted(directed, broker_id, old_epoch)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+def _segments(storage: Storage) -> list[str]:
+    return sorted(name for name in storage.find_directory(DIRECTORY).entries if name.endswith(".log"))
+
+
+@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def bit_of_a_base_offset(directed: Directed) -> None:
+    """The last batch of a closed, synced segment claims an earlier offset: outside of its CRC, so nobody else sees it."""
+    await _fill(directed)
+    alone = await _leave_alone(directed)
+    directed.cluster.kill(alone)
+    storage = _storage(directed, alone)
+    path = f"{DIRECTORY}/{_segments(storage)[1]}"
+    content = bytes(storage.find_file(path).content)
+    position, header = list(iterate_headers(content))[-1]
+    bit = next(bit for bit in range(8) if header.base_offset >> bit & 1)
+    storage.flip_bit(path, position + 7, bit)
+    await _start_all(directed, alone)
+    directed.cluster.kill(alone)
+    if _holds(storage, path):
+        storage.flip_bit(path, position + 7, bit)
+    await _start_once_more(directed, alone)
+
+
+def _holds(storage: Storage, path: str) -> bool:
+    return path.rpartition("/")[2] in storage.find_directory(DIRECTORY).entries
+
+
+@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def oldest_segment_is_missing(directed: Directed) -> None:
+    """Of the only replica in sync."""
+    await _fill(directed)
+    alone = await _leave_alone(directed)
+    directed.cluster.kill(alone)
+    directory = _storage(directed, alone).find_directory(DIRECTORY)
+    lost = {name: directory.entries.pop(name) for name in list(directory.entries) if name.startswith(f"{0:020d}")}
+    directory.sync()
+    await _start_all(directed, alone)
+    directed.cluster.kill(alone)
+    directory.entries.update(lost)
+    directory.sync()
+    await _start_once_more(directed, alone)
+
+
+@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def oldest_segment_of_a_follower_is_missing(directed: Directed) -> None:
+    """Killed, robbed, started: it fetches anew, and is as whole as the others when it leads."""
+    await _fill(directed)
+    follower = directed.followers()[0]
+    old_epoch = broker_epoch(directed, follower)
+    directed.cluster.kill(follower)
+    directory = _storage(directed, follower).find_directory(DIRECTORY)
+    for name in [name for name in directory.entries if name.startswith(f"{0:020d}")]:
+        del directory.entries[name]
+    directory.sync()
+    directed.cluster.start(follower)
+    await restarted(directed, follower, old_epoch)
+    await directed.until_isr(*directed.cluster.broker_ids)
+    await asyncio.sleep(2.0)
+
+
+@on_stage(Stage(settings=SMALL_SEGMENTS, deletes_nothing=True))
+async def start_of_the_topic_before(directed: Directed) -> None:
+    """A topic is made again under its name; on one disk the file that told where its log started is the old one's."""
+    async with administrator(directed) as admin:
+        await admin.create_topic("again", partitions=1, replication_factor=3)
+    await _fill(directed)
+    alone = await _leave_alone(directed)
+    directed.cluster.kill(alone)
+    storage = _storage(directed, alone)
+    node = storage.find_file(f"{DIRECTORY}/log-start")
+    own = bytes(node.content)
+    node.content[:] = _start_of_another_topic(storage)
+    node.sync()
+    await _start_all(directed, alone)
+    directed.cluster.kill(alone)
+    node.content[:] = own
+    node.sync()
+    await _start_once_more(directed, alone)
+
+
+def _start_of_another_topic(storage: Storage) -> bytes:
+    other, change = parse_log_start(bytes(storage.find_file("/data/log/again-0/log-start").content))
+    later = LogStart(topic_id=other.topic_id, offset=25, reason=LogStartReason.RETENTION)
+    return format_log_start(later, change) + bytes(LOG_START_SLOT_BYTES)
+
+
+@on_stage(Stage(settings={**SMALL_SEGMENTS, "log.retention.ms": "3600000"}))
+async def clock_of_a_follower_runs_ahead(directed: Directed) -> None:
+    """By two hours, where records are kept for one."""
+    await _fill(directed)
+    follower = directed.followers()[0]
+    directed.world.machine(host(follower)).clock_skew_ms = 2 * 3_600_000
+    await asyncio.sleep(3.0)
+    directed.world.machine(host(follower)).clock_skew_ms = 0
+
+
+@on_stage(
+    Stage(
+        settings={
+            **SMALL_SEGMENTS,
+            "replica.lag.time.max.ms": "10000",
+            "log.retention.ms": "3600000",
+            "log.retention.check.interval.ms": "5000",
+        }
+    )
+)
+async def leader_falls_before_its_start_is_known(directed: Directed) -> None:
+    """Retention raises the leader's log start while one follower is deaf, though in sync; then the leader falls and the
+    deaf one leads, for which nothing is too old."""
+    leader, other, deaf = await apart(directed)
+    await _fill(directed)
+    machine, network = directed.world.machine(host(leader)), directed.world.network
+    machine.clock_skew_ms = 2 * 3_600_000
+    for number in range(20):
+        await directed.produce(f"young {number}")
+    network.cut(host(deaf), host(leader))
+    await directed.until(lambda: directed.replica(leader).state.log_start_offset > 0, "a later log start")
+    await asyncio.sleep(0.5)
+    directed.cluster.kill(leader)
+    directed.cluster.kill(other)
+    machine.clock_skew_ms = 0
+    network.heal_all()
+    await directed.until_leader(deaf)
+    directed.cluster.start(leader)
+    directed.cluster.start(other)
+    await directed.until_isr(*directed.cluster.broker_ids)
