@@ -90,9 +90,7 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
         """Of a closed segment only: of the active one the files lag behind what is in memory."""
         try:
             self.index = read_index(disk, self.path, self.size, interval_bytes)
-        except FileMissing:
-            self.index = None  # made again when it is needed
-        except CorruptIndex as error:
+        except (CorruptIndex, FileMissing) as error:  # a file that is left may be wrong, too
             self.index_suspicion = str(error)
 
     def _compare_index(self, position: int, header: BatchHeader) -> None:

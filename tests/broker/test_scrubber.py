@@ -32,6 +32,21 @@ async def test_rot_of_a_follower_is_found_and_repaired(c: SimulatedTestedCluster
 
 
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
+async def test_a_missing_index_is_made_again(c: SimulatedTestedCluster) -> None:
+    """What is left of the two files may be damaged, too."""
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    path = replica(c, 1).log.segments[0].path
+    before = [bytes(disk(c, 1).find_file(path + suffix).content) for suffix in (".index", ".timeindex")]
+    disk(c, 1).flip_bit(path + ".index", 11)
+    parent, name = disk(c, 1).parent_of(path + ".timeindex")
+    del parent.entries[name]
+    await asyncio.sleep(130)
+    assert c.simulation.brokers[1].counters.scrubbed_indexes == 1
+    assert [bytes(disk(c, 1).find_file(path + suffix).content) for suffix in (".index", ".timeindex")] == before
+
+
+@simulated(brokers=1, seed=8, settings=SCRUBBED)
 async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
