@@ -54,8 +54,8 @@ class Sum(msgspec.Struct, kw_only=True):
     """Of many runs."""
 
     beyond: bool = False
-    disk_faults: bool = False
-    """Each run had them."""
+    disk_faults: bool | None = None
+    """Whether each run, or none, had them; None: as its seed says."""
     runs: int = 0
     counted: int = 0
     acknowledged: int = 0
@@ -110,7 +110,7 @@ class Sum(msgspec.Struct, kw_only=True):
         """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
-        from minibroker.simulation.swarm.disk_options import CLUSTER_PLOTS, DISK_FAULTS, DISK_FAULTS_SHARE
+        from minibroker.simulation.swarm.disk_options import CLUSTER_PLOTS, DISK_FAULTS
         from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, PLOTS
 
         if self.runs < RUNS_TO_SEE_ALL:
@@ -118,7 +118,7 @@ class Sum(msgspec.Struct, kw_only=True):
         if self.beyond:
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
         kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_PLOTS)]
-        kinds = kinds if self.disk_faults or DISK_FAULTS_SHARE else []
+        kinds = [] if self.disk_faults is False else kinds
         kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"plot {each}" for each in PLOTS)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
@@ -153,8 +153,8 @@ class Sum(msgspec.Struct, kw_only=True):
         }
 
 
-def run_one(job: tuple[int, int, bool, bool]) -> RunResult:
-    """In a worker: (seed, brokers, beyond the promise, with faulty disks)."""
+def run_one(job: tuple[int, int, bool, bool | None]) -> RunResult:
+    """In a worker: (seed, brokers, beyond the promise, with faulty disks or without; None: as the seed says)."""
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
     seed, brokers, beyond, disk_faults = job
@@ -185,7 +185,7 @@ def run_many(
     workers: int | None = None,
     brokers: int = 3,
     beyond: bool = False,
-    disk_faults: bool = False,
+    disk_faults: bool | None = None,
 ) -> Generator[RunResult]:
     """Results as they come, in no order. Closing the iterator (or Ctrl-C) ends the workers."""
     context = multiprocessing.get_context("spawn")

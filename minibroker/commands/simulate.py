@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minibroker.swarm_runs import RunResult, Sum
 
 SEEDS_SHOWN = 12
+DISK_FAULTS = {None: "", True: " --disk-faults", False: " --no-disk-faults"}
 SPEED_VIRTUAL_SECONDS = 60
 
 
@@ -33,7 +34,11 @@ SPEED_VIRTUAL_SECONDS = 60
 @click.option("--seeds", metavar="NUMBER or A-B", help="Run so many seeds (or these) on all cores, and sum up.")
 @click.option("--first-seed", type=click.IntRange(0), default=1, show_default=True, metavar="N")
 @click.option("--beyond", is_flag=True, help="Lose acknowledged records on purpose: is the loss noticed and named?")
-@click.option("--disk-faults", is_flag=True, help="In every run a disk rots, lies or is lost, or all brokers stop.")
+@click.option(
+    "--disk-faults/--no-disk-faults",
+    default=None,
+    help="A disk rots, lies or is lost, or all brokers stop, in every run or in none.  [default: in half of them]",
+)
 @click.option("--brokers", type=click.IntRange(3, 9), default=3, show_default=True)
 @click.option("--speed", is_flag=True, help="Measure virtual seconds per real one under a fixed load, on one core.")
 @click.option("--quiet", is_flag=True, help="With --seed: only the summary, and what was found.")
@@ -50,7 +55,7 @@ def simulate(
     seeds: str | None,
     first_seed: int,
     beyond: bool,
-    disk_faults: bool,
+    disk_faults: bool | None,
     brokers: int,
     speed: bool,
     quiet: bool,
@@ -112,7 +117,7 @@ def _speed(as_json: bool) -> int:
 
 # ---------------------------------------------------------------------------------------------------------- one seed
 def _one(
-    seed: int, brokers: int, beyond: bool, disk_faults: bool, quiet: bool, history: str | None, as_json: bool
+    seed: int, brokers: int, beyond: bool, disk_faults: bool | None, quiet: bool, history: str | None, as_json: bool
 ) -> int:
     from minibroker.simulation.checks.events import to_json_lines
     from minibroker.simulation.swarm.narrator import HEADER, Line
@@ -134,7 +139,7 @@ def _one(
     real_seconds = time.perf_counter() - started
     if history is not None:
         Path(history).write_bytes(to_json_lines(outcome.history.events.events))
-    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond + " --disk-faults" * disk_faults
+    command = f"minibroker simulate --seed {seed}" + " --beyond" * beyond + DISK_FAULTS[disk_faults]
     command += f" --brokers {brokers}" if brokers != 3 else ""
     if as_json:
         print_json(_as_json(outcome, real_seconds, command))
@@ -215,7 +220,9 @@ def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- many seeds
-def _many(seeds: range, brokers: int, beyond: bool, disk_faults: bool, workers: int | None, as_json: bool) -> int:
+def _many(
+    seeds: range, brokers: int, beyond: bool, disk_faults: bool | None, workers: int | None, as_json: bool
+) -> int:
     from minibroker.swarm_runs import Sum, run_many
 
     total, started = Sum(beyond=beyond, disk_faults=disk_faults), time.monotonic()

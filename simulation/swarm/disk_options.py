@@ -7,8 +7,8 @@ import random
 
 import msgspec
 
-DISK_FAULTS_SHARE = 0.0
-"""How many runs have them, if nobody asks."""
+DISK_FAULTS_SHARE = 0.5
+"""How many runs have them, if nobody asks: the others are what they were before."""
 
 RUNNING_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_epochs", "rot_snapshot", "rot_identity")
 """Bit rot in one kind of file: at rest under a running broker, or between its end and its next start."""
@@ -51,9 +51,11 @@ class DiskOptions(msgspec.Struct, kw_only=True):
     """Laid over the run's: small segments, so that there is something to lose."""
 
 
-def draw_disk_options(rng: random.Random) -> DiskOptions | None:
-    """None: the run is as it was before this dimension was drawn."""
-    return draw_faulty(rng) if rng.random() < DISK_FAULTS_SHARE else None
+def draw_disk_options(rng: random.Random, wanted: bool | None) -> DiskOptions | None:
+    """None: the run is as it was before this dimension was drawn. `wanted`: None leaves it to the seed."""
+    options = draw_faulty(rng)
+    is_drawn = rng.random() < DISK_FAULTS_SHARE if wanted is None else wanted
+    return options if is_drawn else None
 
 
 def draw_faulty(rng: random.Random) -> DiskOptions:

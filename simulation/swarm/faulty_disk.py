@@ -28,9 +28,12 @@ class Rot(msgspec.Struct, frozen=True):
     before: int
     after: int
 
-    @property
-    def is_scrubbed(self) -> bool:
-        return self.path.endswith(SCRUBBED)
+    def is_scrubbed(self, storage: Storage) -> bool:
+        """The index of an active segment is in memory, and written anew when the segment is closed."""
+        directory, _, name = self.path.rpartition("/")
+        logs = [each.rpartition("/")[2] for each, _ in storage.files(f"{directory}/") if each.endswith(LOG_SUFFIX)]
+        is_active = bool(logs) and name.partition(".")[0] == logs[-1].partition(".")[0]
+        return self.path.endswith(LOG_SUFFIX if is_active else SCRUBBED)
 
     def is_there(self, storage: Storage) -> bool:
         """The file is the same, and nobody has written over it."""
@@ -94,10 +97,13 @@ class FaultyDisk:
 
     def take_back(self) -> int:
         """Undo the rot that nobody looks for and nobody has written over; how much that was."""
-        rest = [each for each in self.remaining() if not each.is_scrubbed]
+        if self.broker is None:
+            return 0
+        storage = self._hand.storage(self.broker)
+        rest = [each for each in self.remaining() if not each.is_scrubbed(storage)]
         for each in reversed(rest):
             each.node.scribble(each.position, bytes([each.before]))
-        self.rot = [each for each in self.rot if each.is_scrubbed]
+        self.rot = [each for each in self.rot if each not in rest]
         return len(rest)
 
     def settle(self) -> None:

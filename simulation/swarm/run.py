@@ -24,7 +24,7 @@ from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.disk_injector import DiskInjector, scrubbing_often
-from minibroker.simulation.swarm.disk_options import draw_disk_options, draw_faulty
+from minibroker.simulation.swarm.disk_options import draw_disk_options
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.injector import Injector
 from minibroker.simulation.swarm.narrator import Line, Narrator
@@ -121,12 +121,16 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
 
 
 def run_seed(
-    seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None, disk_faults: bool = False
+    seed: int,
+    *,
+    brokers: int = BROKERS,
+    tell: Callable[[Line], None] | None = None,
+    disk_faults: bool | None = None,
 ) -> Outcome:
-    """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens. With
-    `disk_faults` a disk is faulty and whole clusters end in this run, whatever the seed says."""
+    """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens. Whether a
+    disk is faulty and whole clusters end in this run is the seed's to say, unless `disk_faults` does."""
     world = SimulatedWorld(seed)
-    disks = (draw_faulty if disk_faults else draw_disk_options)(world.random("disk options"))
+    disks = draw_disk_options(world.random("disk options"), disk_faults)
     options = draw_options(world.random("options"), brokers).with_disks(disks)
     return _perform(seed, brokers, options, tell, _drive)
 

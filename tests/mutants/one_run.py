@@ -66,7 +66,7 @@ def perform(run: str) -> RunResult:
 def _run_seed(name: str) -> "tuple[list[Finding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(int(name))
+    outcome = run_seed(int(name), disk_faults=False)
     return outcome.findings, outcome.virtual_seconds
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,27 +25,28 @@ ALWAYS = range(1, RUNS_TO_SEE_ALL + 1)
 SECONDS_MAX = 600
 
 
-def past_failures() -> list[int]:
-    """Seeds that found a bug once."""
-    lines = [line.partition("#")[0].strip() for line in SEEDS_FILE.read_text().splitlines()]
-    return [int(line) for line in lines if line]
+def past_failures(mode: str) -> list[int]:
+    """Seeds that found a bug once, with faulty disks or without."""
+    lines = [line.partition("#")[0].split() for line in SEEDS_FILE.read_text().splitlines()]
+    return [int(line[0]) for line in lines if line and line[1] == mode]
 
 
-def seeds() -> list[int]:
-    """As the environment says, or a fixed set."""
+def batches() -> list[tuple[Sequence[int], bool | None]]:
+    """As the environment says, or a fixed set; with faulty disks, without, or as each seed says."""
     wanted = os.environ.get("SEEDS")
     if not wanted:
-        return sorted({*ALWAYS, *past_failures()})
+        return [(ALWAYS, None), (past_failures("plain"), False), (past_failures("disks"), True)]
     first, _, last = wanted.partition("-")
-    return list(range(int(first), int(last or first) + 1))
+    return [(range(int(first), int(last or first) + 1), None)]
 
 
 @pytest.fixture(scope="module")
 def swarm() -> Sum:
     """All runs, on all cores."""
     total = Sum()
-    for result in run_many(seeds()):
-        total.add(result)
+    for seeds, disk_faults in batches():
+        for result in run_many(seeds, disk_faults=disk_faults):
+            total.add(result)
     return total
 
 
