@@ -12,7 +12,8 @@ from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_the_
 
 
 def test_seed_with_faulty_disks_is_one_run_and_another_than_without() -> None:
-    first, again, without = run_seed(3, disk_faults=True), run_seed(3, disk_faults=True), run_seed(3)
+    first, again = run_seed(3, disk_faults=True), run_seed(3, disk_faults=True)
+    without = run_seed(3, disk_faults=False)
     assert first.trace_hash == again.trace_hash != without.trace_hash
 
 
