@@ -1,4 +1,4 @@
-"""`make invariants`: which of the invariants I1 to I39 have a test, from the marker `invariant` on the tests."""
+"""`make invariants`: which of the invariants I1 to I43 have a test, from the marker `invariant` on the tests."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ INVARIANTS = {
     "I37": "a dead follower leaves the ISR; a live ISR member is elected; waiters end in time",
     "I38": "after a stale reply the partition heals without a restart",
     "I39": "no replica starts behind its leader's log start, and none has deleted what its leader has not",
+    "I40": "a damaged log is given up outside of the ISR only",
+    "I41": "an answer holds the asked offset as it was written; a copy is what the leader wrote",
+    "I42": "an offline leader hands over in bounded time if another member could lead",
+    "I43": "a log start is where retention allows it to be, and nowhere above",
 }
 
 

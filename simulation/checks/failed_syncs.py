@@ -1,5 +1,5 @@
 """After a failed sync nobody knows what the disk holds, whatever the error said: nothing is appended any more (I15),
-and what a log says of its files is what they are (I43).
+and what a log says of its files is what they are (I12).
 
 Owns: which process has met a failed sync, and a look at the sizes of segments on disks that had faults. Refuses to
 judge what lies in the files (`served`, `disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).
@@ -63,7 +63,7 @@ class FailedSyncs:
         self._truth.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
 
     def look(self) -> None:
-        """I43, where a disk had errors."""
+        """I12, where a disk had errors."""
         for broker_id in self._cluster.alive():
             machine = self._cluster.world.machine(f"broker-{broker_id}")
             if machine.process in self._hurt:
@@ -81,7 +81,7 @@ class FailedSyncs:
             if size != segment.size:
                 facts = (f"{segment.log_path} has {size} bytes", f"the log goes by {segment.size}")
                 text = f"{storage.host} believes in a log that its files do not hold"
-                self._truth.find("I43", text, replica.topic_partition, *facts)
+                self._truth.find("I12", text, replica.topic_partition, *facts)
                 return
 
     # ------------------------------------------------------------------------------------------------ of no interest

@@ -1,4 +1,4 @@
-"""Over-deletion: a log start is bounded by what retention allows, by nothing else (I39).
+"""Over-deletion: a log start is bounded by what retention allows, by nothing else (I43).
 
 Owns: its own sum of the bytes of every batch that was ever written to a partition, and from it the highest start that
 retention by size may lead to. Judges every leader's start, every member's of the ISR, and whatever start a replica
@@ -91,7 +91,7 @@ class LogStartJudge:
                 f"from {start} on no more than {kept} bytes were ever written",
             )
             text = f"{who or PROCESS.get()} {what} {start}"
-            self._truth.find("I39", f"{text}: more was deleted than retention allows", partition, *facts)
+            self._truth.find("I43", f"{text}: more was deleted than retention allows", partition, *facts)
         self._lawful[partition] = max(start, self._lawful.get(partition, 0))
 
     # ------------------------------------------------------------------------------------------------ of no interest

@@ -88,7 +88,7 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
         await injector.mend()
         if disks is not None:
             for what in await disks.mend():
-                history.find("I44", f"rot that nobody repaired: {what}")
+                history.find("I20", f"rot that nobody repaired: {what}")
             injector.forgive_crashes()
         await converge(cluster, options, truth, history)
         if disks is not None:

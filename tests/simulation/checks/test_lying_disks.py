@@ -1,0 +1,181 @@
+"""The judges of faulty disks: over-deletion, wrong offsets, copied damage, idle offline leaders, failed syncs."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minibroker.broker.fetch_answers import FetchAnswers
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.codec import FetchedRecords
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import FetchPartitionResponse
+from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
+from minibroker.runtime.ports import DiskError
+from minibroker.simulation.checks.failed_syncs import HEARD_SECONDS, FailedSyncs
+from minibroker.simulation.checks.log_starts import LogStartJudge, Written
+from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaders
+from minibroker.simulation.checks.served import ServedJudge
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.cluster import SimulatedCluster
+
+A = TopicPartition("a", 0)
+BATCH = build_batch([(None, b"value", 0, ())])
+SIZE = len(BATCH)
+
+
+class Case:
+    """One broker that was never started, with a topic `a` that is promised."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(0, brokers=1)
+        self.truth = Truth(self.cluster, {"a": (1, 1, 1)})
+        self.process = self.cluster.world.process("broker-1")
+
+    def inside(self, call: Any, *args: Any) -> Any:
+        """In the broker's process."""
+        return self.process.context.run(call, *args)
+
+    @property
+    def found(self) -> list[str]:
+        return [finding.invariant for finding in self.truth.findings]
+
+
+def stamped(base_offset: int, epoch: int = 0) -> tuple[BatchHeader, bytes]:
+    batch = bytearray(BATCH)
+    batch[0:8], batch[12:16] = base_offset.to_bytes(8, "big"), epoch.to_bytes(4, "big")
+    return read_header(batch), bytes(batch)
+
+
+class Replica:
+    """As much of one as the judges look at."""
+
+    def __init__(self, start: int, is_leader: bool = True) -> None:
+        self.topic_partition = A
+        self.state = SimpleNamespace(log_start_offset=start, is_leader=is_leader, is_offline=False)
+        self.log = SimpleNamespace(storage=SimpleNamespace(offline=True))
+
+
+def replica(start: int, is_leader: bool = True) -> Partition:
+    return cast(Partition, Replica(start, is_leader))
+
+
+LOG = cast(PartitionLog, SimpleNamespace(topic_partition=A))
+EVENT = cast(ev.Event, None)
+
+
+# ---------------------------------------------------------------------------------------------------------- log starts
+def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
+    written = Written()
+    for base, size in ((0, 10), (2, 30), (1, 20), (2, 5)):
+        written.add(base, size)
+    assert [written.bytes_from(offset) for offset in (0, 1, 2, 3)] == [60, 50, 30, 0]
+
+
+@pytest.mark.invariant("I43")
+@pytest.mark.parametrize(
+    ("settings", "start", "found"),
+    [
+        ({}, 1, ["I43"]),
+        ({}, 0, []),
+        ({"log.retention.bytes": str(2 * SIZE)}, 1, []),
+        ({"log.retention.bytes": str(2 * SIZE)}, 2, ["I43"]),
+    ],
+)
+def test_a_leaders_log_start_is_bounded_by_retention(settings: dict[str, str], start: int, found: list[str]) -> None:
+    case = Case()
+    judge = LogStartJudge(case.cluster, case.truth, settings)
+    judge.appended(LOG, [stamped(offset)[0] for offset in range(3)])
+    case.inside(judge.stepped, replica(start), EVENT, (), False)
+    assert case.found == found
+
+
+@pytest.mark.invariant("I43")
+def test_a_follower_may_load_any_start_and_take_over_only_a_lawful_one() -> None:
+    case = Case()
+    judge = LogStartJudge(case.cluster, case.truth, {})
+    follower = replica(2, is_leader=False)
+    judge.replica_loaded(follower)
+    case.inside(judge.stepped, follower, EVENT, (), False)
+    assert case.found == []
+    cast(Any, follower.state).log_start_offset = 3
+    case.inside(judge.stepped, follower, EVENT, (), False)
+    assert case.found == ["I43"]
+
+
+# --------------------------------------------------------------------------------------------------- served and copied
+def serve(case: Case, asked: int, answer: bytes, written: list[tuple[BatchHeader, bytes]]) -> list[str]:
+    """What the judge finds when a leader, asked for an offset, answers so."""
+    response = FetchPartitionResponse(partition_index=0)
+    original, appends = FetchAnswers.read, PartitionLog.append
+    FetchAnswers.read = lambda *args: FetchedRecords(response, [answer], len(answer))  # type: ignore[method-assign]
+    PartitionLog.append = lambda *args: None  # type: ignore[method-assign]
+    try:
+        with ServedJudge(case.truth).listening():
+            case.inside(PartitionLog.append, LOG, written)
+            granted = cast(Any, SimpleNamespace(fetch_offset=asked))
+            case.inside(FetchAnswers.read, cast(Any, None), replica(0), cast(Any, None), granted, 1, True)
+    finally:
+        FetchAnswers.read, PartitionLog.append = original, appends  # type: ignore[method-assign]
+    return case.found
+
+
+@pytest.mark.invariant("I41")
+def test_an_answer_holds_what_was_asked_for_as_it_was_written() -> None:
+    written = [stamped(offset) for offset in range(3)]
+    assert serve(Case(), 1, written[1][1], written) == []
+    assert serve(Case(), 1, written[2][1], written) == ["I41"]
+    assert serve(Case(), 3, stamped(3)[1], written) == ["I41"]
+    assert serve(Case(), 1, stamped(1, epoch=4)[1], written) == ["I41"]
+
+
+@pytest.mark.invariant("I41")
+def test_a_copy_is_what_the_leader_wrote() -> None:
+    (header, batch), case = stamped(0), Case()
+    damaged = batch[:-1] + bytes([batch[-1] ^ 1])
+    assert serve(case, 0, batch, [(header, batch), (header, damaged)]) == ["I41"]
+    assert "does not fit" in case.truth.findings[0].facts[1]
+
+
+# ------------------------------------------------------------------------------------------------------ offline leaders
+@pytest.mark.invariant("I42")
+@pytest.mark.parametrize(("is_calm", "found"), [(True, ["I42"]), (False, [])])
+def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list[str]) -> None:
+    case = Case()
+    true = TrueState(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
+    case.truth.states = lambda: [true]  # type: ignore[method-assign]
+    case.cluster.replica = lambda *where: replica(0)  # type: ignore[method-assign]
+    judge = OfflineLeaders(case.cluster, case.truth, lambda state: is_calm)
+
+    async def watch() -> None:
+        for _ in range(3):
+            judge.look()
+            await asyncio.sleep(BOUND_SECONDS / 1.5)
+
+    case.cluster.world.run(watch())
+    assert case.found == found
+
+
+# -------------------------------------------------------------------------------------------------------- failed syncs
+@pytest.mark.invariant("I15")
+@pytest.mark.parametrize("is_full", [False, True])
+def test_nothing_is_appended_long_after_a_failed_sync_whatever_it_said(is_full: bool) -> None:
+    case = Case()
+    judge = FailedSyncs(case.cluster, case.truth)
+    storage = case.cluster.world.machine("broker-1").storage
+    storage.fail("sync", is_full=is_full)
+    with pytest.raises(DiskError):
+        case.inside(storage.check_fault, "sync", "/data/log/a-0/00000000000000000000.log")
+    headers = [stamped(0)[0]]
+    case.inside(judge.appended, LOG, headers)
+    assert case.found == []
+
+    async def later() -> None:
+        await asyncio.sleep(2 * HEARD_SECONDS)
+        case.inside(judge.appended, LOG, headers)
+
+    case.cluster.world.run(later())
+    assert case.found == ["I15"]
