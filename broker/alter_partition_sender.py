@@ -32,6 +32,8 @@ log = logging.getLogger("minibroker.alter_partition")
 PROPOSALS_PER_REQUEST_MAX = 2_000
 """Keeps a request below the 1 MiB of a control frame."""
 CONNECT_TIMEOUT_MS = 2_000
+STILL_FAILING_MS = 5_000
+"""A wish that is still wanted is sent again sooner than that."""
 SILENCE_LOG_INTERVAL_MS = 10_000
 """A controller that does not answer, or refuses, is asked twenty times a second; a line now and then is enough."""
 
@@ -61,6 +63,8 @@ class AlterPartitionSender:
         self._connection: RpcConnection | None = None
         self._connected_to: tuple[int, str, int] | None = None
         self._silence_told_ms: int | None = None
+        self._unanswered_since_ms: int | None = None
+        self._failed_ms = 0
 
     def propose(self, partition: "Partition", proposal: ProposeIsr) -> None:
         """Send it soon; a retry waits `after_ms` first."""
@@ -70,8 +74,16 @@ class AlterPartitionSender:
         else:
             self._enqueue(partition, proposal)
 
+    def unreachable_ms(self) -> int:
+        """How long requests have been failing, if they are still being made: a leader that the controller reaches and
+        that does not reach it is told everything, and can change no ISR (hardening rule 17)."""
+        since, now_ms = self._unanswered_since_ms, self._now_ms()
+        return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since
+
     def controller_changed(self) -> None:
-        """An answer of the old controller is not worth waiting for."""
+        """An answer of the old controller is not worth waiting for, and what is said of it not of its successor."""
+        if self._controller_address() != self._connected_to:
+            self._unanswered_since_ms = None
         if self._connection is not None and self._controller_address() != self._connected_to:
             self._connection.abort()
 
@@ -97,9 +109,13 @@ class AlterPartitionSender:
             response = await self._ask(_request(self._broker_id, self._broker_epoch(), proposals))
         except (NetworkError, RpcError) as error:
             self._hang_up()  # also when only the answer did not come: TCP may take minutes to find out why
+            self._failed_ms = self._now_ms()
+            if self._unanswered_since_ms is None:
+                self._unanswered_since_ms = self._failed_ms
             self._tell_now_and_then(f"got no answer: {error}")
             self._lost(proposals)
             return
+        self._unanswered_since_ms = None
         if response.error_code:
             name, why = error_code(response.error_code).name, response.error_message or ""
             self._tell_now_and_then(f"was refused: {name} {why}".rstrip())

@@ -152,7 +152,7 @@ class RequestHandlers:
         if change.error_code:
             return _refused(change)
         self._after(change)
-        return m.UpdateMetadataResponse()
+        return m.UpdateMetadataResponse(controller_unreachable_ms=self._manager.alter_partition.unreachable_ms())
 
     def _stop_replica(self, request: IncomingRequest, body: m.StopReplicaRequest) -> m.Response:
         change = self._image.admit(

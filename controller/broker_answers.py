@@ -5,7 +5,7 @@ was deleted is gone. Everything else a broker refuses is older than what it know
 """
 
 from minibroker.controller.cluster_state import LiveBroker
-from minibroker.controller.events import Event, ReplicasErased, ReplicasFailed
+from minibroker.controller.events import Event, LeaderCutOff, ReplicasErased, ReplicasFailed
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -15,6 +15,7 @@ from minibroker.protocol.messages import (
     Response,
     StopReplicaRequest,
     StopReplicaResponse,
+    UpdateMetadataResponse,
 )
 
 GONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -31,6 +32,9 @@ def events_of(broker: LiveBroker, request: Request, response: Response) -> list[
         )
         event = ReplicasFailed(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, partitions=failed)
         return [event] if failed else []
+    if isinstance(response, UpdateMetadataResponse) and response.controller_unreachable_ms > 0:
+        seconds = response.controller_unreachable_ms / 1000
+        return [LeaderCutOff(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, seconds=seconds)]
     if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
         erased = _erased_by(broker.broker_id, request, response)
         return [erased] if erased.erased or erased.failed else []

@@ -196,6 +196,14 @@ class BrokerSilent(Event, frozen=True, kw_only=True):
     """Of this controller's own running time."""
 
 
+class LeaderCutOff(Event, frozen=True, kw_only=True):
+    """This registration answers orders, and says that its own requests get no answer here."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+    seconds: float
+
+
 class LogsHeard(Event, frozen=True, kw_only=True):
     """A registration answered GetReplicaLogInfo."""
 

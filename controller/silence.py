@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from minibroker.controller.announcements import ask_logs, tell_leaders, tell_waits, write
 from minibroker.controller.cluster_state import ClusterState
 from minibroker.controller.election import elect_all
-from minibroker.controller.events import BrokerAnswered, BrokerSilent, Effect, Report, Resign, Unregister
+from minibroker.controller.events import BrokerAnswered, BrokerSilent, Effect, LeaderCutOff, Report, Resign, Unregister
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 NEVER_HEARD_SECONDS = 1.0
@@ -82,15 +82,25 @@ def on_broker_silent(state: ClusterState, event: BrokerSilent) -> list[Effect]:
     silent = [each for each in others if state.silent_seconds.get(each, 0.0) >= TOGETHER * _seconds_max(state, each)]
     if 2 * len(silent) > len(others):
         return [Resign(reason=f"brokers {silent} do not answer it for {event.seconds:.0f} s, most of those there are")]
+    return _replace(state, broker_id, f"does not answer for {event.seconds:g} s")
+
+
+def on_leader_cut_off(state: ClusterState, event: LeaderCutOff) -> list[Effect]:
+    """It is told everything, and can change no ISR: others lead what it leads."""
+    is_known = state.is_registered_as(event.broker_id, event.broker_epoch)
+    if not is_known or event.seconds < state.settings.answer_seconds_max or event.broker_id in state.shutting_down:
+        return []
+    return _replace(state, event.broker_id, f"has got no answer from this controller for {event.seconds:g} s")
+
+
+def _replace(state: ClusterState, broker_id: BrokerId, why: str) -> list[Effect]:
+    """Fence it, if somebody can take over."""
     led = [each for each in state.partitions_on({broker_id}) if _can_be_replaced(state, each, broker_id)]
     if not led:
         return []
-    text = (
-        f"broker {broker_id} does not answer for {event.seconds:g} s and leads {len(led)} partitions that others can"
-        " lead; its registration is removed"
-    )
+    text = f"broker {broker_id} {why} and leads {len(led)} partitions that others can lead; its registration is removed"
     report = Report(text=text, is_warning=True)
-    return [report, Unregister(broker_id=broker_id, broker_epoch=event.broker_epoch)]
+    return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]
 
 
 def _is_too_long(state: ClusterState, broker_id: BrokerId) -> bool:

@@ -41,6 +41,7 @@ from minibroker.controller.events import (
     DeletionsSeen,
     Effect,
     Event,
+    LeaderCutOff,
     LeadershipsWritten,
     LeadersMoved,
     LineHeld,
@@ -92,6 +93,8 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return deletion.on_replicas_erased(state, event)
         case TopicErased():
             return deletion.on_topic_erased(state, event)
+        case LeaderCutOff():
+            return silence.on_leader_cut_off(state, event)
         case LogsHeard():
             return _on_logs_heard(state, event)
         case BrokerAnswered():

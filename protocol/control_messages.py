@@ -107,7 +107,7 @@ class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
 
 
 class UpdateMetadataResponse(Response, frozen=True, kw_only=True):
-    pass
+    controller_unreachable_ms: I64 = 0  # about: ours: for so long this leader's AlterPartition requests got no answer
 
 
 LEADER_EPOCH_DURING_DELETE = -2

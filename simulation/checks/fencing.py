@@ -192,7 +192,12 @@ class FencingJudge:
             self._find(f"{what}, and nobody confirmed it", *facts)
 
     def _is_silent(self, accuser: str, broker_id: int) -> bool:
-        """It owes its accuser an answer for too long: in place of all evidence (hardening rule 17)."""
+        """It owes its accuser an answer for too long, or gets none from it: in place of all evidence (rule 17)."""
+        back = self._network.contact(name_of(broker_id), accuser)
+        now = self._loop.time()
+        is_refused = back.refused_at is not None and now - back.refused_at <= EVIDENCE_SECONDS
+        if is_refused and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
+            return True
         answered_at = self._network.contact(accuser, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)

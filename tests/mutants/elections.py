@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.silence",
-                "    return [report, Unregister(broker_id=broker_id, broker_epoch=event.broker_epoch)]\n",
+                "    return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]\n",
                 "    return [report]\n",
             ),
         ),
@@ -102,6 +102,21 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit("controller.silence", "NEVER_HEARD_SECONDS = 1.0\n", "NEVER_HEARD_SECONDS = 60.0\n"),
         ),
         schedule=Schedule("elections:leader_turns_everybody_away_and_registers_again"),
+    ),
+    Mutant(
+        name="D07d",
+        title="a leader that does not reach its controller leads on, and can change no ISR",
+        origin="hardening 17",
+        rule="a leader says for how long its AlterPartition gets no answer, and is replaced after too long",
+        breaks=("I37",),
+        edits=(
+            Edit(
+                "broker.alter_partition_sender",
+                "        return 0 if since is None or now_ms - self._failed_ms > STILL_FAILING_MS else now_ms - since\n",
+                "        return 0\n",
+            ),
+        ),
+        schedule=Schedule("elections:leader_does_not_reach_the_controller"),
     ),
     Mutant(
         name="D12e",

@@ -358,3 +358,16 @@ def test_leader_that_hears_nothing_while_its_session_lives_is_replaced() -> None
 
     for seed in range(3):
         Scene(seed, replica_lag_time_max_ms="5000").play(story)
+
+
+def test_leader_that_is_told_everything_and_reaches_no_controller_is_replaced() -> None:
+    async def story(scene: Scene) -> None:
+        leader, controller = scene.leader, scene.cluster.controller()
+        (third,) = {1, 2, 3} - {leader, controller}
+        scene.world.network.reject(f"broker-{leader}", f"broker-{controller}")
+        scene.world.network.partition(f"broker-{leader}", f"broker-{third}")
+        assert await scene.write() < BOUND_MS
+        assert scene.leader != leader
+
+    for seed in range(3):
+        Scene(seed, replica_lag_time_max_ms="5000").play(story)

@@ -100,6 +100,16 @@ async def leader_turns_everybody_away_and_registers_again(directed: Directed) ->
     await must_be_acknowledged(directed, "after the leader turned everybody away")
 
 
+@on_stage(Stage(settings=LONG_SESSION))
+async def leader_does_not_reach_the_controller(directed: Directed) -> None:
+    """The controller reaches it, and turns it away; and it has a follower that must leave the ISR."""
+    leader, controller, third = await apart(directed)
+    await directed.produce("everywhere")
+    directed.world.network.reject(host(leader), host(controller))
+    directed.world.network.partition(host(leader), host(third))
+    await must_be_acknowledged(directed, "after the leader lost the controller", BOUND_SECONDS)
+
+
 DOOMED = TopicPartition("doomed", 0)
 
 
