@@ -50,7 +50,7 @@ count, and a consumer that cannot decode one says so, or skips it by choice."""
 class ProduceItem:
     """One batch of one request: the token that the core hands back."""
 
-    __slots__ = ("_pending", "answer", "header", "index", "name", "records", "settled")
+    __slots__ = ("_pending", "answer", "header", "index", "name", "records", "retry", "settled")
 
     def __init__(self, pending: "PendingProduce", name: str, data: ProducePartition) -> None:
         self._pending = pending
@@ -58,6 +58,7 @@ class ProduceItem:
         self.name = name
         self.index = data.index
         self.records = data.records
+        self.retry = data.retry
         self.header: BatchHeader
         self.settled = False
 
@@ -214,7 +215,7 @@ class ProduceHandler:
             counters.bytes_in += len(item.records)
             counters.records_in += item.header.record_count
         headers = tuple([item.header for item in run])
-        partition.handle(ProduceReceived(tokens=tuple(run), acks=acks, headers=headers))
+        partition.handle(ProduceReceived(tokens=tuple(run), acks=acks, headers=headers, is_retry=run[0].retry))
 
     def _check(self, item: ProduceItem, partition: "Partition") -> bool:
         """Exactly one whole, sound batch of a size the topic allows."""

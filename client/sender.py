@@ -229,7 +229,9 @@ class Sender:
             assert batch.packed is not None
             self._on_packed(batch)
             topic, index = batch.queue.topic_partition
-            topics.setdefault(topic, []).append(ProducePartition(index=index, records=batch.packed))
+            topics.setdefault(topic, []).append(
+                ProducePartition(index=index, retry=batch.maybe_written, records=batch.packed)
+            )
         request = ProduceRequest(
             acks=self._settings.acks_number,
             timeout_ms=self._broker_timeout_ms,

@@ -35,8 +35,9 @@ class CurrentLeader(Message, frozen=True, kw_only=True):
 
 
 # ---------------------------------------------------------------------------------------------------------- Produce
-class ProducePartition(Message, frozen=True, kw_only=True):
+class ProducePartition(Message, frozen=True, kw_only=True, omit_defaults=True):
     index: I32
+    retry: bool = False  # about: ours: an earlier attempt went unanswered, the batch may have been written
     records: bytearray  # about: one record batch, stamped in place; entries of a partition are answered in order
 
 

@@ -225,7 +225,8 @@ def _produce_frame(header: bytes, body: ProduceRequest) -> list[Buffer]:
     for topic in body.topic_data:
         pieces.add(_produce_topic_prefix(topic.name) + _array_header(len(topic.partition_data)))
         for data in topic.partition_data:
-            prefix = b"\x82\xa5index" + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
+            start = b"\x83\xa5retry\xc3\xa5index" if data.retry else b"\x82\xa5index"  # false is what is left out
+            prefix = start + _encode(data.index) + b"\xa7records" + _EMPTY_BIN
             pieces.add_records(prefix, [data.records], len(data.records))
     return pieces.frame()
 

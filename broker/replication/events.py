@@ -91,6 +91,8 @@ class ProduceReceived(Event, frozen=True, kw_only=True):
     """The shell's handles of the batches; opaque to the core."""
     acks: int
     headers: tuple[BatchHeader, ...]
+    is_retry: bool = False
+    """The producer got no answer to an earlier attempt of the first one."""
 
 
 class BatchesAppended(Event, frozen=True, kw_only=True):

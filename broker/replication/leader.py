@@ -78,7 +78,7 @@ def _count_settled(state: ReplicaState, event: ProduceReceived, effects: list[Ef
     """How many batches at the front are answered and not written. A retry is answered with the offsets it got the first
     time, once they are as safe as acks asks (KAFKA-5494)."""
     for index, header in enumerate(event.headers):
-        verdict = state.producers.check(header)
+        verdict = state.producers.check(header, is_retry=event.is_retry and not index)
         tokens = event.tokens[index : index + 1]
         if isinstance(verdict, Refuse):
             message = _sequence_message(header, verdict.reason)

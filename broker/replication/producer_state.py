@@ -130,15 +130,16 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def check(self, header: BatchHeader) -> Verdict:
-        """Decide about a client's batch. A batch without a producer id is always new."""
+    def check(self, header: BatchHeader, is_retry: bool = False) -> Verdict:
+        """Decide about a client's batch. A batch without a producer id is always new. `is_retry`: an earlier attempt of
+        it went unanswered; where producers had to be forgotten for lack of room, it may have been written."""
         if header.producer_id < 0:
             return ACCEPT
         if header.producer_epoch < 0 or header.base_sequence < 0:
             return Refuse(ErrorCode.INVALID_RECORD)
         state = self._states.get(header.producer_id)
         if state is None:
-            if header.base_sequence == 0:
+            if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):
                 return ACCEPT
             return Refuse(ErrorCode.UNKNOWN_PRODUCER_ID, "nothing is known of its sequences before")
         if header.producer_epoch < state.producer_epoch:

@@ -153,8 +153,8 @@ class Coverage(logging.Handler):
             self._answered(answer)
             return answer
 
-        def checked(states: ProducerStates, *arguments: Any) -> Any:
-            verdict = check(states, *arguments)
+        def checked(states: ProducerStates, *arguments: Any, **named: Any) -> Any:
+            verdict = check(states, *arguments, **named)
             self.seen["duplicate answered"] += isinstance(verdict, Duplicate)
             return verdict
 

@@ -202,6 +202,21 @@ def test_a_fenced_producer_takes_a_fresh_identity(cluster: FakeCluster) -> None:
     assert ids[0] != ids[1]
 
 
+def test_a_batch_that_went_unanswered_is_sent_again_as_a_retry(cluster: FakeCluster) -> None:
+    answers: list[bool | None] = [False]
+    cluster.intercept = lambda broker, request: (
+        answers.pop() if isinstance(request.body, ProduceRequest) and answers else None
+    )
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            assert (await producer.send_and_wait("t", b"x")).offset == 0
+
+    cluster.run(main)
+    asked = [body for _, body in cluster.requests[ProduceRequest] if isinstance(body, ProduceRequest)]
+    assert [body.topic_data[0].partition_data[0].retry for body in asked] == [False, True]
+
+
 @pytest.mark.invariant("I21")
 def test_a_duplicate_without_an_offset_is_no_success(cluster: FakeCluster) -> None:
     """Nobody has shown that the record is in the log; here it is not."""

@@ -4,7 +4,8 @@ from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 ACCEPT_ANY = Edit(
     "broker.replication.producer_state",
-    "            if header.base_sequence == 0:\n                return ACCEPT\n",
+    "            if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):\n"
+    "                return ACCEPT\n",
     "            return ACCEPT\n",
 )
 BELIEVE_DUPLICATE = Edit(
@@ -76,6 +77,21 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=Schedule("sequences:answer_lost_and_producer_forgotten"),
+    ),
+    Mutant(
+        name="D06e",
+        title="an unanswered first batch is taken anew by a broker that had to forget producers",
+        origin="derived from D06",
+        rule="where producers are forgotten for lack of room, an unanswered first batch proves nothing (hardening 12)",
+        breaks=("I25",),
+        edits=(
+            Edit(
+                "broker.replication.producer_state",
+                "            if header.base_sequence == 0 and not (is_retry and len(self._states) >= PRODUCERS_MAX):\n",
+                "            if header.base_sequence == 0:\n",
+            ),
+        ),
+        schedule=Schedule("sequences:answer_lost_and_producer_pushed_out"),
     ),
     Mutant(
         name="D12c",

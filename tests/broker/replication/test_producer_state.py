@@ -134,6 +134,20 @@ def test_a_forgotten_producer_cannot_overtake_its_own_retry() -> None:
     assert refused(states.check(batch(5))) == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
+@pytest.mark.invariant("I25")
+def test_an_unanswered_first_batch_is_not_taken_where_producers_had_to_be_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be one of the forgotten ones. A first attempt is new for sure, and so is all where there was room."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 2)
+    states = states_after(batch(0, producer=1))
+    assert states.check(batch(0, producer=9), is_retry=True) == Accept()
+    states.update(batch(0, producer=2))
+    assert refused(states.check(batch(0, producer=9), is_retry=True)) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert states.check(batch(0, producer=9)) == Accept()
+    assert isinstance(states.check(batch(0, producer=2), is_retry=True), Duplicate)
+
+
 def test_other_bytes_under_a_sequence_are_no_repetition() -> None:
     """Producer ids can be guessed or shared: whose bytes are in the log, is told by their CRC."""
     states = states_after(batch(0, 3, crc=0xAB), batch(3, crc=0xCD, offset=3))

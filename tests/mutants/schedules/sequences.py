@@ -2,6 +2,7 @@
 
 import asyncio
 
+from minibroker.broker.replication import producer_state
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.messages import (
@@ -76,6 +77,33 @@ async def answer_lost_and_producer_forgotten(directed: Directed) -> None:
     again.release()
     await sending
     await directed.produce("afterwards")
+
+
+@on_stage(Stage(settings=FORGETFUL))
+async def answer_lost_and_producer_pushed_out(directed: Directed) -> None:
+    """A first batch is written and read, and its answer is lost; before it is sent again retention takes it, and more
+    producers write than a broker remembers."""
+    leader, network, room = directed.leader, directed.world.network, producer_state.PRODUCERS_MAX
+    answers = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
+    sending = directed.produce_soon("in doubt")
+    await answers.caught()
+    again = network.hold("client", None, _sends(b"in doubt"))
+    answers.drop()
+    await again.caught()
+    await read_all(directed, 0.5)
+    for number in range(RECORDS):
+        batch = build_batch([(None, f"{number}{PADDING}".encode(), 0, ())])
+        await say(directed, leader, _produce(batch))
+    await directed.until(lambda: directed.replica(leader).log.log_start_offset > 1, "retention")
+    try:
+        producer_state.PRODUCERS_MAX = 2
+        for producer_id in (900, 901, 902):
+            batch = build_batch([(None, b"x", 0, ())], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+            await say(directed, leader, _produce(batch))
+        again.release()
+        await sending
+    finally:
+        producer_state.PRODUCERS_MAX = room
 
 
 @on_stage(Stage(settings=FORGETFUL))

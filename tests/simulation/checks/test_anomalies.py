@@ -173,6 +173,17 @@ def test_retention_explains_what_is_skipped_and_unseen() -> None:
     assert check_history(script.log.events, promise) == []
 
 
+@pytest.mark.invariant("I21")
+def test_retention_does_not_explain_an_acknowledgement_without_an_offset() -> None:
+    """'I have had that before' is no proof: nobody ever saw the record."""
+    script = Script()
+    script.send(("x", 0))
+    script.send(("duplicate", None))
+    script.poll(("y", 1))
+    promise = Promise(log_starts={"a-0": 1}, has_retention=True)
+    assert [found.name for found in check_history(script.log.events, promise)] == ["unseen"]
+
+
 def test_writes_of_unknown_outcome_may_appear_or_not() -> None:
     script = Script()
     script.send(("x", None), kind="info")
