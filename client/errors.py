@@ -361,7 +361,7 @@ class OutcomeUnknown(BrokerError):
 
 ADVICE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
-    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; restart a broker of its ISR",
+    ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` says whom it waits for",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one",
     ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; restart the missing brokers or lower min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",

@@ -39,6 +39,7 @@ class Bench:
             await admin.create_topic(TOPIC, partitions=2, configs={"min.insync.replicas": "1"})
         leaders = {index: self.cluster.leader(TOPIC, index) for index in (0, 1)}
         self.index = next(index for index, leader in leaders.items() if leader == 1)
+        await self.cluster.until(lambda: bool(self.partition.sessions), what="the follower's fetch session")
 
     @property
     def broker(self) -> Broker:
