@@ -17,10 +17,12 @@ import msgspec
 from minibroker.audit.errors import AuditError
 from minibroker.audit.replica import ReplicaFacts
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint, MetaProperties
+from minibroker.protocol.checkpoints import CorruptCheckpoint
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.json_text import decode_json
+from minibroker.protocol.meta_properties import MetaProperties, parse_meta_properties
+from minibroker.protocol.partition_metadata import parse_partition_metadata
 
 CLUSTER_STATE = "cluster-state.json"
 SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -148,7 +150,7 @@ def _partition_of(name: str) -> TopicPartition | None:
 
 def _log_directory(path: str, damage: list[tuple[str, str]]) -> LogDirectory:
     file = f"{path}/{checkpoints.META_PROPERTIES}"
-    meta = _read_parsed(file, checkpoints.parse_meta_properties, damage)
+    meta = _read_parsed(file, parse_meta_properties, damage)
     if meta is None and not damage:
         damage.append((file, "is missing"))
     marker = f"{path}/{checkpoints.CLEAN_SHUTDOWN}"
@@ -207,9 +209,7 @@ def _replica(
 ) -> ReplicaFacts:
     damage: list[tuple[str, str]] = []
     epochs = _read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)
-    topic_id = _read_parsed(
-        f"{directory}/{checkpoints.PARTITION_METADATA}", checkpoints.parse_partition_metadata, damage
-    )
+    metadata = _read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
     segments = _segments(directory)
     # Read behind the segments' names: a running broker records a start before it deletes what lies in front of it.
     log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
@@ -223,7 +223,7 @@ def _replica(
         recovery_point=recovery_point,
         cleanly_stopped=log.cleanly_stopped,
         epoch_entries=None if epochs is None else tuple(epochs),
-        topic_id=topic_id,
+        metadata=metadata,
         segments=segments,
         damage=tuple(damage),
     )

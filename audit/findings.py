@@ -33,6 +33,7 @@ class Kind(StrEnum):
     INDEX_DAMAGE = "index-damage"
     INDEX_MISSING = "index-missing"
     CHECKPOINT_DAMAGE = "checkpoint-damage"
+    FOREIGN_FILE = "foreign-file"
     DIVERGED_BELOW_HIGH_WATERMARK = "diverged-below-high-watermark"
     CONFLICTING_EPOCH = "conflicting-epoch"
     LOG_MATCHING = "log-matching"
@@ -71,7 +72,12 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
     "leader epochs never fall": (Kind.EPOCH_DECREASES,),
     "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
     "indexes point at batches": (Kind.INDEX_DAMAGE, Kind.INDEX_MISSING),
-    "checkpoints are readable and true": (Kind.CHECKPOINT_DAMAGE, Kind.STALE_CLUSTER_STATE, Kind.CHANGED_WHILE_READ),
+    "checkpoints are readable and true": (
+        Kind.CHECKPOINT_DAMAGE,
+        Kind.FOREIGN_FILE,
+        Kind.STALE_CLUSTER_STATE,
+        Kind.CHANGED_WHILE_READ,
+    ),
     "replicas agree below the high watermark": (
         Kind.DIVERGED_BELOW_HIGH_WATERMARK,
         Kind.CONFLICTING_EPOCH,

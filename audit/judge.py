@@ -34,7 +34,7 @@ def judge_partition(
 ) -> PartitionResult:
     """Everything that can be said of one partition."""
     findings = [item for replica in replicas for item in check_replica(replica)]
-    current, stale = _same_topic(replicas)
+    current, stale = _same_topic([each for each in replicas if each.facts.owner == partition.partition])
     findings += stale
     contents = [Content(replica) for replica in current]
     comparison = compare(contents)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from minibroker.protocol.checkpoints import LogStart, segment_file_name
+from minibroker.protocol.partition_metadata import PartitionMetadata
 from minibroker.protocol.record_batch import BatchHeader
 
 NO_VALUE = -1
@@ -104,11 +105,21 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     recovery_point: int | None
     cleanly_stopped: bool
     epoch_entries: tuple[tuple[int, int], ...] | None
-    topic_id: str | None
+    metadata: PartitionMetadata | None
     segments: tuple[tuple[int, int], ...]
     """(base offset, size in bytes) of each, in order."""
     damage: tuple[tuple[str, str], ...] = ()
     """(file, what is wrong) of small files that did not read."""
+
+    @property
+    def topic_id(self) -> str | None:
+        return None if self.metadata is None else self.metadata.topic_id
+
+    @property
+    def owner(self) -> int:
+        """The partition whose directory this is, by what its files agree on."""
+        claims = {claim.partition for claim in (self.metadata, self.log_start) if claim is not None}
+        return claims.pop() if len(claims) == 1 else self.partition
 
 
 class Segment(msgspec.Struct, kw_only=True):

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from minibroker.audit.findings import Finding, Kind
 from minibroker.audit.replica import Gap, Replica, Segment
 from minibroker.audit.replica_report import ReplicaReport
-from minibroker.audit.side_file_rules import check_checkpoints, check_epoch_history, check_indexes, check_log_start
+from minibroker.audit.side_file_rules import (
+    check_checkpoints,
+    check_epoch_history,
+    check_indexes,
+    check_log_start,
+    check_owner,
+)
 
 
 def check_replica(replica: Replica) -> list[Finding]:
@@ -20,6 +26,7 @@ def check_replica(replica: Replica) -> list[Finding]:
     report = ReplicaReport(replica)
     for file, reason in replica.facts.damage:
         report.add(Kind.CHECKPOINT_DAMAGE, reason, file=file)
+    check_owner(report)
     _check_reading(report)
     _check_offsets(report)
     _check_epochs(report)

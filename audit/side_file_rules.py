@@ -184,6 +184,18 @@ def _wrong_time_index_entries(replica: Replica, segment: Segment, content: bytes
 # checkpoints
 
 
+def check_owner(report: ReplicaReport) -> None:
+    """A directory, or one of the two files that say whose it is, of another partition. Only they can tell: the batches
+    of two partitions of a topic may fit each other's names."""
+    facts = report.replica.facts
+    for name, claim in ((checkpoints.PARTITION_METADATA, facts.metadata), (checkpoints.LOG_START, facts.log_start)):
+        if claim is not None and claim.partition != facts.partition:
+            message = f"{name} is of partition {claim.partition} of topic id {claim.topic_id}"
+            if facts.owner != facts.partition:
+                message += "; its log is not compared"
+            report.add(Kind.FOREIGN_FILE, message, file=f"{facts.directory}/{name}")
+
+
 def check_log_start(report: ReplicaReport) -> None:
     """The file that explains what is missing in front of a log; nothing else does."""
     replica, facts = report.replica, report.replica.facts

@@ -1,7 +1,8 @@
 """Names and text formats of the files in a log directory (Kafka's; docs/FORMATS.md). Pure: bytes in, values out.
 
-Owns: how files and partition directories are called, the checkpoint texts, the properties files, the clean-shutdown
-marker, and the entries of the two indexes. Refuses to know how a file is written durably: that is the log's business.
+Owns: how files and partition directories are called, the checkpoint texts, the clean-shutdown marker, and the entries
+of the two indexes. Refuses to know how a file is written durably: that is the log's business. Whose a directory is,
+`meta_properties` and `partition_metadata` tell.
 
 A checkpoint is four things: line 1 the version `1`, line 2 the number of entries, then one entry a line, and last the
 CRC-32C of all that: a garbled digit must never be believed. What does not read exactly so is a CorruptCheckpoint: a
@@ -47,13 +48,14 @@ DAMAGED_DIRECTORY_SUFFIX = "-damaged"
 
 CHECKSUM_LINE_BYTES = len("crc32c: 01234567\n")
 _CHECKSUM_LINE = re.compile(rb"crc32c: [0-9a-f]{8}\n")
-LOG_START_VERSION = 0
+_VERSION_LINE = re.compile(r"version: ([0-9]{1,9})\n")
+LOG_START_VERSION = 1
 LOG_START_SLOTS = 2
 LOG_START_SLOT_BYTES = 4_096
 """A page: what tears the write of one slot does not touch the other."""
 _LOG_START = re.compile(
     rf"version: {LOG_START_VERSION}\nchange: ([0-9]{{1,18}})\n"
-    r"topic_id: ([A-Za-z0-9_-]{1,64})\nlog_start_offset: ([0-9]{1,19})\n"
+    r"topic_id: ([A-Za-z0-9_-]{1,64})\npartition: (0|[1-9][0-9]{0,9})\nlog_start_offset: ([0-9]{1,19})\n"
     r"reason: (created|started-anew|retention|trim|copied-from-leader)\n"
 )
 
@@ -63,6 +65,16 @@ EpochEntry: TypeAlias = tuple[int, int]
 
 class CorruptCheckpoint(ProtocolError):
     """A file of a log directory that does not read as its format says."""
+
+
+class OtherVersion(CorruptCheckpoint):
+    """A sound file in the format of another version."""
+
+    def __init__(self, name: str, found: str, expected: int) -> None:
+        super().__init__(
+            f"{name} has version {found}, not {expected}: another version of minibroker wrote it; start that version"
+            " here, or give the broker an empty log.dirs"
+        )
 
 
 # names
@@ -140,7 +152,7 @@ def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
         partition = TopicPartition(parts[0], int(parts[1]))
         if partition in offsets:
             raise CorruptCheckpoint(f"{partition} is listed twice")
-        offsets[partition] = _parse_number(parts[2], line)
+        offsets[partition] = parse_number(parts[2], line)
     return offsets
 
 
@@ -155,16 +167,16 @@ def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
         parts = line.split(" ")
         if len(parts) != 2:
             raise CorruptCheckpoint(f"not 'epoch start_offset': {line!r:.200}")
-        entries.append((_parse_number(parts[0], line), _parse_number(parts[1], line)))
+        entries.append((parse_number(parts[0], line), parse_number(parts[1], line)))
     return entries
 
 
 def _format_checkpoint(lines: Sequence[str]) -> bytes:
-    return _with_checksum("".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)))
+    return with_checksum("".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)))
 
 
 def _checkpoint_entries(content: bytes) -> list[str]:
-    lines = _text_under_checksum(content).split("\n")[:-1]
+    lines = text_under_checksum(content).split("\n")[:-1]
     if len(lines) < 2 or lines[0] != str(CHECKPOINT_VERSION):
         raise CorruptCheckpoint(f"version is {lines[0] if lines else ''!r:.40}, not '{CHECKPOINT_VERSION}'")
     return _counted(lines[1:])
@@ -172,24 +184,24 @@ def _checkpoint_entries(content: bytes) -> list[str]:
 
 def _counted(lines: list[str]) -> list[str]:
     """All but the first, which says how many they are."""
-    count = _parse_number(lines[0], lines[0])
+    count = parse_number(lines[0], lines[0])
     if count > ENTRIES_MAX or count != len(lines) - 1:
         raise CorruptCheckpoint(f"{count} entries are claimed, {len(lines) - 1} are there")
     return lines[1:]
 
 
-def _parse_number(text: str, line: str) -> int:
+def parse_number(text: str, line: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_OFFSET):
         raise CorruptCheckpoint(f"not a number in {line!r:.200}")
     return int(text)
 
 
-def _with_checksum(text: str) -> bytes:
+def with_checksum(text: str) -> bytes:
     content = text.encode()
     return content + f"crc32c: {crc32c(content):08x}\n".encode()
 
 
-def _text_under_checksum(content: bytes) -> str:
+def text_under_checksum(content: bytes) -> str:
     """All lines but the last one, which must be their checksum."""
     text, checksum = content[:-CHECKSUM_LINE_BYTES], content[-CHECKSUM_LINE_BYTES:]
     if not content.endswith(b"\n"):
@@ -199,10 +211,10 @@ def _text_under_checksum(content: bytes) -> str:
     expected = f"{crc32c(text):08x}"
     if checksum[-9:-1] != expected.encode():
         raise CorruptCheckpoint(f"the checksum is {expected}, not {checksum[-9:-1].decode()}")
-    return _text(text)
+    return utf8_text(text)
 
 
-def _text(content: bytes) -> str:
+def utf8_text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -230,6 +242,8 @@ class LogStart(msgspec.Struct, frozen=True, kw_only=True):
     """What was in front of a log is gone on purpose up to `offset`; nothing else is."""
 
     topic_id: str
+    partition: int
+    """Its number: the log of another partition of the same topic is another log."""
     offset: int
     reason: LogStartReason
 
@@ -241,106 +255,52 @@ def format_log_start(start: LogStart, change: int = 0) -> bytes:
         f"version: {LOG_START_VERSION}",
         f"change: {change}",
         f"topic_id: {start.topic_id}",
+        f"partition: {start.partition}",
         f"log_start_offset: {start.offset}",
         f"reason: {start.reason}",
     )
-    return _with_checksum("".join(f"{line}\n" for line in lines)).ljust(LOG_START_SLOT_BYTES, b"\n")
+    return with_checksum("".join(f"{line}\n" for line in lines)).ljust(LOG_START_SLOT_BYTES, b"\n")
 
 
 def parse_log_start(content: bytes) -> tuple[LogStart, int]:
     """The newest sound slot, and the number of its change. Raises CorruptCheckpoint when none is sound."""
     sound: list[tuple[int, LogStart]] = []
-    damage = "there is no slot"
+    damage = CorruptCheckpoint("there is no slot")
     for at in range(0, LOG_START_SLOTS * LOG_START_SLOT_BYTES, LOG_START_SLOT_BYTES):
         try:
             sound.append(_parse_slot(content[at : at + LOG_START_SLOT_BYTES]))
         except CorruptCheckpoint as error:
-            damage = str(error)
+            damage = damage if isinstance(damage, OtherVersion) else error
     if not sound:
-        raise CorruptCheckpoint(damage)
+        raise damage
     change, start = max(sound, key=lambda found: found[0])
     return start, change
 
 
 def _parse_slot(slot: bytes) -> tuple[int, LogStart]:
-    text = _text_under_checksum(slot.rstrip(b"\n") + b"\n")
+    text = text_under_checksum(slot.rstrip(b"\n") + b"\n")
     match = _LOG_START.fullmatch(text)
     if match is None:
+        require_version(LOG_START, text, LOG_START_VERSION)
         raise CorruptCheckpoint(f"not a {LOG_START}: {text!r:.200}")
-    offset = _parse_number(match[3], match[3])
-    return int(match[1]), LogStart(topic_id=match[2], offset=offset, reason=LogStartReason(match[4]))
-
-
-# properties
-
-
-class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """`meta.properties` of a log directory: whose it is."""
-
-    broker_id: int
-    cluster_id: str
-    directory_id: str
-    boot_id: str
-    """The kernel's boot id at the last start: tells a killed process from a lost machine (hardening 1)."""
-    version: int = 0
-
-
-def format_meta_properties(meta: MetaProperties) -> bytes:
-    return _format_properties(
-        {
-            "version": str(meta.version),
-            "broker.id": str(meta.broker_id),
-            "cluster.id": meta.cluster_id,
-            "directory.id": meta.directory_id,
-            "boot.id": meta.boot_id,
-        }
+    change, topic_id, partition, offset, reason = match.groups()
+    start = LogStart(
+        topic_id=topic_id,
+        partition=int(partition),
+        offset=parse_number(offset, offset),
+        reason=LogStartReason(reason),
     )
+    return int(change), start
 
 
-def parse_meta_properties(content: bytes) -> MetaProperties:
-    properties = _parse_properties(content)
-    try:
-        meta = MetaProperties(
-            version=_parse_number(properties["version"], "version"),
-            broker_id=_parse_number(properties["broker.id"], "broker.id"),
-            cluster_id=properties["cluster.id"],
-            directory_id=properties["directory.id"],
-            boot_id=properties.get("boot.id", ""),
-        )
-    except KeyError as error:
-        raise CorruptCheckpoint(f"{META_PROPERTIES} lacks {error.args[0]}") from None
-    if meta.version != 0:
-        raise CorruptCheckpoint(f"{META_PROPERTIES} has version {meta.version}, not 0")
-    return meta
+def require_version(name: str, text: str, expected: int) -> None:
+    """Raises OtherVersion if the first line says another one."""
+    match = _VERSION_LINE.match(text)
+    if match is not None and match[1] != str(expected):
+        raise OtherVersion(name, match[1], expected)
 
 
-def format_partition_metadata(topic_id: str) -> bytes:
-    """`partition.metadata`: which topic of this name the directory belongs to."""
-    return f"version: 0\ntopic_id: {topic_id}\n".encode()
-
-
-def parse_partition_metadata(content: bytes) -> str:
-    match = re.fullmatch(r"version: 0\ntopic_id: ([A-Za-z0-9_-]{1,64})\n", _text(content))
-    if match is None:
-        raise CorruptCheckpoint(f"not a {PARTITION_METADATA}: {content!r:.200}")
-    return match[1]
-
-
-def _format_properties(properties: Mapping[str, str]) -> bytes:
-    return "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
-
-
-def _parse_properties(content: bytes) -> dict[str, str]:
-    properties: dict[str, str] = {}
-    for line in _text(content).split("\n"):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        key, equals, value = stripped.partition("=")
-        if not equals or key.strip() in properties:
-            raise CorruptCheckpoint(f"not 'key=value', or given twice: {line!r:.200}")
-        properties[key.strip()] = value.strip()
-    return properties
+# marks of a whole directory
 
 
 class _CleanShutdown(msgspec.Struct, frozen=True, rename={"broker_epoch": "brokerEpoch"}):
@@ -388,8 +348,8 @@ def parse_whole_since(content: bytes) -> WholeSince:
     head, body = content[:11], content[11:]
     if head != f"{CHECKPOINT_VERSION}\n{crc32c(body):08x}\n".encode():
         raise CorruptCheckpoint(f"{WHOLE_SINCE}: the version or the checksum is wrong: {head!r}")
-    lines = _text(body).split("\n")[:-1]
-    count = _parse_number(lines[0] if lines else "", WHOLE_SINCE)
+    lines = utf8_text(body).split("\n")[:-1]
+    count = parse_number(lines[0] if lines else "", WHOLE_SINCE)
     incarnations, rest = lines[1 : 1 + count], lines[1 + count :]
     if len(incarnations) != count or not all(_INCARNATION.fullmatch(each) for each in incarnations):
         raise CorruptCheckpoint(f"{WHOLE_SINCE}: not {count} incarnations")

@@ -11,24 +11,17 @@ import random
 from collections.abc import Callable, Mapping
 
 from minibroker.broker.log.errors import LogDirectoryError
-from minibroker.broker.log.recovery import LoadedLog
 from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
-    LOG_START,
     META_PROPERTIES,
-    PARTITION_METADATA,
     CorruptCheckpoint,
-    MetaProperties,
     format_clean_shutdown,
-    format_meta_properties,
     format_offset_checkpoint,
-    format_partition_metadata,
     parse_clean_shutdown,
-    parse_meta_properties,
     parse_offset_checkpoint,
-    parse_partition_metadata,
 )
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from minibroker.runtime.ports import Disk, DiskFull, FileMissing
 
 logger = logging.getLogger(__name__)
@@ -123,32 +116,3 @@ def offsets_writer(disk: Disk, path: str, name: str, offsets: Mapping[TopicParti
     """The write of one offset checkpoint, formatted now, to be done off the loop."""
     content = format_offset_checkpoint(offsets)
     return lambda: disk.replace_file(f"{path}/{name}", content)
-
-
-def read_topic_id(disk: Disk, directory: str) -> str | None:
-    """Of partition.metadata; None when it is lost (a power cut right after creation)."""
-    file = f"{directory}/{PARTITION_METADATA}"
-    try:
-        return parse_partition_metadata(disk.read_file(file))
-    except FileMissing:
-        logger.warning("%s is missing: the directory is taken for the next topic of this name", file)
-    except CorruptCheckpoint as error:
-        logger.warning("%s is damaged: the directory is taken for the next topic of this name (%s)", file, error)
-    return None
-
-
-def settle_topic_id(disk: Disk, directory: str, stored: str | None, loaded: LoadedLog) -> str | None:
-    """Two files tell whose log it is. If one is lost, the other tells; if they contradict each other nobody can tell
-    whose records these are, and they are kept for whoever asks, but not used."""
-    if loaded.recorded_start is None or stored == loaded.recorded_start[0].topic_id:
-        return stored
-    recorded = loaded.recorded_start[0].topic_id
-    if stored is not None:
-        reason = f"{PARTITION_METADATA} says topic {stored}, {LOG_START} says topic {recorded}"
-        loaded.damage = loaded.damage or reason
-        return None
-    try:
-        disk.replace_file(f"{directory}/{PARTITION_METADATA}", format_partition_metadata(recorded))
-    except DiskFull as error:
-        logger.warning("%s stays without %s: %s", directory, PARTITION_METADATA, error)
-    return recorded

@@ -14,15 +14,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from minibroker.broker.log import directory_files
+from minibroker.broker.log import directory_files, ownership
 from minibroker.broker.log.config import LogConfig
-from minibroker.broker.log.damage_note import read_damage_note
 from minibroker.broker.log.epoch_file import epoch_file_path
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log, unreadable_log
+from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log
 from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
@@ -33,20 +32,19 @@ from minibroker.protocol.checkpoints import (
     PARTITION_METADATA,
     damaged_directory_name,
     deleted_directory_name,
-    format_partition_metadata,
     is_deleted_directory_name,
     parse_damaged_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.runtime.ports import (
     BadEntry,
     Clock,
     DirectoryLock,
     Disk,
     DiskError,
-    FileMissing,
     LockHeld,
     OutOfDescriptors,
 )
@@ -178,32 +176,25 @@ class LogDirectory:
         self._loaded = True
 
     async def _load_partition(self, partition: TopicPartition) -> tuple[LoadedLog, str | None]:
-        directory = f"{self.path}/{partition_directory_name(partition)}"
-
         def load() -> tuple[LoadedLog, str | None]:
-            topic_id: str | None = None
-            try:
-                topic_id = directory_files.read_topic_id(self._disk, directory)
-                loaded = load_log(
-                    self._disk,
-                    directory,
-                    recovery_point=self._checkpoints.stored_recovery_point(partition),
-                    clean=self.was_clean,
-                    index_interval_bytes=self.default_config.index_interval_bytes,
-                )
-                topic_id = directory_files.settle_topic_id(self._disk, directory, topic_id, loaded)
-                loaded.damage = loaded.damage or read_damage_note(self._disk, directory)
-            except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker
-                loaded = unreadable_log(self._disk, directory, str(error))
-            return loaded, topic_id
+            return ownership.load_own_log(
+                self._disk,
+                self._directory_of(partition),
+                partition,
+                recovery_point=self._checkpoints.stored_recovery_point(partition),
+                clean=self.was_clean,
+                index_interval_bytes=self.default_config.index_interval_bytes,
+            )
 
         return await self._disk.in_background(load)
+
+    def _directory_of(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{partition_directory_name(partition)}"
 
     def _adopt(
         self, partition: TopicPartition, topic_id: str | None, config: LogConfig, loaded: LoadedLog
     ) -> PartitionLog:
-        directory = f"{self.path}/{partition_directory_name(partition)}"
-        log = PartitionLog(self.storage, partition, topic_id, directory, config, loaded)
+        log = PartitionLog(self.storage, partition, topic_id, self._directory_of(partition), config, loaded)
         self.logs[partition] = log
         self._checkpoints.loaded(log)
         return log
@@ -229,16 +220,10 @@ class LogDirectory:
                 return known
             logger.warning("%s is of topic id %s, now it is %s: set aside", partition, known.topic_id, topic_id)
             self.delete_log(partition)
-        directory = f"{self.path}/{partition_directory_name(partition)}"
+        directory, interval = self._directory_of(partition), config.index_interval_bytes
         try:
             self._disk.make_directory(directory)
-            loaded = load_log(
-                self._disk,
-                directory,
-                recovery_point=0,
-                clean=False,
-                index_interval_bytes=config.index_interval_bytes,
-            )
+            loaded = load_log(self._disk, directory, recovery_point=0, clean=False, index_interval_bytes=interval)
             log = self._adopt(partition, topic_id, config, loaded)
             self._write_metadata(log, topic_id)
             log.unsynced.add_directory(self.path)
@@ -251,7 +236,8 @@ class LogDirectory:
 
     def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:
         file = f"{log.directory}/{PARTITION_METADATA}"
-        self._disk.replace_file(file, format_partition_metadata(topic_id), sync=False)
+        metadata = PartitionMetadata(topic_id=topic_id, partition=log.topic_partition.partition)
+        self._disk.replace_file(file, format_partition_metadata(metadata), sync=False)
         log.unsynced.add(file)
         log.topic_id = topic_id
         log.write_first_start()
@@ -270,17 +256,21 @@ class LogDirectory:
             self._to_remove.append(target)
 
     def set_log_aside(self, partition: TopicPartition) -> None:
-        """Take a damaged log away by renaming its directory, and keep that until `remove_set_aside`."""
+        """Take a damaged log away by renaming its directory, and keep that until `remove_set_aside` of the partition
+        that its files name: it may be the only copy of another one that somebody has put here."""
         self._checkpoints.reset_mark(partition)
-        target = self._take_away(partition, damaged_directory_name)
+        owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
+        target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:
-            self.set_aside.setdefault(partition, []).append(target)
+            self.set_aside.setdefault(owner, []).append(target)
             logger.warning("%s: the damaged log is set aside in %s", partition, target)
 
     def read_set_aside(self, partition: TopicPartition, offset: int, max_bytes: int) -> memoryview | None:
         """Sound batches from `offset` on out of the partition's damaged logs; None if they have none."""
+        topic_id, interval = self.logs[partition].topic_id, self.default_config.index_interval_bytes
         for path in self.set_aside.get(partition, ()):
-            interval = self.default_config.index_interval_bytes
+            if not ownership.may_be_of(self._disk, path, topic_id, partition):
+                continue
             found = read_set_aside(self.storage, path, offset, max_bytes, interval)
             if found is not None:
                 return found
@@ -292,11 +282,16 @@ class LogDirectory:
         self._to_remove += found
         return bool(found)
 
-    def _take_away(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str | None:
+    def _take_away(
+        self,
+        partition: TopicPartition,
+        name: Callable[[TopicPartition, str], str],
+        owner: TopicPartition | None = None,
+    ) -> str | None:
         log = self.logs.get(partition)
         target = None
         if log is not None and not self.offline:
-            target = self._free_name(partition, name)
+            target = self._free_name(owner or partition, name)
             try:
                 self._disk.rename(log.directory, target)
             except DiskError as error:

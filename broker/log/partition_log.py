@@ -333,8 +333,9 @@ class PartitionLog:
 
     def record_at_once(self, offset: int, reason: LogStartReason) -> None:
         """On the event loop, which is rare."""
-        if self.topic_id is not None:
-            self.start_record.write_at_once(LogStart(topic_id=self.topic_id, offset=offset, reason=reason))
+        start = self._start_at(offset, reason)
+        if start is not None:
+            self.start_record.write_at_once(start)
 
     def set_end(self, end: int) -> None:
         self.log_end_offset = end
@@ -356,9 +357,13 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------------------------ retention
     def start_to_record(self) -> LogStart | None:
         """None while it is not known whose log this is."""
+        return self._start_at(self.log_start_offset, self.start_reason)
+
+    def _start_at(self, offset: int, reason: LogStartReason) -> LogStart | None:
         if self.topic_id is None:
             return None
-        return LogStart(topic_id=self.topic_id, offset=self.log_start_offset, reason=self.start_reason)
+        number = self.topic_partition.partition
+        return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
 
     @property
     def is_start_recorded(self) -> bool:
@@ -372,11 +377,9 @@ class PartitionLog:
 
     async def record_start(self, offset: int | None = None, reason: LogStartReason = LogStartReason.RETENTION) -> None:
         """Make the log's start durable, or another one, before anybody is told of it."""
-        start = self.start_to_record()
+        start = self.start_to_record() if offset is None else self._start_at(offset, reason)
         if start is None or self.deleted:
             return
-        if offset is not None:
-            start = LogStart(topic_id=start.topic_id, offset=offset, reason=reason)
         self.storage.require_online()
         try:
             await self.start_record.write(start)

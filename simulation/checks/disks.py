@@ -21,6 +21,7 @@ from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.partition_metadata import parse_partition_metadata
 from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.checks.truth import TrueState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -121,7 +122,7 @@ def _facts(
         recovery_point=offset(checkpoints.RECOVERY_POINT_CHECKPOINT),
         cleanly_stopped=checkpoints.CLEAN_SHUTDOWN in log_directory.entries,
         epoch_entries=None if epochs is None else tuple(epochs),
-        topic_id=_parsed(directory, checkpoints.PARTITION_METADATA, checkpoints.parse_partition_metadata, damage),
+        metadata=_parsed(directory, checkpoints.PARTITION_METADATA, parse_partition_metadata, damage),
         segments=tuple(sorted(segments)),
         damage=tuple(damage),
     )

@@ -7,13 +7,16 @@ from pathlib import Path
 
 from minibroker.audit.replica import NO_VALUE
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import LogStart, LogStartReason, MetaProperties
+from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
+from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch, read_header, stamp
 
 INDEX_INTERVAL_BYTES = 100
 SEGMENT_BYTES = 1000
+TOPIC_ID = "topic-id"
 START_MS = 1_700_000_000_000
 
 Batch = tuple[int, Sequence[bytes | None]]
@@ -61,8 +64,7 @@ class PlantedReplica:
             offset = header.end_offset
         self.write_segment(segment_base, segment)
         self.write_epochs(epochs)
-        metadata = checkpoints.format_partition_metadata("topic-id")
-        (self.directory / checkpoints.PARTITION_METADATA).write_bytes(metadata)
+        self.write_metadata()
         self.write_log_start(base_offset)
 
     def write_segment(self, base_offset: int, batches: list[bytes]) -> None:
@@ -85,8 +87,15 @@ class PlantedReplica:
     def write_epochs(self, entries: Sequence[tuple[int, int]]) -> None:
         (self.directory / checkpoints.EPOCH_CHECKPOINT).write_bytes(checkpoints.format_epoch_checkpoint(entries))
 
-    def write_log_start(self, offset: int, topic_id: str = "topic-id") -> Path:
-        start = LogStart(topic_id=topic_id, offset=offset, reason=LogStartReason.RETENTION)
+    def write_metadata(self, topic_id: str = TOPIC_ID, partition: int | None = None) -> Path:
+        number = self.partition.partition if partition is None else partition
+        file = self.directory / checkpoints.PARTITION_METADATA
+        file.write_bytes(format_partition_metadata(PartitionMetadata(topic_id=topic_id, partition=number)))
+        return file
+
+    def write_log_start(self, offset: int, topic_id: str = TOPIC_ID, partition: int | None = None) -> Path:
+        number = self.partition.partition if partition is None else partition
+        start = LogStart(topic_id=topic_id, partition=number, offset=offset, reason=LogStartReason.RETENTION)
         file = self.directory / checkpoints.LOG_START
         file.write_bytes(checkpoints.format_log_start(start))
         return file
@@ -127,7 +136,7 @@ class PlantedCluster:
             directory = self.log_directory(broker)
             directory.mkdir(parents=True, exist_ok=True)
             meta = MetaProperties(broker_id=broker, cluster_id="c", directory_id=f"d{broker}", boot_id="b")
-            (directory / checkpoints.META_PROPERTIES).write_bytes(checkpoints.format_meta_properties(meta))
+            (directory / checkpoints.META_PROPERTIES).write_bytes(format_meta_properties(meta))
             if clean:
                 (directory / checkpoints.CLEAN_SHUTDOWN).write_bytes(checkpoints.format_clean_shutdown(7))
 

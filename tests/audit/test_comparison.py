@@ -12,7 +12,6 @@ from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
 from minibroker.audit.local_engine import judge_locally
 from minibroker.audit.run import run_audit
-from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.planted_cluster import Batch, PlantedCluster, encode
 
@@ -118,8 +117,7 @@ def test_the_same_bytes_under_two_epochs_below_the_high_watermark_conflict(tmp_p
 
 def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, [(0, [b"old"])]], [4, 4, 1])
-    metadata = cluster.replica(3, LINES).directory / checkpoints.PARTITION_METADATA
-    metadata.write_bytes(checkpoints.format_partition_metadata("earlier"))
+    cluster.replica(3, LINES).write_metadata("earlier")
     cluster.replica(3, LINES).write_log_start(0, "earlier")
     result = judged(cluster)
     assert [item.kind for item in result.findings] == [Kind.TOPIC_ID_DIFFERS]

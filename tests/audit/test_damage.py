@@ -222,11 +222,26 @@ def test_a_log_that_begins_behind_its_recorded_start_lacks_its_head(
 
 
 def test_a_log_start_of_another_topic_is_named(cluster: PlantedCluster) -> None:
-    file = cluster.replica(BROKER, LINES).directory / checkpoints.LOG_START
-    start = checkpoints.LogStart(topic_id="other", offset=0, reason=checkpoints.LogStartReason.CREATED)
-    file.write_bytes(checkpoints.format_log_start(start))
+    file = cluster.replica(BROKER, LINES).write_log_start(0, "other")
     (found,) = judged(cluster).findings
     assert (found.kind, found.file) == (Kind.CHECKPOINT_DAMAGE, str(file))
+
+
+def test_the_directory_of_another_partition_is_named_and_not_compared(cluster: PlantedCluster) -> None:
+    """Its batches may fit the name and the history: nothing but the files that name the partition tells."""
+    replica = cluster.replica(BROKER, LINES)
+    damage.change_record(cluster, LINES)
+    files = [replica.write_metadata(partition=7), replica.write_log_start(0, partition=7)]
+    result = judged(cluster)
+    found = sorted((item.kind, item.file) for item in errors(result))
+    assert found == sorted((Kind.FOREIGN_FILE, str(file)) for file in files)
+    assert "not compared" in result.findings[0].message
+
+
+def test_a_log_start_of_another_partition_is_named(cluster: PlantedCluster) -> None:
+    file = cluster.replica(BROKER, LINES).write_log_start(0, partition=7)
+    (found,) = errors(judged(cluster))
+    assert (found.kind, found.file) == (Kind.FOREIGN_FILE, str(file))
 
 
 def test_a_log_start_inside_a_segment_is_respected(cluster: PlantedCluster) -> None:

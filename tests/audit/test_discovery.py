@@ -8,8 +8,8 @@ import pytest
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import MetaProperties
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
 from tests.audit.damage import ENCODED
 from tests.audit.planted_cluster import PlantedCluster
 
@@ -78,7 +78,7 @@ def test_directories_on_their_way_out_are_no_replicas(cluster: PlantedCluster) -
 def test_directories_of_two_clusters_are_refused(cluster: PlantedCluster) -> None:
     meta = MetaProperties(broker_id=2, cluster_id="other", directory_id="d", boot_id="b")
     file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
-    file.write_bytes(checkpoints.format_meta_properties(meta))
+    file.write_bytes(format_meta_properties(meta))
     with pytest.raises(AuditError, match="different clusters"):
         discover([str(cluster.root)])
 

@@ -49,7 +49,7 @@ def facts_of(directory: Path, size: int) -> ReplicaFacts:
         recovery_point=None,
         cleanly_stopped=True,
         epoch_entries=None,
-        topic_id=None,
+        metadata=None,
         segments=((0, size),),
     )
 

@@ -12,15 +12,23 @@ from minibroker.protocol.checkpoints import (
     IndexEntry,
     LogStart,
     LogStartReason,
-    MetaProperties,
+    OtherVersion,
     TimeIndexEntry,
 )
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
+from minibroker.protocol.partition_metadata import (
+    PartitionMetadata,
+    belongs_elsewhere,
+    format_partition_metadata,
+    parse_partition_metadata,
+)
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in (".", ".."))
 PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(0, 10_000))
 OFFSETS = st.integers(0, 2**63 - 1)
+METADATA = PartitionMetadata(topic_id="bGluZXM_-0", partition=12)
 META = MetaProperties(broker_id=2, cluster_id="c1", directory_id="d1", boot_id="b1")
 
 
@@ -96,13 +104,14 @@ def test_no_flipped_bit_of_a_checkpoint_is_believed(offsets: dict[TopicPartition
         checkpoints.parse_offset_checkpoint(bytes(content))
 
 
-START = LogStart(topic_id="t", offset=7, reason=LogStartReason.RETENTION)
-LATER = LogStart(topic_id="t", offset=9, reason=LogStartReason.TRIM)
+START = LogStart(topic_id="t", partition=3, offset=7, reason=LogStartReason.RETENTION)
+LATER = LogStart(topic_id="t", partition=3, offset=9, reason=LogStartReason.TRIM)
 
 
 def test_a_log_start_is_the_newest_sound_slot() -> None:
     old, new = checkpoints.format_log_start(START, 3), checkpoints.format_log_start(LATER, 4)
-    assert old.startswith(b"version: 0\nchange: 3\ntopic_id: t\nlog_start_offset: 7\nreason: retention\ncrc32c: ")
+    lines = b"version: 1\nchange: 3\ntopic_id: t\npartition: 3\nlog_start_offset: 7\nreason: retention\ncrc32c: "
+    assert old.startswith(lines)
     assert len(old) == len(new) == checkpoints.LOG_START_SLOT_BYTES
     assert checkpoints.parse_log_start(old + new) == checkpoints.parse_log_start(new + old) == (LATER, 4)
     assert checkpoints.parse_log_start(old + bytes(4_096)) == checkpoints.parse_log_start(old) == (START, 3)
@@ -125,8 +134,8 @@ def test_no_flipped_bit_of_a_log_start_is_believed(position: int) -> None:
         checkpoints.parse_offset_checkpoint,
         checkpoints.parse_epoch_checkpoint,
         checkpoints.parse_log_start,
-        checkpoints.parse_meta_properties,
-        checkpoints.parse_partition_metadata,
+        parse_meta_properties,
+        parse_partition_metadata,
         checkpoints.parse_clean_shutdown,
         checkpoints.decode_index,
         checkpoints.decode_time_index,
@@ -146,9 +155,9 @@ def test_random_bytes_raise_nothing_but_corrupt_checkpoint(parse: Callable[[byte
 
 
 def test_meta_properties_survive_a_round_trip() -> None:
-    text = checkpoints.format_meta_properties(META)
+    text = format_meta_properties(META)
     assert text == b"version=0\nbroker.id=2\ncluster.id=c1\ndirectory.id=d1\nboot.id=b1\n"
-    assert checkpoints.parse_meta_properties(b"#Mon Jan 01\n\n" + text) == META
+    assert parse_meta_properties(b"#Mon Jan 01\n\n" + text) == META
 
 
 @pytest.mark.parametrize(
@@ -156,13 +165,51 @@ def test_meta_properties_survive_a_round_trip() -> None:
 )
 def test_malformed_meta_properties_are_refused(content: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
-        checkpoints.parse_meta_properties(content)
+        parse_meta_properties(content)
 
 
 def test_partition_metadata_survives_a_round_trip() -> None:
-    text = checkpoints.format_partition_metadata("bGluZXM_-0")
-    assert text == b"version: 0\ntopic_id: bGluZXM_-0\n"
-    assert checkpoints.parse_partition_metadata(text) == "bGluZXM_-0"
+    text = format_partition_metadata(METADATA)
+    assert text == with_checksum(b"version: 1\ntopic_id: bGluZXM_-0\npartition: 12\n")
+    assert parse_partition_metadata(text) == METADATA
+
+
+@pytest.mark.parametrize("position", range(len(format_partition_metadata(METADATA))))
+def test_no_flipped_bit_of_partition_metadata_is_believed(position: int) -> None:
+    content = bytearray(format_partition_metadata(METADATA))
+    for bit in range(8):
+        content[position] ^= 1 << bit
+        with pytest.raises(CorruptCheckpoint) as caught:
+            parse_partition_metadata(bytes(content))
+        assert not isinstance(caught.value, OtherVersion)
+        content[position] ^= 1 << bit
+
+
+@pytest.mark.parametrize(
+    ("content", "version"),
+    [(b"version: 0\ntopic_id: t\n", 0), (with_checksum(b"version: 2\ntopic_id: t\npartition: 1\nroot: a\n"), 2)],
+)
+def test_partition_metadata_of_another_version_is_no_damage(content: bytes, version: int) -> None:
+    with pytest.raises(OtherVersion, match=f"partition.metadata has version {version}, not 1: .* start that version"):
+        parse_partition_metadata(content)
+
+
+def test_a_log_start_of_another_version_is_no_damage() -> None:
+    old = with_checksum(b"version: 0\nchange: 3\ntopic_id: t\nlog_start_offset: 7\nreason: retention\n")
+    with pytest.raises(OtherVersion, match="log-start has version 0, not 1"):
+        checkpoints.parse_log_start(old.ljust(4_096, b"\n") + b"\n" * 4_096)
+    assert checkpoints.parse_log_start(old.ljust(4_096, b"\n") + checkpoints.format_log_start(LATER, 2)) == (LATER, 2)
+
+
+def test_either_file_convicts_a_directory_of_another_partition() -> None:
+    own = PartitionMetadata(topic_id="t", partition=3)
+    assert belongs_elsewhere(3, own, START) is None
+    assert belongs_elsewhere(3, None, None) is None
+    assert (
+        belongs_elsewhere(4, None, START)
+        == "log-start is of partition 3 of topic id t, in the directory of partition 4"
+    )
+    assert str(belongs_elsewhere(3, METADATA, START)).startswith("partition.metadata is of partition 12 of topic id")
 
 
 @pytest.mark.parametrize("epoch", [None, 0, 4294967300])

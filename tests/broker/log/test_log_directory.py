@@ -12,6 +12,7 @@ from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.recovery import RecoveryReport
 from minibroker.protocol.checkpoints import LogStart, LogStartReason, parse_log_start, parse_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.partition_metadata import PartitionMetadata, parse_partition_metadata
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.disk import RealDisk
 from tests.broker.log.machine import PARTITION, PATH, SMALL, TOPIC_ID, Machine, append, check_log, drive, read_all
@@ -205,7 +206,7 @@ def test_each_log_records_its_start_and_why(machine: Machine) -> None:
     append(log, 10)
     log.trim_before(3)
     drive(directory.maintain(0))
-    expected = LogStart(topic_id=TOPIC_ID, offset=3, reason=LogStartReason.COPIED)
+    expected = LogStart(topic_id=TOPIC_ID, partition=0, offset=3, reason=LogStartReason.COPIED)
     assert parse_log_start(machine.content("log-start")) == (expected, 1)
 
 
@@ -231,7 +232,8 @@ def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> Non
 # -------------------------------------------------------------------------------------------------- create and delete
 def test_metadata_is_there_before_the_first_append(machine: Machine) -> None:
     machine.open_log()
-    assert machine.content("partition.metadata") == f"version: 0\ntopic_id: {TOPIC_ID}\n".encode()
+    expected = PartitionMetadata(topic_id=TOPIC_ID, partition=PARTITION.partition)
+    assert parse_partition_metadata(machine.content("partition.metadata")) == expected
 
 
 def test_a_created_log_survives_a_power_cut_once_its_metadata_is_synced(machine: Machine) -> None:

@@ -188,7 +188,7 @@ def test_a_start_is_lowered_as_far_as_the_files_reach(machine: Machine) -> None:
 def test_a_start_of_another_topic_is_damage(machine: Machine) -> None:
     """D04: it is neither applied nor is the log given to the topic that it names."""
     _, log = synced(machine)
-    other = LogStart(topic_id="another-id", offset=40, reason=LogStartReason.RETENTION)
+    other = LogStart(topic_id="another-id", partition=0, offset=40, reason=LogStartReason.RETENTION)
     machine.edit("log-start", format_log_start(other) + bytes(4_096))
     names = machine.file_names(".log")
     machine.kill()

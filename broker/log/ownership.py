@@ -1,0 +1,145 @@
+"""Whose log lies in a partition's directory: what `partition.metadata` and `log-start` say (replication rules, 11).
+
+Owns: reading the two, and the verdict on a directory that is not the partition's. Refuses to decide what becomes of
+such a replica: it is damaged, like any other whose files cannot be its own.
+
+Theory: two partitions of one topic look alike. Their batches, indexes and epochs may fit each other's names and
+history, so what was put into the wrong directory would be served, and its log start would delete on all replicas.
+Nothing but these two files tells. Both are on the disk before anything counts as synced; they are read before anything
+else is believed, for a wrong log start makes a load remove files.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from minibroker.broker.log.damage_note import read_damage_note
+from minibroker.broker.log.recovery import LoadedLog, load_log, unreadable_log
+from minibroker.protocol.checkpoints import (
+    LOG_START,
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    LogStart,
+    OtherVersion,
+    parse_log_start,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.partition_metadata import (
+    PartitionMetadata,
+    belongs_elsewhere,
+    format_partition_metadata,
+    parse_partition_metadata,
+)
+from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """What the two files of a directory say; None: that one says nothing."""
+
+    metadata: PartitionMetadata | None
+    start: LogStart | None
+    why_no_metadata: str
+    """Why it says nothing."""
+    other_version: str | None
+    """Why a sound file says nothing."""
+
+    @property
+    def owners(self) -> set[tuple[str, int]]:
+        """(topic id, partition), as each file names them."""
+        return {(claim.topic_id, claim.partition) for claim in (self.metadata, self.start) if claim is not None}
+
+
+def read_claims(disk: Disk, directory: str) -> Claims:
+    """Raises BadEntry, DiskError."""
+    metadata, why_not = _read(disk, f"{directory}/{PARTITION_METADATA}", parse_partition_metadata)
+    start, why_no_start = _read(disk, f"{directory}/{LOG_START}", lambda content: parse_log_start(content)[0])
+    other = next((str(error) for error in (why_not, why_no_start) if isinstance(error, OtherVersion)), None)
+    return Claims(metadata=metadata, start=start, why_no_metadata=str(why_not), other_version=other)
+
+
+def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return parse(disk.read_file(path)), None
+    except (FileMissing, CorruptCheckpoint) as error:
+        return None, error
+
+
+def why_foreign(claims: Claims, partition: TopicPartition) -> str | None:
+    """Why a directory with these files cannot be taken for the partition's; None where nothing speaks against it."""
+    metadata, start = claims.metadata, claims.start
+    elsewhere = belongs_elsewhere(partition.partition, metadata, start)
+    if elsewhere is not None:
+        return elsewhere
+    if metadata is not None and start is not None and metadata.topic_id != start.topic_id:
+        return f"{PARTITION_METADATA} says topic {metadata.topic_id}, {LOG_START} says topic {start.topic_id}"
+    return claims.other_version if not claims.owners else None
+
+
+def named_owner(disk: Disk, directory: str, partition: TopicPartition) -> TopicPartition:
+    """Whose name a log deserves that was found in the partition's directory: that of another partition of the topic,
+    if all that its files say is that."""
+    try:
+        owners = read_claims(disk, directory).owners
+    except BadEntry:
+        return partition
+    if len(owners) != 1:
+        return partition
+    [(_, number)] = owners
+    return TopicPartition(partition.topic, number)
+
+
+def may_be_of(disk: Disk, directory: str, topic_id: str | None, partition: TopicPartition) -> bool:
+    """Whether no file there says that it is another topic's or partition's log."""
+    try:
+        return read_claims(disk, directory).owners <= {(topic_id or "", partition.partition)}
+    except DiskError:
+        return False
+
+
+def load_own_log(
+    disk: Disk,
+    directory: str,
+    partition: TopicPartition,
+    *,
+    recovery_point: int | None,
+    clean: bool,
+    index_interval_bytes: int,
+) -> tuple[LoadedLog, str | None]:
+    """What is in a partition's directory, and the id of the topic that it belongs to, if that is known. What stops it
+    stops this partition, not the broker: it is damaged then, and nothing there is changed."""
+    topic_id: str | None = None
+    try:
+        claims = read_claims(disk, directory)
+        foreign = why_foreign(claims, partition)
+        if foreign is not None:
+            return unreadable_log(disk, directory, foreign), None
+        topic_id = _settled_topic_id(disk, directory, claims)
+        loaded = load_log(
+            disk, directory, recovery_point=recovery_point, clean=clean, index_interval_bytes=index_interval_bytes
+        )
+        loaded.damage = loaded.damage or read_damage_note(disk, directory)
+    except (BadEntry, FileMissing) as error:
+        loaded = unreadable_log(disk, directory, str(error))
+    return loaded, topic_id
+
+
+def _settled_topic_id(disk: Disk, directory: str, claims: Claims) -> str | None:
+    """If one of the files is lost, the other tells. If both are (a power cut right after creation), nothing of the log
+    was ever synced, and it is the next topic's of this name."""
+    if claims.metadata is not None:
+        return claims.metadata.topic_id
+    logger.warning("%s/%s cannot be used: %s", directory, PARTITION_METADATA, claims.why_no_metadata)
+    if claims.start is None:
+        logger.warning("%s is taken for the next topic of this name: %s does not say more", directory, LOG_START)
+        return None
+    metadata = PartitionMetadata(topic_id=claims.start.topic_id, partition=claims.start.partition)
+    try:
+        disk.replace_file(f"{directory}/{PARTITION_METADATA}", format_partition_metadata(metadata))
+    except DiskFull as error:
+        logger.warning("%s stays without %s: %s", directory, PARTITION_METADATA, error)
+    return metadata.topic_id

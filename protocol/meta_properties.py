@@ -1,0 +1,67 @@
+"""`meta.properties`: whose log directory it is (docs/FORMATS.md). Pure: bytes in, values out.
+
+Owns: the text of the file. Refuses to compare it with anything.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from minibroker.protocol.checkpoints import META_PROPERTIES, CorruptCheckpoint, parse_number, utf8_text
+
+
+class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """`meta.properties` of a log directory: whose it is."""
+
+    broker_id: int
+    cluster_id: str
+    directory_id: str
+    boot_id: str
+    """The kernel's boot id at the last start: tells a killed process from a lost machine (hardening 1)."""
+    version: int = 0
+
+
+def format_meta_properties(meta: MetaProperties) -> bytes:
+    return _format_properties(
+        {
+            "version": str(meta.version),
+            "broker.id": str(meta.broker_id),
+            "cluster.id": meta.cluster_id,
+            "directory.id": meta.directory_id,
+            "boot.id": meta.boot_id,
+        }
+    )
+
+
+def parse_meta_properties(content: bytes) -> MetaProperties:
+    properties = _parse_properties(content)
+    try:
+        meta = MetaProperties(
+            version=parse_number(properties["version"], "version"),
+            broker_id=parse_number(properties["broker.id"], "broker.id"),
+            cluster_id=properties["cluster.id"],
+            directory_id=properties["directory.id"],
+            boot_id=properties.get("boot.id", ""),
+        )
+    except KeyError as error:
+        raise CorruptCheckpoint(f"{META_PROPERTIES} lacks {error.args[0]}") from None
+    if meta.version != 0:
+        raise CorruptCheckpoint(f"{META_PROPERTIES} has version {meta.version}, not 0")
+    return meta
+
+
+def _format_properties(properties: Mapping[str, str]) -> bytes:
+    return "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
+
+
+def _parse_properties(content: bytes) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for line in utf8_text(content).split("\n"):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals or key.strip() in properties:
+            raise CorruptCheckpoint(f"not 'key=value', or given twice: {line!r:.200}")
+        properties[key.strip()] = value.strip()
+    return properties

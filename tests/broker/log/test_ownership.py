@@ -1,0 +1,131 @@
+"""Whose log lies in a directory: another partition's is neither served, nor cut, nor given away."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.checkpoints import LogStart, LogStartReason, format_log_start
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
+from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all
+
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
+SECOND = TopicPartition(PARTITION.topic, 1)
+
+
+def two_logs(machine: Machine) -> LogDirectory:
+    """Of one topic, alike but for what their records say; all of it is synced."""
+    directory = machine.open(CONFIG)
+    for partition in (PARTITION, SECOND):
+        log = directory.create_log(partition, TOPIC_ID, CONFIG)
+        append(log, 30, value=f"record of {partition}".encode())
+        drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    return directory
+
+
+def swap(machine: Machine) -> None:
+    disk = machine.disk()
+    disk.rename(f"{PATH}/{PARTITION}", f"{PATH}/between")
+    disk.rename(f"{PATH}/{SECOND}", f"{PATH}/{PARTITION}")
+    disk.rename(f"{PATH}/between", f"{PATH}/{SECOND}")
+
+
+def names_in(machine: Machine, partition: TopicPartition) -> dict[str, bytes]:
+    directory = f"{PATH}/{partition}"
+    return {name: machine.disk().read_file(f"{directory}/{name}") for name in machine.file_names("", directory)}
+
+
+@pytest.mark.invariant("I2", "I16")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("lost", [None, "partition.metadata", "log-start"])
+def test_the_directory_of_another_partition_is_damage(machine: Machine, clean: bool, lost: str | None) -> None:
+    directory = two_logs(machine)
+    if clean:
+        drive(directory.close(True, {}))
+    machine.kill()
+    swap(machine)
+    for partition in (PARTITION, SECOND) if lost is not None else ():
+        machine.disk().remove(f"{PATH}/{partition}/{lost}")
+    before = [names_in(machine, partition) for partition in (PARTITION, SECOND)]
+    directory = machine.open(CONFIG)
+    assert "is of partition 1 of topic id" in str(directory.logs[PARTITION].damage)
+    assert "in the directory of partition 1" in str(directory.logs[SECOND].damage)
+    assert directory.logs[PARTITION].topic_id is None
+    drive(directory.maintain(10**12))
+    assert [names_in(machine, partition) for partition in (PARTITION, SECOND)] == before
+
+
+@pytest.mark.invariant("I21", "I39")
+@pytest.mark.parametrize("offset", [40, 1_000])
+@pytest.mark.parametrize("owner", [(TOPIC_ID, 1), ("another-id", 0)])
+def test_a_log_start_of_another_log_removes_nothing(machine: Machine, owner: tuple[str, int], offset: int) -> None:
+    two_logs(machine)
+    other = LogStart(topic_id=owner[0], partition=owner[1], offset=offset, reason=LogStartReason.RETENTION)
+    machine.edit("log-start", format_log_start(other, 7) + bytes(4_096))
+    before = names_in(machine, PARTITION)
+    machine.kill()
+    log = machine.open(CONFIG).logs[PARTITION]
+    assert "log-start" in str(log.damage)
+    assert (log.topic_id, names_in(machine, PARTITION)) == (None, before)
+
+
+def test_rot_in_one_of_the_two_files_convicts_nobody(machine: Machine) -> None:
+    directory = two_logs(machine)
+    expected = read_all(directory.logs[PARTITION])
+    machine.storage.flip_bit(f"{PATH}/{PARTITION}/partition.metadata", 45)
+    machine.storage.flip_bit(f"{PATH}/{SECOND}/log-start", 45)
+    machine.kill()
+    directory = machine.open(CONFIG)
+    assert [log.damage for log in directory.logs.values()] == [None, None]
+    assert read_all(directory.logs[PARTITION]) == expected
+
+
+def test_files_of_another_version_are_not_taken_for_lost_ones(machine: Machine) -> None:
+    """One clear sentence, and the log stays as it is."""
+    two_logs(machine)
+    machine.edit("partition.metadata", f"version: 0\ntopic_id: {TOPIC_ID}\n".encode())
+    machine.disk().remove(f"{PATH}/{PARTITION}/log-start")
+    machine.kill()
+    log = machine.open(CONFIG).logs[PARTITION]
+    assert str(log.damage).startswith("partition.metadata has version 0, not 1")
+    assert machine.content("partition.metadata").startswith(b"version: 0")
+
+
+# --------------------------------------------------------------------------------------------------------- set aside
+def set_aside_first(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
+    """What lies in the directory of the first partition is set aside, and it starts anew."""
+    machine.kill()
+    directory = machine.open(CONFIG)
+    assert directory.logs[PARTITION].damage is not None
+    directory.set_log_aside(PARTITION)
+    return directory, directory.create_log(PARTITION, TOPIC_ID, CONFIG)
+
+
+def test_another_partitions_log_is_kept_under_the_name_of_its_owner(machine: Machine) -> None:
+    """It may be the only copy: the first partition does not remove it when it is in sync again."""
+    two_logs(machine)
+    machine.kill()
+    swap(machine)
+    directory, _ = set_aside_first(machine)
+    aside = f"{PATH}/{SECOND}.0-damaged"
+    assert directory.set_aside == {SECOND: [aside]}
+    assert not directory.remove_set_aside(PARTITION)
+    drive(directory.maintain(0))
+    assert machine.disk().exists(aside)
+    machine.kill()
+    assert machine.open(CONFIG).set_aside == {SECOND: [aside]}
+
+
+def test_salvage_takes_records_of_the_partition_alone(machine: Machine) -> None:
+    directory = two_logs(machine)
+    directory.logs[PARTITION].mark_damaged("somebody says so")
+    directory, _ = set_aside_first(machine)
+    assert directory.read_set_aside(PARTITION, 0, 10_000) is not None
+    aside = f"{PATH}/{PARTITION}.0-damaged"
+    metadata = format_partition_metadata(PartitionMetadata(topic_id=TOPIC_ID, partition=1))
+    machine.disk().replace_file(f"{aside}/partition.metadata", metadata)
+    assert directory.read_set_aside(PARTITION, 0, 10_000) is None
