@@ -7,11 +7,13 @@ directory beside it. Uses the formats of protocol/ only.
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
+from minibroker.directory_owner import read_owner
 from minibroker.power_loss import list_segments, read_recovery_points
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
@@ -46,12 +48,19 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     end_offset: int
     """Of the sound part in front of the first damage."""
+    belongs_to: str
+    """The partition whose log its files say that it is."""
     found: tuple[Damage, ...]
 
     @property
     def damage(self) -> Damage | None:
         """The first that a broker must not be started on without a cure."""
         return next((each for each in self.found if each.kind == "damaged"), None)
+
+    @property
+    def is_foreign(self) -> bool:
+        """A broker does not use it under this name, and finds out by itself."""
+        return self.belongs_to != self.partition
 
     @property
     def is_unreadable(self) -> bool:
@@ -69,17 +78,17 @@ def examine_directory(log_directory: Path) -> list[Examined]:
     for path in sorted(log_directory.iterdir()):
         partition = checkpoints.parse_partition_directory_name(path.name)
         if partition is not None:
-            found.append(_Examination(path, partition, None if was_clean else points.get(partition, 0)).run())
+            found.append(_Examination(path, partition, None if was_clean else points).run())
     return found
 
 
 class _Examination:
-    """Of one directory. `synced_end`: below it all counted as stored; None: all of it did."""
+    """Of one directory. `points`: below them all counted as stored; None: all of it did."""
 
-    def __init__(self, path: Path, partition: TopicPartition, synced_end: int | None) -> None:
+    def __init__(self, path: Path, partition: TopicPartition, points: Mapping[TopicPartition, int] | None) -> None:
         self.path = path
-        self.partition = partition
-        self.synced_end = synced_end
+        self.partition = self.owner = partition
+        self.points = points
         self.found: list[Damage] = []
         self.segments = 0
         self.bytes = 0
@@ -93,6 +102,7 @@ class _Examination:
         try:
             if note.exists():
                 self._note("damaged", note, None, f"a broker found: {note.read_text(errors='replace').strip()}")
+            self._read_owner()
             paths = list(list_segments(self.path))
             for number, (base_offset, segment) in enumerate(paths):
                 self._segment(base_offset, segment, is_last=number == len(paths) - 1)
@@ -104,11 +114,18 @@ class _Examination:
             segments=self.segments,
             bytes=self.bytes,
             end_offset=self.end or 0,
+            belongs_to=str(self.owner),
             found=tuple(self.found),
         )
 
     def _note(self, kind: Kind, file: Path, position: int | None, what: str, offset: int | None = None) -> None:
         self.found.append(Damage(kind=kind, file=str(file), position=position, offset=offset, what=what))
+
+    def _read_owner(self) -> None:
+        found = read_owner(self.path, self.partition)
+        self.owner = found.owner
+        for file, why in found.foreign:
+            self._note("damaged", Path(file), None, why)
 
     def _segment(self, base_offset: int, path: Path, is_last: bool) -> None:
         self.segments += 1
@@ -127,7 +144,7 @@ class _Examination:
                 positions[item.position] = item.header.last_offset
                 what = what or self._misfit(item.header, expected, epoch)
             if what is not None:
-                is_torn = is_last and self.synced_end is not None and expected >= self.synced_end
+                is_torn = is_last and self.points is not None and expected >= self.points.get(self.owner, 0)
                 self._note("torn tail" if is_torn else "damaged", path, item.position, what, expected)
                 self._ends_at(expected)
                 self.is_broken = True
@@ -198,8 +215,9 @@ def mark(examined: Examined) -> str:
 
 
 def cut(log_directory: Path, examined: Examined) -> str:
-    """Keep what lies in front of the damage, and put the rest into a directory beside the log. Returns its path. What
-    speaks of the rest, or says that nothing can be missing, is taken back."""
+    """Keep what lies in front of the damage, and put the rest into a directory beside the log, also a file of another
+    log that says whose this is. Returns its path. What speaks of the rest, or says that nothing can be missing, is
+    taken back."""
     directory, end = Path(examined.directory), examined.end_offset
     places = {each.file: each.position for each in examined.found if each.kind == "damaged" and each.position}
     rest = _free_directory(directory)
@@ -216,6 +234,9 @@ def cut(log_directory: Path, examined: Examined) -> str:
         parsed = checkpoints.parse_segment_file_name(snapshot.name)
         if parsed is not None and parsed[0] > end:
             shutil.move(snapshot, rest / snapshot.name)
+    for each in examined.found:
+        if Path(each.file).name in (checkpoints.PARTITION_METADATA, checkpoints.LOG_START):
+            shutil.move(each.file, rest / Path(each.file).name)
     _take_back(log_directory, directory, examined, end)
     return str(rest)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from minibroker.directory_owner import read_owner
 from minibroker.power_loss import list_segments
 from minibroker.protocol import checkpoints
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
@@ -45,6 +46,17 @@ def find_segments(path: Path) -> list[Path]:
             is_log_directory = (child / checkpoints.META_PROPERTIES).exists()
             if is_log_directory or (is_partition and any(list_segments(child))):
                 found += find_segments(child)
+    return found
+
+
+def owner_problems(segments: list[Path]) -> dict[Path, list[Problem]]:
+    """What is wrong with the two files that say whose log lies there, by the directory of these segments."""
+    found: dict[Path, list[Problem]] = {}
+    for directory in dict.fromkeys(segment.absolute().parent for segment in segments):
+        partition = checkpoints.parse_partition_directory_name(directory.name)
+        if partition is not None:
+            said = read_owner(directory, partition)
+            found[directory] = [Problem(file, 0, why) for file, why in (*said.foreign, *said.unreadable)]
     return found
 
 

@@ -54,8 +54,9 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
     """
     from minibroker.segment_files import Problem, open_segment, walk
 
-    damaged = False
-    for segment in _segments(path):
+    segments = _segments(path)
+    damaged = bool(_tell_owners(segments, as_json))
+    for segment in segments:
         if not as_json:
             click.secho(str(segment), bold=True)
         content = open_segment(segment)
@@ -73,6 +74,16 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
             if with_records and item.problem is None:
                 _print_records(content[item.position : item.position + item.header.size_bytes], as_json)
     return EXIT_FOUND_WRONG if damaged else EXIT_FINE
+
+
+def _tell_owners(segments: list[Path], as_json: bool) -> int:
+    """Directories that hold another partition's log; how much is wrong with them."""
+    from minibroker.segment_files import owner_problems
+
+    problems = [problem for found in owner_problems(segments).values() for problem in found]
+    for problem in problems:
+        _print_problem(Path(problem.file), problem.position, problem.what, as_json)
+    return len(problems)
 
 
 def _print_problem(segment: Path, position: int, what: str, as_json: bool) -> None:
@@ -129,14 +140,15 @@ def _text(value: bytes | None) -> str:
 @PATH
 @json_option
 def verify(path: Path, as_json: bool) -> int:
-    """Check CRCs, offsets, epochs and indexes.
+    """Check CRCs, offsets, epochs and indexes, and whose log it is.
 
     Exit code 10 if anything is wrong. To compare replicas with each other, use `minibroker audit`.
     """
     from minibroker.segment_files import verify_segment
 
-    batches = records = wrong = 0
+    batches = records = 0
     segments = _segments(path)
+    wrong = _tell_owners(segments, as_json)
     progress = ProgressLine()
     for number, segment in enumerate(segments, start=1):
         progress.show(f"{number} of {len(segments)} files, {records} records")

@@ -42,6 +42,9 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool
         unreadable = sorted(each.partition for each in examined if each.is_unreadable and each.partition in cuts)
         if unreadable:
             raise CommandFailed(f"cannot be read, so it is not known where to cut: {', '.join(unreadable)}")
+        foreign = sorted(each.partition for each in examined if each.is_foreign and each.partition in cuts)
+        if foreign:
+            raise CommandFailed(f"of another partition, so a cut cures nothing: {', '.join(foreign)}")
         for each in examined:
             done = _cure(log_dir, each, each.partition in cuts, is_applied)
             _report(each, done, is_applied, as_json)
@@ -79,6 +82,12 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
         lost = f"records from offset {examined.end_offset} on are lost to the cluster"
         where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
         steps.append(f"cut at offset {examined.end_offset}, the rest goes to {where}: {lost}")
+    elif examined.is_foreign:
+        name = Path(examined.directory).with_name(examined.belongs_to)
+        steps.append(
+            f"nothing: if it came from there, name it {name} again; as it is, the broker sets it aside and fetches"
+            f" {examined.partition} anew once another one leads"
+        )
     elif examined.damage is not None:
         note = log_repair.mark(examined) if is_applied else "a note"
         steps.append(f"not to be used, by {note}: the broker sets it aside and fetches it anew once another one leads")

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from minibroker.__main__ import minibroker
 from minibroker.log_repair import Examined, cut, examine_directory
 from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch
 
 PARTITION = TopicPartition("t", 0)
@@ -134,6 +136,36 @@ def test_a_second_cut_takes_another_directory(log_dir: Path) -> None:
 
 def test_what_is_not_damaged_is_not_cut(log_dir: Path) -> None:
     assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 1
+
+
+def name_owner(log_dir: Path, metadata: int | None = None, start: int | None = None) -> None:
+    directory = log_dir / str(PARTITION)
+    if metadata is not None:
+        content = format_partition_metadata(PartitionMetadata(topic_id="id", partition=metadata))
+        (directory / checkpoints.PARTITION_METADATA).write_bytes(content)
+    if start is not None:
+        said = LogStart(topic_id="id", partition=start, offset=0, reason=LogStartReason.CREATED)
+        (directory / checkpoints.LOG_START).write_bytes(checkpoints.format_log_start(said))
+
+
+def test_the_log_of_another_partition_is_named_and_left_alone(log_dir: Path) -> None:
+    name_owner(log_dir, 1, 1)
+    before = snapshot(log_dir)
+    code, output = run(str(log_dir), "--apply")
+    assert code == 10
+    assert "partition.metadata is of partition 1 of topic id id, in the directory of partition 0" in output
+    assert f"name it {log_dir}/t-1 again" in output
+    assert snapshot(log_dir) == before
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 1
+    assert snapshot(log_dir) == before
+
+
+def test_a_log_start_of_another_partition_is_put_aside_by_a_cut_that_loses_nothing(log_dir: Path) -> None:
+    name_owner(log_dir, 0, 1)
+    assert examine(log_dir).damage is not None
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert (log_dir / "t-0.0-cut" / checkpoints.LOG_START).exists()
+    assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 16)
 
 
 def test_a_broker_that_runs_is_not_disturbed(log_dir: Path) -> None:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
 from minibroker.protocol import checkpoints
+from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch
 from minibroker.segment_files import find_segments, verify_segment
 
@@ -80,6 +81,27 @@ def test_verify_exits_with_10_when_something_is_wrong(data_directory: Path) -> N
     assert CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)]).exit_code == 0
     rewrite(data_directory, batch(0) + b"x")
     assert CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)]).exit_code == 10
+
+
+@pytest.mark.parametrize("command", ["verify", "dump"])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (format_partition_metadata(PartitionMetadata(topic_id="id", partition=0)), None),
+        (format_partition_metadata(PartitionMetadata(topic_id="id", partition=1)), "is of partition 1 of topic id id"),
+        (b"version: 0\ntopic_id: id\n", "has version 0, not 1: another version of minibroker wrote it"),
+        (b"rot", "the last line does not end"),
+    ],
+)
+@pytest.mark.parametrize("below", ["", f"broker-1/t-0/{SEGMENT}"])
+def test_whose_log_it_is_is_told(data_directory: Path, command: str, content: bytes, what: str, below: str) -> None:
+    file = data_directory / "broker-1" / "t-0" / checkpoints.PARTITION_METADATA
+    file.write_bytes(content)
+    result = CliRunner().invoke(minibroker, ["log", command, str(data_directory / below)])
+    assert result.exit_code == (10 if what else 0)
+    if what:
+        assert result.stdout.startswith(f"{file}: ")
+        assert what in result.stdout
 
 
 def test_dump_prints_batches_and_records(data_directory: Path) -> None:
