@@ -123,7 +123,7 @@ def load_own_log(
             disk, directory, recovery_point=recovery_point, clean=clean, index_interval_bytes=index_interval_bytes
         )
         loaded.damage = loaded.damage or read_damage_note(disk, directory)
-    except (BadEntry, FileMissing) as error:
+    except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker
         loaded = unreadable_log(disk, directory, str(error))
     return loaded, topic_id
 

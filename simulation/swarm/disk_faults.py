@@ -12,16 +12,19 @@ from collections.abc import Callable
 from minibroker.protocol.checkpoints import (
     EPOCH_CHECKPOINT,
     INDEX_SUFFIX,
+    LOG_START,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    parse_partition_directory_name,
     segment_file_name,
 )
+from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize
 from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.hand import Hand
-from minibroker.simulation.swarm.rot_places import Place, Places, below
+from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, Place, Places, below
 
 BETWEEN_SHARE = 0.5
 """How much of the rot comes between an end and a start; the rest at rest under a running broker."""
@@ -149,7 +152,7 @@ class DiskFaults:
             target = self.random.choice([each for each in directories if not path.startswith(f"{each}/")])
             names = {each.rpartition("/")[2] for each, _ in logs if each.startswith(f"{target}/")}
             wrong = sorted({*names, segment_file_name(10_000)} - {path.rpartition("/")[2]})
-            name = self.random.choice(wrong)  # under its own name it may fit, and nothing in it tells the partition
+            name = self.random.choice(wrong)  # under its own name it may fit: of that the promise says another thing
             parent = storage.find_directory(target)
             parent.entries[name] = twin = FileNode()
             twin.content = bytearray(file.content)
@@ -159,6 +162,48 @@ class DiskFaults:
             return f"{path} -> {target}/{name}"
 
         await self._change_files("foreign_segment", act)
+
+    async def swapped_directories(self) -> None:
+        """Of two partitions of one topic, whole and sound."""
+
+        def act(storage: Storage) -> str | None:
+            pair = self._two_of_a_topic(storage)
+            if pair is None:
+                return None
+            parent = storage.find_directory(LOG_DIRECTORY)
+            one, other = (str(each) for each in pair)
+            parent.entries[one], parent.entries[other] = parent.entries[other], parent.entries[one]
+            parent.sync()
+            return f"{one} <-> {other}"
+
+        await self._change_files("swapped_directories", act)
+
+    async def foreign_log_start(self) -> None:
+        """What another partition of the topic says of its log start, over this one's."""
+
+        def act(storage: Storage) -> str | None:
+            pair = self._two_of_a_topic(storage)
+            if pair is None:
+                return None
+            source, target = (f"{LOG_DIRECTORY}/{each}/{LOG_START}" for each in pair)
+            starts = dict(below(storage, f"/{LOG_START}"))
+            if source not in starts or target not in starts:
+                return None
+            starts[target].content[:] = starts[source].content
+            starts[target].sync()
+            return f"{source} -> {target}"
+
+        await self._change_files("foreign_log_start", act)
+
+    def _two_of_a_topic(self, storage: Storage) -> list[TopicPartition] | None:
+        """Partitions that have a directory there."""
+        found: dict[str, list[TopicPartition]] = {}
+        for name in sorted({path.removeprefix(f"{LOG_DIRECTORY}/").partition("/")[0] for path, _ in below(storage)}):
+            partition = parse_partition_directory_name(name)
+            if partition is not None:
+                found.setdefault(partition.topic, []).append(partition)
+        several = [partitions for partitions in found.values() if len(partitions) > 1]
+        return self.random.sample(self.random.choice(several), 2) if several else None
 
     async def directory_as_segment(self) -> None:
         """A directory that is named as a segment would be."""

@@ -15,7 +15,12 @@ RUNNING_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_
 FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
 CALLS = ("sync_forgets", "sync_forgets_full", "call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 WHOLE_DISKS = ("lost_disk", "foreign_disk", "lying_disk")
-DISK_FAULTS = (*RUNNING_ROT, *FILES, *CALLS, *WHOLE_DISKS)
+FIRST_FAULTS = (*RUNNING_ROT, *FILES, *CALLS, *WHOLE_DISKS)
+MISPLACED = ("swapped_directories", "foreign_log_start")
+"""What is sound, but of another partition of the same topic. Drawn last, so that recorded seeds draw what they drew."""
+DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED)
+
+MISPLACED_SHARE = 0.2
 
 CLUSTER_PLOTS = (
     "all_stopped",
@@ -69,10 +74,15 @@ def draw_faulty(rng: random.Random) -> DiskOptions:
         }
     if rng.random() < 0.6:
         settings["log.tail.cache.bytes"] = "0"  # what is read comes from the disk
+    faults = rng.sample(FIRST_FAULTS, rng.randint(1, 4))
+    plots = rng.sample(CLUSTER_PLOTS, rng.randint(1, 3))
+    plot_share = rng.choice((0.0, 0.3, 0.7))
+    pause_mean = rng.choice((0.2, 0.5, 1.0))
+    faults += [kind for kind in MISPLACED if rng.random() < MISPLACED_SHARE]
     return DiskOptions(
-        faults=tuple(sorted(rng.sample(DISK_FAULTS, rng.randint(1, 4)))),
-        plots=tuple(sorted(rng.sample(CLUSTER_PLOTS, rng.randint(1, 3)))),
-        plot_share=rng.choice((0.0, 0.3, 0.7)),
-        pause_mean=rng.choice((0.2, 0.5, 1.0)),
+        faults=tuple(sorted(faults)),
+        plots=tuple(sorted(plots)),
+        plot_share=plot_share,
+        pause_mean=pause_mean,
         settings=settings,
     )

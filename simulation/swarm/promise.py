@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from minibroker.simulation.swarm.disk_options import RUNNING_ROT
+from minibroker.simulation.swarm.disk_options import MISPLACED, RUNNING_ROT
 
 
 class Verdict(StrEnum):
@@ -43,7 +43,7 @@ class Row(Struct, frozen=True):
 
 
 _ROT = RUNNING_ROT
-_FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
+_FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment", *MISPLACED)
 _SYNCS = ("sync_forgets", "sync_forgets_full")
 _CALLS = ("call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 _ENDS = ("all_stopped", "all_killed", "all_end_anyhow")
@@ -78,8 +78,16 @@ PROMISE = (
         "files of one disk are gone or foreign",
         Setting.ANOTHER_COPY,
         Verdict.SURVIVES,
-        "files that contradict each other are damage, never the leftover of a deletion; the replica copies anew",
+        "files that contradict each other, or name another partition, are damage, never the leftover of a deletion; the"
+        " replica copies anew",
         _FILES,
+    ),
+    Row(
+        "a segment file of another partition of the same topic is put in under a name that it fits",
+        Setting.ANY,
+        Verdict.MAY_LOSE,
+        "it is not told, and served: nothing in a batch says its partition (nor does it in Kafka); only the audit sees"
+        " it, when it compares the replicas",
     ),
     Row(
         "a sync fails, and the kernel has forgotten the pages",

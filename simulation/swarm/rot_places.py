@@ -44,8 +44,9 @@ Place = tuple[str, int, int]
 
 
 def below(storage: Storage, *suffixes: str, directory: str = LOG_DIRECTORY) -> list[tuple[str, FileNode]]:
-    """Files that are not empty and end so."""
-    return [(path, file) for path, file in storage.files(f"{directory}/") if path.endswith(suffixes) and file.content]
+    """Files that are not empty and end so; without suffixes all of them."""
+    files = [(path, file) for path, file in storage.files(f"{directory}/") if file.content]
+    return [(path, file) for path, file in files if not suffixes or path.endswith(suffixes)]
 
 
 def batches_of(content: bytes | bytearray) -> list[tuple[int, int]]:

@@ -122,8 +122,8 @@ REPAIR = (
         breaks=("audit:bad-checksum",),
         edits=(
             Edit(
-                "broker.log.log_directory",
-                "                loaded.damage = loaded.damage or read_damage_note(self._disk, directory)\n",
+                "broker.log.ownership",
+                "        loaded.damage = loaded.damage or read_damage_note(disk, directory)\n",
                 "",
             ),
         ),
@@ -155,9 +155,9 @@ OTHERS = (
         breaks=("crash", "I36"),
         edits=(
             Edit(
-                "broker.log.log_directory",
-                "            except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker\n",
-                "            except FileMissing as error:\n",
+                "broker.log.ownership",
+                "    except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker\n",
+                "    except FileMissing as error:\n",
             ),
         ),
         schedule=Schedule("damage:directory_where_a_segment_belongs"),

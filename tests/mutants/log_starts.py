@@ -3,6 +3,7 @@
 from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
 
 RECOVERY = "broker.log.recovery"
+OWNERSHIP = "broker.log.ownership"
 
 MUTANTS = (
     Mutant(
@@ -31,9 +32,9 @@ MUTANTS = (
         breaks=("I21", "I39"),
         edits=(
             Edit(
-                "broker.log.directory_files",
-                "        loaded.damage = loaded.damage or reason\n        return None\n",
-                "        return stored\n",
+                OWNERSHIP,
+                "    if metadata is not None and start is not None and metadata.topic_id != start.topic_id:\n",
+                "    if False:\n",
             ),
         ),
         schedule=Schedule("log_starts:start_of_the_topic_before"),
@@ -95,6 +96,36 @@ MUTANTS = (
             ),
         ),
         schedule=Schedule("log_starts:leader_falls_before_its_start_is_known"),
+    ),
+    Mutant(
+        name="D13d",
+        title="a directory is the log of the partition whose name it bears",
+        origin="found by hand: two partitions of a topic exchanged on one disk, and each served as the other",
+        rule="a directory whose files name another partition is damaged, and nothing there is believed (11)",
+        breaks=("I2", "I16", "I21"),
+        edits=(
+            Edit(
+                OWNERSHIP,
+                "    elsewhere = belongs_elsewhere(partition.partition, metadata, start)\n",
+                "    elsewhere = None\n",
+            ),
+        ),
+        schedule=Schedule("log_starts:directories_of_two_partitions_are_swapped"),
+    ),
+    Mutant(
+        name="D13e",
+        title="a log start is believed whichever partition of the topic it is of",
+        origin="found by hand: as D13d, with the file alone; 50 records were deleted on all replicas",
+        rule="a log start carries the partition's number; of another partition it explains nothing (11)",
+        breaks=("I21", "I39"),
+        edits=(
+            Edit(
+                "protocol.partition_metadata",
+                "((PARTITION_METADATA, metadata), (LOG_START, start))",
+                "((PARTITION_METADATA, metadata),)",
+            ),
+        ),
+        schedule=Schedule("log_starts:start_of_another_partition"),
     ),
 )
 

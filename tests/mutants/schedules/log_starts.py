@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec.structs import replace
+
 from minibroker.protocol.checkpoints import (
     LOG_START_SLOT_BYTES,
     LogStart,
@@ -9,9 +11,10 @@ from minibroker.protocol.checkpoints import (
     format_log_start,
     parse_log_start,
 )
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
 from minibroker.simulation.storage import Storage
-from tests.mutants.judged import FIRST, Directed, Stage, on_stage
+from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, apart, broker_epoch, host, members, restarted
 
 SMALL_SEGMENTS = {
@@ -145,8 +148,66 @@ async def start_of_the_topic_before(directed: Directed) -> None:
 
 def _start_of_another_topic(storage: Storage) -> bytes:
     other, change = parse_log_start(bytes(storage.find_file("/data/log/again-0/log-start").content))
-    later = LogStart(topic_id=other.topic_id, offset=25, reason=LogStartReason.RETENTION)
+    later = LogStart(topic_id=other.topic_id, partition=0, offset=25, reason=LogStartReason.RETENTION)
     return format_log_start(later, change) + bytes(LOG_START_SLOT_BYTES)
+
+
+TWO = {TOPIC: (2, 3, 1)}
+SECOND = TopicPartition(TOPIC, 1)
+
+
+async def _one_copy_of_both(directed: Directed) -> int:
+    """Two partitions with records, and one broker that is the only one in sync of each; it is killed then."""
+    for number in range(60):
+        await directed.produce(f"first {number}")
+        await directed.produce(f"second {number}", partition=SECOND)
+    await asyncio.sleep(3.0)
+    alone, cluster = directed.leader, directed.cluster
+    for follower in directed.followers():
+        cluster.kill(follower)
+    await directed.until(
+        lambda: all(cluster.in_sync_replicas(TOPIC, number) == (alone,) for number in (0, 1)), "two ISRs of one"
+    )
+    await asyncio.sleep(2.0)
+    cluster.kill(alone)
+    return alone
+
+
+@on_stage(Stage(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
+async def directories_of_two_partitions_are_swapped(directed: Directed) -> None:
+    """Of the only replicas in sync; what they say of themselves is all that tells."""
+    alone = await _one_copy_of_both(directed)
+    parent = _storage(directed, alone).find_directory("/data/log")
+
+    def swap() -> None:
+        one, other = str(FIRST), str(SECOND)
+        parent.entries[one], parent.entries[other] = parent.entries[other], parent.entries[one]
+        parent.sync()
+
+    swap()
+    before = set(parent.entries)
+    await _start_all(directed, alone)
+    directed.cluster.kill(alone)
+    if set(parent.entries) == before:
+        swap()
+    await _start_once_more(directed, alone)
+
+
+@on_stage(Stage(settings=SMALL_SEGMENTS, topics=TWO, deletes_nothing=True))
+async def start_of_another_partition(directed: Directed) -> None:
+    """Where the log of its neighbour starts, in the place of its own record."""
+    alone = await _one_copy_of_both(directed)
+    storage = _storage(directed, alone)
+    node = storage.find_file(f"{DIRECTORY}/log-start")
+    own = bytes(node.content)
+    start, change = parse_log_start(bytes(storage.find_file(f"/data/log/{SECOND}/log-start").content))
+    node.content[:] = format_log_start(replace(start, offset=25), change) + bytes(LOG_START_SLOT_BYTES)
+    node.sync()
+    await _start_all(directed, alone)
+    directed.cluster.kill(alone)
+    node.content[:] = own
+    node.sync()
+    await _start_once_more(directed, alone)
 
 
 @on_stage(Stage(settings={**SMALL_SEGMENTS, "log.retention.ms": "3600000"}))
