@@ -22,7 +22,8 @@ def answer_log_info(
     """About the partitions that are named."""
     return GetReplicaLogInfoResponse(
         broker_epoch=to_wire(registration.broker_epoch),
-        whole_since=list(manager.log_directory.wholeness.incarnations),
+        whole_since=list(manager.log_directory.wholeness.proven),
+        undisturbed_since=list(manager.log_directory.wholeness.incarnations),
         topics=[
             ReplicaLogInfoTopic(
                 topic_name=topic.topic_name,
@@ -36,20 +37,20 @@ def answer_log_info(
 def _info(manager: ReplicaManager, topic_partition: TopicPartition) -> ReplicaLogInfo:
     directory, number = manager.log_directory, topic_partition.partition
     if directory.offline:
-        return ReplicaLogInfo(partition=number, damage=f"its log directory is offline: {directory.offline_reason}")
+        reason = f"its log directory is offline: {directory.offline_reason}"
+        return ReplicaLogInfo(partition=number, exists=True, unavailable=reason)
     partition = manager.partitions.get(topic_partition)
     if partition is None:
         is_missing = topic_partition in directory.wholeness.missing
         return ReplicaLogInfo(partition=number, damage="its directory is missing" if is_missing else None)
     log = partition.log
-    damage = log.damage
-    if damage is None and partition.state.is_offline:
-        damage = "the replica is offline"
+    is_offline = log.damage is None and partition.state.is_offline
     return ReplicaLogInfo(
         partition=number,
         topic_id=log.topic_id or "",
         exists=True,
-        damage=damage,
+        damage=log.damage,
+        unavailable="the replica is offline" if is_offline else None,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         last_epoch=last_written_epoch(log),

@@ -42,7 +42,7 @@ from minibroker.broker.replication.state import (
 )
 from minibroker.broker.topic_config import TopicConfig, resolve_topic_config
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import TopicPartition, from_wire
+from minibroker.protocol.ids import NONE, TopicPartition, from_wire
 from minibroker.protocol.messages import (
     LEADER_EPOCH_DURING_DELETE,
     LeaderAndIsrPartition,
@@ -187,6 +187,8 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self.log_directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
+            return ErrorCode.NONE  # nothing to follow; an empty log where one is missing would look like the truth
         try:
             partition = self.opened(topic_partition, topic.topic_id, topic_config)
         except OutOfDescriptors:
@@ -214,6 +216,10 @@ class ReplicaManager:
         partition.configure(self._replication_config(topic_config), log_config(topic_config))
         partition.handle(event)
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
+
+    def _has_log_of(self, topic_partition: TopicPartition, topic_id: str) -> bool:
+        known = self.partitions.get(topic_partition)
+        return known is not None and known.log.topic_id in (None, topic_id)
 
     def opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """The partition, with its log; created where there is none, or where the name stood for another topic."""

@@ -68,9 +68,9 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
         problem = "does not answer"
     elif log.damage is not None:
         problem = f"has a damaged log: {log.damage}"
-    elif not state.is_online(partition, broker_id):
+    elif log.unavailable is not None or not state.is_online(partition, broker_id):
         problem = "has an offline replica"
-    known = log if log is not None else ReplicaLog(whole_since=frozenset(), exists=False)
+    known = log if log is not None else ReplicaLog(exists=False)
     return ElectionCandidate(
         broker_id=broker_id,
         is_in_sync=is_in_sync,

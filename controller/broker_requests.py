@@ -58,6 +58,7 @@ def _set_offline(
     before = state.offline_replicas.get(broker_id, frozenset())
     affected = sorted(each for each in before ^ offline if broker_id in state.assignment(each))
     state.offline_replicas = {**state.offline_replicas, broker_id: offline}
+    state.forget_logs_of(broker_id, affected)
     changes = elect_all(state, affected, reason)
     told = {change.partition for change in changes}
     changes += [

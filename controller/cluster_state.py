@@ -61,11 +61,16 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker says of the files of one replica (GetReplicaLogInfo)."""
 
-    whole_since: frozenset[str]
-    """Incarnations of that broker since which its logs are surely whole."""
+    whole_since: frozenset[str] = frozenset()
+    """Incarnations of that broker since which its logs are proven whole."""
+    undisturbed_since: frozenset[str] = frozenset()
+    """Those since which nothing was seen to be lost."""
     exists: bool = True
     topic_id: str = ""
     damage: str | None = None
+    """Why it must not be believed."""
+    unavailable: str | None = None
+    """Why it cannot be used now, though it may be sound: its disk is full, or has failed a call."""
     log_start_offset: int = 0
     log_end_offset: int = 0
     last_epoch: int = -1
@@ -194,6 +199,15 @@ class ClusterState(msgspec.Struct, kw_only=True):
             for broker_id, logs in self.logs.items()
         }
         self.asked_logs = {broker_id: asked - gone for broker_id, asked in self.asked_logs.items()}
+
+    def forget_logs_of(self, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+        """Of replicas that went offline, or are no longer."""
+        gone = frozenset(partitions)
+        self.logs = {
+            **self.logs,
+            broker_id: {each: log for each, log in self.logs.get(broker_id, {}).items() if each not in gone},
+        }
+        self.asked_logs = {**self.asked_logs, broker_id: self.asked_logs.get(broker_id, frozenset()) - gone}
 
     def answering(self, broker_ids: Iterable[BrokerId]) -> list[BrokerId]:
         """Of these, in their order, those that can be elected: they have answered, and answer still (hardening 17)."""

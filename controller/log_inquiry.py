@@ -63,13 +63,15 @@ async def _ask(
         raise RpcError(f"not answered: {response.error_code}")
     if response.broker_epoch != broker_epoch:
         raise RpcError(f"answered under broker epoch {response.broker_epoch}, not {broker_epoch}")
-    whole_since = frozenset(response.whole_since)
+    whole_since, undisturbed_since = frozenset(response.whole_since), frozenset(response.undisturbed_since)
     found = {
         TopicPartition(topic.topic_name, each.partition): ReplicaLog(
             whole_since=whole_since,
+            undisturbed_since=undisturbed_since,
             exists=each.exists,
             topic_id=each.topic_id,
             damage=each.damage,
+            unavailable=each.unavailable,
             log_start_offset=each.log_start_offset,
             log_end_offset=each.log_end_offset,
             last_epoch=each.last_epoch,

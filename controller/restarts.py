@@ -8,11 +8,15 @@ under the incarnation that the ISR names, and each log may have lost its unsynce
 one to come back is how good copies are cut. So:
 
     1. a member whose log is proven whole since the incarnation that the ISR names leads at once: it lost nothing
-    2. otherwise all members of the ISR are waited for. One on another log directory, with a damaged log or with none
-       where there was one is present, and has nothing
+    2. otherwise members are waited for, until two of them are undisturbed since then (their machines ran on, and
+       nothing is seen to be lost), or all are there. A killed process leaves no proof: files may be gone or rolled back
+       since. But not of two at once, as long as one disk is faulty, and what is committed is in the log of each. One on
+       another log directory, with a damaged log or with none where there was one is present, and has nothing. One that
+       is offline for another reason (a full disk, a failed call) is waited for: its log may be the largest
     3. then the largest (epoch of the last record, log end) leads: no two logs of one epoch differ below the smaller
        end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1)
-    4. nobody, if no member has anything: only an operator may decide what is to be lost
+    4. nobody, if no member has anything: only an operator may decide what is to be lost. But if all of several members
+       are there and none ever had a log, the partition is as it was created
 
 What a broker said of its log holds while it is registered and nobody leads: without a leader no log changes.
 """
@@ -24,6 +28,9 @@ import msgspec
 from minibroker.controller.cluster_state import ClusterState, Leadership, ReplicaLog
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
+WITNESSES = 2
+"""Undisturbed logs that are enough: one more than the disks that may be faulty at a time."""
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """One member of an ISR whose members were all started again."""
@@ -33,7 +40,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What it may lead with; None: nothing, or not known."""
     is_waited_for: bool = False
     must_be_asked: bool = False
+    is_absent: bool = False
+    """It has no log, and nothing says that it ever had one."""
     is_proven: bool = False
+    is_undisturbed: bool = False
     problem: str | None = None
     """Why it has nothing, or why it is waited for."""
 
@@ -54,11 +64,15 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
     if proven is not None:
         why = f"the log of broker {proven.broker_id} is whole since it was in sync"
         return Choice(leader=proven.broker_id, reason=why)
+    undisturbed = [each for each in ready if each.is_undisturbed]
+    is_witnessed = len(undisturbed) >= WITNESSES
     waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
     waits_for = tuple(each.broker_id for each in waited)
     problems = "; ".join(f"broker {each.broker_id} {each.problem}" for each in standings if each.problem is not None)
-    if waits_for:
+    if waits_for and not is_witnessed:
         return Choice(leader=None, reason=f"waiting for brokers {list(waits_for)}: {problems}", waits_for=waits_for)
+    if not ready and len(standings) > 1 and all(each.is_absent for each in standings):
+        return Choice(leader=standings[0].broker_id, reason="no member of the ISR ever had a log of this partition")
     if not ready:
         return Choice(leader=None, reason=f"no member of the ISR has its log: {problems}")
     best = max(ready, key=_size)
@@ -79,8 +93,6 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
         return Standing(broker_id=broker_id, problem="has another log directory now, with nothing of this partition")
     if broker_id in state.shutting_down:
         return Standing(broker_id=broker_id, is_waited_for=True, problem="is shutting down")
-    if not state.is_online(partition, broker_id):
-        return Standing(broker_id=broker_id, problem="has an offline replica")
     log = state.logs.get(broker_id, {}).get(partition)
     if log is None:
         problem = "has not said yet what its log holds"
@@ -89,11 +101,16 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
         return Standing(broker_id=broker_id, is_waited_for=True, problem="does not answer any more")
     if log.damage is not None:
         return Standing(broker_id=broker_id, problem=f"has a damaged log: {log.damage}")
-    if log.topic_id not in ("", state.topics[partition.topic].topic_id):  # the one that had this name before
-        log = ReplicaLog(whole_since=frozenset(), exists=False)
+    if log.unavailable is not None or not state.is_online(partition, broker_id):
+        return Standing(broker_id=broker_id, is_waited_for=True, problem="has an offline replica")
     recorded = leadership.incarnation_of(broker_id)
+    is_undisturbed = recorded in log.undisturbed_since
+    if log.topic_id not in ("", state.topics[partition.topic].topic_id):
+        return Standing(broker_id=broker_id, is_absent=True, problem="has a log of another topic of this name")
+    if not log.exists and not is_undisturbed:
+        return Standing(broker_id=broker_id, is_absent=True, problem="has no log, and may have had one")
     is_proven = log.exists and recorded in log.whole_since
-    return Standing(broker_id=broker_id, log=log, is_proven=is_proven)
+    return Standing(broker_id=broker_id, log=log, is_proven=is_proven, is_undisturbed=is_undisturbed or is_proven)
 
 
 def needs_logs(state: ClusterState, partition: TopicPartition) -> bool:

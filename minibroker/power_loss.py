@@ -3,6 +3,7 @@
 Owns: which bytes of a log directory survive the loss of power. It takes the hardest case that a disk may present: of
 every log only what lies below its recovery point stays (`recovery-point-offset-checkpoint`: offsets below it are known
 to be synced), whole batches only. Index files may stay as they are: a broker rebuilds them from the recovery point on.
+The machine boots anew: `meta.properties` names another boot id.
 Refuses to know processes: the caller has killed the broker.
 """
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker.protocol import checkpoints
+from minibroker.protocol import checkpoints, meta_properties
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import HEADER_BYTES, CorruptBatch, read_header
 
@@ -33,7 +34,18 @@ def cut_unsynced_tails(log_directory: Path) -> list[CutTail]:
         partition = checkpoints.parse_partition_directory_name(directory.name)
         if partition is not None:
             cuts.append(_cut_log(directory, partition, recovery_points.get(partition, 0)))
+    _boot_anew(log_directory / checkpoints.META_PROPERTIES)
     return cuts
+
+
+def _boot_anew(file: Path) -> None:
+    """The broker must not believe that its machine ran on."""
+    try:
+        meta = meta_properties.parse_meta_properties(file.read_bytes())
+    except (FileNotFoundError, checkpoints.CorruptCheckpoint):
+        return  # the broker says what is wrong with it
+    anew = msgspec.structs.replace(meta, boot_id=f"{meta.boot_id}-lost-power")
+    file.write_bytes(meta_properties.format_meta_properties(anew))
 
 
 def read_recovery_points(log_directory: Path) -> dict[TopicPartition, int]:

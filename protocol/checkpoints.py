@@ -134,8 +134,16 @@ def parse_damaged_directory_name(name: str) -> TopicPartition | None:
 # checkpoints
 
 
-def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+def format_offset_checkpoint(
+    offsets: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str] | None = None
+) -> bytes:
+    """A line `topic partition offset` each, and behind it the topic's id where one is given: a name may be given to
+    another topic, and an offset of the former one says nothing of that."""
+    ids = topic_ids or {}
+    lines = [
+        f"{partition.topic} {partition.partition} {offset}" + (f" {ids[partition]}" if partition in ids else "")
+        for partition, offset in sorted(offsets.items())
+    ]
     return _format_checkpoint(lines)
 
 
@@ -143,12 +151,19 @@ def parse_offset_checkpoint(content: bytes) -> dict[TopicPartition, int]:
     return _parse_offsets(_checkpoint_entries(content))
 
 
+def parse_checkpoint_topic_ids(content: bytes) -> dict[TopicPartition, str]:
+    """The topic ids in an offset checkpoint, of the lines that have one."""
+    lines = [line.split(" ") for line in _checkpoint_entries(content)]
+    return {TopicPartition(parts[0], int(parts[1])): parts[3] for parts in lines if len(parts) > 3}
+
+
 def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     for line in lines:
         parts = line.split(" ")
-        if len(parts) != 3 or parse_partition_directory_name(f"{parts[0]}-{parts[1]}") is None:
-            raise CorruptCheckpoint(f"not 'topic partition offset': {line!r:.200}")
+        has_id = len(parts) == 4 and _TOPIC_ID.fullmatch(parts[3]) is not None
+        if not (len(parts) == 3 or has_id) or parse_partition_directory_name(f"{parts[0]}-{parts[1]}") is None:
+            raise CorruptCheckpoint(f"not 'topic partition offset [topic-id]': {line!r:.200}")
         partition = TopicPartition(parts[0], int(parts[1]))
         if partition in offsets:
             raise CorruptCheckpoint(f"{partition} is listed twice")
@@ -322,21 +337,24 @@ def parse_clean_shutdown(content: bytes) -> int | None:
 
 
 class WholeSince(msgspec.Struct, frozen=True, kw_only=True):
-    """`whole-since`: the starts since which the logs of a directory are surely whole."""
+    """`whole-since`: the starts since which the logs of a directory have lost nothing, as far as that is known."""
 
     incarnations: tuple[str, ...]
-    """Oldest first, the last one of the broker that wrote it."""
+    """Since which nothing was seen to be lost. Oldest first, the last one of the broker that wrote it."""
+    proven: int = 1
+    """The last so many of them are joined by clean stops after which each log ended where it had ended before."""
     log_ends: dict[TopicPartition, int] | None = None
     """Where each log ended at a clean stop; None while the broker runs."""
 
 
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INCARNATION = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def format_whole_since(known: WholeSince) -> bytes:
-    """Line 1 the version, line 2 the CRC-32C of what follows, in hex; then the incarnations, and at a clean stop the
-    log ends, each list with its number of lines first."""
-    lines = [str(len(known.incarnations)), *known.incarnations]
+    """Line 1 the version, line 2 the CRC-32C of what follows, in hex; then the incarnations, with their number
+    first, how many of them are proven, and at a clean stop the log ends, with their number first."""
+    lines = [str(len(known.incarnations)), *known.incarnations, str(known.proven)]
     if known.log_ends is not None:
         ends = sorted(known.log_ends.items())
         lines += [str(len(ends)), *(f"{topic} {partition} {end}" for (topic, partition), end in ends)]
@@ -353,8 +371,11 @@ def parse_whole_since(content: bytes) -> WholeSince:
     incarnations, rest = lines[1 : 1 + count], lines[1 + count :]
     if len(incarnations) != count or not all(_INCARNATION.fullmatch(each) for each in incarnations):
         raise CorruptCheckpoint(f"{WHOLE_SINCE}: not {count} incarnations")
-    ends = _parse_offsets(_counted(rest)) if rest else None
-    return WholeSince(incarnations=tuple(incarnations), log_ends=ends)
+    proven = parse_number(rest[0] if rest else "", WHOLE_SINCE)
+    if proven > count:
+        raise CorruptCheckpoint(f"{WHOLE_SINCE}: {proven} of {count} incarnations are proven")
+    ends = _parse_offsets(_counted(rest[1:])) if len(rest) > 1 else None
+    return WholeSince(incarnations=tuple(incarnations), proven=proven, log_ends=ends)
 
 
 # index entries

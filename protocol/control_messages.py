@@ -211,6 +211,7 @@ class ReplicaLogInfo(Message, frozen=True, kw_only=True):
     topic_id: Name = ""  # about: of the log; empty: there is no log, or nobody knows any more whose it is
     exists: bool = False  # about: false: there is no log here, and as far as is known there never was one
     damage: Text | None = None  # about: why the log must not be believed; nil: nothing is wrong with it
+    unavailable: Text | None = None  # about: why it cannot be used now, though it may be sound; nil: it can
     log_start_offset: I64 = 0
     log_end_offset: I64 = 0
     last_epoch: I32 = -1  # about: leader epoch of the last record (KIP-966: LastWrittenLeaderEpoch)
@@ -223,8 +224,10 @@ class ReplicaLogInfoTopic(Message, frozen=True, kw_only=True):
 
 class GetReplicaLogInfoResponse(Response, frozen=True, kw_only=True):
     broker_epoch: I64 = -1  # about: registration of the broker that answers; of any other the answer says nothing
-    # about: ours: the incarnations of this broker since which its logs are surely whole, oldest first
+    # about: ours: the incarnations of this broker since which its logs are proven whole by clean stops, oldest first
     whole_since: Annotated[list[Name], Meta(max_length=1_000)] = []
+    # about: ours: those since which nothing was seen to be lost: its machine ran on; the above among them
+    undisturbed_since: Annotated[list[Name], Meta(max_length=1_000)] = []
     topics: Annotated[list[ReplicaLogInfoTopic], Meta(max_length=TOPICS_MAX)] = []
 
 

@@ -15,9 +15,14 @@ logger = logging.getLogger(__name__)
 def write_damage_note(disk: Disk, directory: str, reason: str) -> None:
     """Without it a restart finds the same damage again only if it looks there; that alone stops nobody."""
     try:
-        disk.replace_file(f"{directory}/{DAMAGE_NOTE}", f"{reason}\n".encode())
+        replace_damage_note(disk, directory, reason)
     except DiskError as error:
         logger.warning("no note of the damage in %s: %s", directory, error)
+
+
+def replace_damage_note(disk: Disk, directory: str, reason: str) -> None:
+    """Durably. Raises DiskError."""
+    disk.replace_file(f"{directory}/{DAMAGE_NOTE}", f"{reason}\n".encode())
 
 
 def read_damage_note(disk: Disk, directory: str) -> str | None:

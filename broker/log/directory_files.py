@@ -17,6 +17,7 @@ from minibroker.protocol.checkpoints import (
     CorruptCheckpoint,
     format_clean_shutdown,
     format_offset_checkpoint,
+    parse_checkpoint_topic_ids,
     parse_clean_shutdown,
     parse_offset_checkpoint,
 )
@@ -36,13 +37,10 @@ def read_identity(disk: Disk, path: str) -> tuple[str | None, str | None]:
     return stored.cluster_id, stored.directory_id
 
 
-def claim_directory(
-    disk: Disk, path: str, broker_id: int, cluster_id: str, rng: random.Random
-) -> tuple[MetaProperties, bool]:
-    """Read or create meta.properties; refuse another broker's or cluster's directory. Also says whether the machine is
-    still the one that ran the broker before (same boot): then only a process ended, and written bytes are there."""
+def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaProperties | None:
+    """Whose directory it is, and under which boot id it was used last; None: nobody's. Refuses another broker's or
+    cluster's."""
     file = f"{path}/{META_PROPERTIES}"
-    boot_id = disk.boot_id()
     stored: MetaProperties | None = None
     try:
         stored = parse_meta_properties(disk.read_file(file))
@@ -55,9 +53,19 @@ def claim_directory(
         ) from None
     if stored is not None:
         _require_own(stored, path, broker_id, cluster_id)
+    return stored
+
+
+def claim_directory(
+    disk: Disk, path: str, stored: MetaProperties | None, broker_id: int, cluster_id: str, rng: random.Random
+) -> tuple[MetaProperties, bool]:
+    """Write down that this boot uses it. Also says whether the machine is still the one that ran the broker before
+    (same boot): then only a process ended, and written bytes are there."""
+    boot_id = disk.boot_id()
     directory_id = stored.directory_id if stored is not None else f"{rng.getrandbits(128):032x}"
     meta = MetaProperties(broker_id=broker_id, cluster_id=cluster_id, directory_id=directory_id, boot_id=boot_id)
     if meta != stored:
+        file = f"{path}/{META_PROPERTIES}"
         try:
             disk.replace_file(file, format_meta_properties(meta))
         except DiskFull as error:
@@ -112,7 +120,21 @@ def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int] 
         return None
 
 
-def offsets_writer(disk: Disk, path: str, name: str, offsets: Mapping[TopicPartition, int]) -> Callable[[], None]:
+def read_topic_ids(disk: Disk, path: str, name: str) -> dict[TopicPartition, str]:
+    """Whose offsets those of a checkpoint are; empty when it is missing or damaged."""
+    try:
+        return parse_checkpoint_topic_ids(disk.read_file(f"{path}/{name}"))
+    except (FileMissing, CorruptCheckpoint):
+        return {}
+
+
+def offsets_writer(
+    disk: Disk,
+    path: str,
+    name: str,
+    offsets: Mapping[TopicPartition, int],
+    topic_ids: Mapping[TopicPartition, str],
+) -> Callable[[], None]:
     """The write of one offset checkpoint, formatted now, to be done off the loop."""
-    content = format_offset_checkpoint(offsets)
+    content = format_offset_checkpoint(offsets, topic_ids)
     return lambda: disk.replace_file(f"{path}/{name}", content)

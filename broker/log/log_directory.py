@@ -21,7 +21,7 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.flushing import UnsyncedFiles
 from minibroker.broker.log.offset_checkpoints import OffsetCheckpoints
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.log.recovery import LoadedLog, RecoveryReport, load_log
+from minibroker.broker.log.recovery import Known, LoadedLog, RecoveryReport, load_log
 from minibroker.broker.log.set_aside import read_set_aside
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.tail_cache import TailCache
@@ -30,6 +30,7 @@ from minibroker.broker.log.wholeness import Wholeness
 from minibroker.protocol.checkpoints import (
     LOCK,
     PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
     damaged_directory_name,
     deleted_directory_name,
     is_deleted_directory_name,
@@ -142,7 +143,9 @@ class LogDirectory:
         try:
             storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
             directory = cls(storage, lock, broker_id, cluster_id, default_config, incarnation_id)
-            meta, directory.same_boot = directory_files.claim_directory(disk, path, broker_id, cluster_id, rng)
+            stored = directory_files.read_claim(disk, path, broker_id, cluster_id)
+            directory.wholeness.take()  # before a new boot id hides that the power was cut
+            meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
         except BaseException:
@@ -152,7 +155,6 @@ class LogDirectory:
 
     async def _load(self, on_progress: Progress | None) -> None:
         disk, path = self._disk, self.path
-        self.wholeness.take()
         self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
         listed = [*self._checkpoints.recovery_points, *self._checkpoints.high_watermarks]
         partitions: list[TopicPartition] = []
@@ -177,14 +179,16 @@ class LogDirectory:
 
     async def _load_partition(self, partition: TopicPartition) -> tuple[LoadedLog, str | None]:
         def load() -> tuple[LoadedLog, str | None]:
-            return ownership.load_own_log(
-                self._disk,
-                self._directory_of(partition),
-                partition,
-                recovery_point=self._checkpoints.stored_recovery_point(partition),
-                clean=self.was_clean,
-                index_interval_bytes=self.default_config.index_interval_bytes,
-            )
+            def known(topic_id: str | None) -> Known:
+                return Known(
+                    recovery_point=self._checkpoints.stored_recovery_point(partition),
+                    clean=self.was_clean,
+                    same_boot=self.same_boot,
+                    high_watermark=self._checkpoints.stored_mark(partition, topic_id),
+                )
+
+            interval, directory = self.default_config.index_interval_bytes, self._directory_of(partition)
+            return ownership.load_own_log(self._disk, directory, partition, known, index_interval_bytes=interval)
 
         return await self._disk.in_background(load)
 
@@ -223,7 +227,7 @@ class LogDirectory:
         directory, interval = self._directory_of(partition), config.index_interval_bytes
         try:
             self._disk.make_directory(directory)
-            loaded = load_log(self._disk, directory, recovery_point=0, clean=False, index_interval_bytes=interval)
+            loaded = load_log(self._disk, directory, Known(), index_interval_bytes=interval)
             log = self._adopt(partition, topic_id, config, loaded)
             self._write_metadata(log, topic_id)
             log.unsynced.add_directory(self.path)
@@ -232,6 +236,7 @@ class LogDirectory:
             self._forget(partition)
             raise
         self._checkpoints.forget_mark(partition)
+        self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)  # it says which logs there are
         return log
 
     def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:

@@ -34,12 +34,19 @@ class OffsetCheckpoints:
         )
         self.recovery_points = points or {}
         self.high_watermarks = marks or {}
+        self._topic_ids = directory_files.read_topic_ids(storage.disk, storage.path, HIGH_WATERMARK_CHECKPOINT)
         self._are_points_readable = points is not None
         self._writing = {name: asyncio.Lock() for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)}
 
     def stored_recovery_point(self, partition: TopicPartition) -> int | None:
         """As it is loaded with; None: nobody can tell, the checkpoint is damaged."""
         return self.recovery_points.get(partition, 0) if self._are_points_readable else None
+
+    def stored_mark(self, partition: TopicPartition, topic_id: str | None) -> int:
+        """As it is loaded with; 0 where the name stood for another topic."""
+        known = self._topic_ids.get(partition)
+        is_its_own = known is not None and topic_id in (None, known)
+        return self.high_watermarks.get(partition, 0) if is_its_own else 0
 
     def loaded(self, log: PartitionLog) -> None:
         """Compare a log that was just loaded or created with what the disk says of its name."""
@@ -96,7 +103,10 @@ class OffsetCheckpoints:
         async with self._writing[name]:
             storage.require_online()
             storage.urgent.discard(name)
-            write = directory_files.offsets_writer(storage.disk, storage.path, name, offsets())
+            found = offsets()
+            logs = ((each, self._logs.get(each)) for each in found)
+            topic_ids = {each: log.topic_id for each, log in logs if log is not None and log.topic_id is not None}
+            write = directory_files.offsets_writer(storage.disk, storage.path, name, found, topic_ids)
             try:
                 await storage.disk.in_background(write)
             except BaseException as error:

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
-from minibroker.broker.log.damage_note import read_damage_note
-from minibroker.broker.log.recovery import LoadedLog, load_log, unreadable_log
+from minibroker.broker.log.damage_note import read_damage_note, replace_damage_note
+from minibroker.broker.log.errors import LogDirectoryError
+from minibroker.broker.log.recovery import Known, LoadedLog, load_log, unreadable_log
 from minibroker.protocol.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
@@ -105,13 +106,13 @@ def load_own_log(
     disk: Disk,
     directory: str,
     partition: TopicPartition,
+    known: Callable[[str | None], Known],
     *,
-    recovery_point: int | None,
-    clean: bool,
     index_interval_bytes: int,
 ) -> tuple[LoadedLog, str | None]:
-    """What is in a partition's directory, and the id of the topic that it belongs to, if that is known. What stops it
-    stops this partition, not the broker: it is damaged then, and nothing there is changed."""
+    """What is in a partition's directory, and the id of the topic that it belongs to, if that is known. `known`: what
+    the log directory knows of this partition of that topic. What stops it stops this partition, not the broker: it is
+    damaged then, and nothing there is changed."""
     topic_id: str | None = None
     try:
         claims = read_claims(disk, directory)
@@ -119,13 +120,24 @@ def load_own_log(
         if foreign is not None:
             return unreadable_log(disk, directory, foreign), None
         topic_id = _settled_topic_id(disk, directory, claims)
-        loaded = load_log(
-            disk, directory, recovery_point=recovery_point, clean=clean, index_interval_bytes=index_interval_bytes
-        )
-        loaded.damage = loaded.damage or read_damage_note(disk, directory)
+        noted = read_damage_note(disk, directory)
+        evidence = msgspec.structs.replace(known(topic_id), damage=noted)
+        loaded = load_log(disk, directory, evidence, index_interval_bytes=index_interval_bytes)
+        if loaded.damage is not None and noted is None:
+            _note_damage(disk, directory, loaded.damage)
     except (BadEntry, FileMissing) as error:  # it stops this partition, not the broker
         loaded = unreadable_log(disk, directory, str(error))
     return loaded, topic_id
+
+
+def _note_damage(disk: Disk, directory: str, reason: str) -> None:
+    """Before what proves it is written over: checkpoints, the clean marker, `whole-since`."""
+    try:
+        replace_damage_note(disk, directory, reason)
+    except DiskFull as error:
+        raise LogDirectoryError(
+            f"{directory} is damaged ({reason}), and there is no room to write that down ({error}): free some space"
+        ) from None
 
 
 def _settled_topic_id(disk: Disk, directory: str, claims: Claims) -> str | None:

@@ -11,6 +11,10 @@ What was synced once cannot be a torn tail. Below the recovery point (after an u
 the last segment) files that contradict each other or their names are damage, and nothing is removed for it. Where the
 log starts, its `log-start` file says, which is on the disk before anything in front of it is removed: segments in front
 of a gap below that offset are the leftover of a deletion; a log that begins above it has lost its head.
+
+Where the machine ran on (the same boot) nothing is torn but the last write: the kernel has all that a killed process
+wrote. Then closed segments must meet, the log reaches to its last high watermark, and only a batch that the end of the
+file cuts off is a torn tail.
 """
 
 import logging
@@ -23,7 +27,7 @@ from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
 from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
-from minibroker.broker.log.segment_tail import Tail, read_tail
+from minibroker.broker.log.segment_tail import Tail, is_cut_off, read_tail
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
@@ -70,11 +74,24 @@ class LoadedLog(msgspec.Struct, kw_only=True):
     them. Such a replica serves nothing and joins no ISR; what it has on the disk stays there until it starts anew."""
 
 
-def load_log(
-    disk: Disk, directory: str, *, recovery_point: int | None, clean: bool, index_interval_bytes: int
-) -> LoadedLog:
-    """Read the partition in `directory`. `recovery_point`: None when its checkpoint is unreadable."""
-    return _Loader(disk, directory, recovery_point, index_interval_bytes).load(clean)
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a log from outside of its directory, or from its damage note."""
+
+    recovery_point: int | None = 0
+    """None: its checkpoint is unreadable."""
+    clean: bool = False
+    """The last stop was clean."""
+    same_boot: bool = False
+    """The machine has run on since."""
+    high_watermark: int = 0
+    """As it was last checkpointed, of this very topic."""
+    damage: str | None = None
+    """It was damaged before: it is read as far as it can be, and nothing of it is changed."""
+
+
+def load_log(disk: Disk, directory: str, known: Known, *, index_interval_bytes: int) -> LoadedLog:
+    """Read the partition in `directory`."""
+    return _Loader(disk, directory, known, index_interval_bytes).load()
 
 
 def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
@@ -96,11 +113,15 @@ def unreadable_log(disk: Disk, directory: str, reason: str) -> LoadedLog:
 class _Loader:
     """The steps of loading, on the state they share."""
 
-    def __init__(self, disk: Disk, directory: str, recovery_point: int | None, interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: str, known: Known, interval_bytes: int) -> None:
         self.disk = disk
         self.directory = directory
-        self.recovery_point = recovery_point or 0
-        self.is_point_known = recovery_point is not None
+        self.recovery_point = known.recovery_point or 0
+        self.is_point_known = known.recovery_point is not None
+        self.clean = known.clean
+        self.ran_on = known.same_boot and not known.clean
+        """Its process was killed, and the kernel has all that it had written."""
+        self.high_watermark = known.high_watermark if self.ran_on else 0
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
@@ -113,21 +134,23 @@ class _Loader:
         self.recorded_start = read_log_start(disk, directory)
         self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
         self.synced_end = 0
-        """All below was on stable storage once: what does not fit there is damage."""
-        self.damage: str | None = None
+        """All below was on stable storage once, or is in the kernel's memory: what does not fit there is damage."""
+        self.damage: str | None = known.damage
 
-    def load(self, clean: bool) -> LoadedLog:
+    def load(self) -> LoadedLog:
         self._drop_leftovers_of_deletion()
         self._check_head()
-        self.synced_end = self._surely_synced(clean)
+        self.synced_end = self._surely_synced()
         end = self._end_before_damage()
-        if end is None and clean:
+        if end is None and self.clean:
             end = self._trusted_end()
         if end is None:
             end = self._recover()
         else:
-            self.report.clean = clean
+            self.report.clean = self.clean
             self._replay_up_to(end)
+        if end < self.high_watermark:
+            self._damaged(f"the log ends at {end}, its process had committed it up to {self.high_watermark}")
         start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
         if end < start and self.damage is None:  # what is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")
@@ -172,6 +195,7 @@ class _Loader:
             self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
         elif tail.end_offset < self.synced_end:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
+        self._distrust_epochs_that_end_before(tail)
         return tail.end_offset
 
     # --------------------------------------------------------------------------------------------- what must be there
@@ -181,17 +205,20 @@ class _Loader:
             if first > self.start:
                 why = "no readable" if self.recorded_start is None else "its"
                 self._damaged(f"the log begins at {first}, {why} {LOG_START} file explains only {self.start}")
-        elif self.recovery_point > self.start and not self._was_started_anew():
-            self._damaged(f"no segment is there, though the log was synced up to {self.recovery_point}")
+        elif max(self.recovery_point, self.high_watermark) > self.start and not self._was_started_anew():
+            reached = max(self.recovery_point, self.high_watermark)
+            self._damaged(f"no segment is there, though the log once reached to {reached}")
 
     def _was_started_anew(self) -> bool:
         return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
 
-    def _surely_synced(self, clean: bool) -> int:
+    def _surely_synced(self) -> int:
         """After an unclean stop at most the start of the last segment; see `_safe_recovery_point`."""
-        if clean or not self.segments:
+        if self.clean or not self.segments:
             return self.recovery_point
         last = self.segments[-1].base_offset
+        if self.ran_on:
+            return max(last, self.high_watermark)
         return min(self.recovery_point, last) if self.is_point_known else last
 
     def _end_before_damage(self) -> int | None:
@@ -228,6 +255,8 @@ class _Loader:
             return self.start
         base = self.segments[first].base_offset
         self._distrust_epochs_of_another_log(self.segments[first])
+        if first > 0:
+            self._distrust_epochs_that_end_before(self._read_tail(self.segments[first - 1]))
         self._replay_up_to(base)
         end = base
         number = first
@@ -235,7 +264,7 @@ class _Loader:
             segment = self.segments[number]
             if segment.base_offset != end:
                 self._note(f"{segment.path}{LOG_SUFFIX} begins at another offset than {end}, the end before it")
-                self._remove_from(number)
+                self._drop_from(number)
                 break
             if number > first:
                 self._write_snapshot(end)
@@ -254,6 +283,8 @@ class _Loader:
 
     def _drop_leftovers_of_deletion(self) -> None:
         """In front of a gap below the recorded start; see the head of this file. Whole ones are deleted in time."""
+        if self.damage is not None:
+            return
         for number in range(len(self.segments) - 2, -1, -1):
             following = self.segments[number + 1].base_offset
             if following <= self.start and self._read_tail(self.segments[number]).end_offset != following:
@@ -284,6 +315,15 @@ class _Loader:
             return  # the scan will say more
         finally:
             file.close()
+
+    def _distrust_epochs_that_end_before(self, tail: Tail) -> None:
+        """An older copy of the file, or an empty one, lacks the epoch of the last batch that it should know."""
+        if tail.last_epoch is None:
+            return
+        there = [epoch for epoch, start in self.stored_epochs if start < tail.end_offset]
+        if not there or there[-1] != tail.last_epoch:
+            logger.warning("rebuilding the leader epochs of %s: they lack epoch %d", self.directory, tail.last_epoch)
+            self.epochs = EpochRebuild([])
 
     def _scan(self, segment: SegmentFile) -> tuple[int, bool]:
         """Read a segment with every check, cut it at the first bad byte, rebuild its indexes. Its end; if it was whole.
@@ -333,7 +373,10 @@ class _Loader:
     def _misfit_at(self, segment: SegmentFile, file: File, position: int, end: int, reason: str) -> None:
         what = f"{segment.path}{LOG_SUFFIX} is damaged at position {position}: {reason}"
         if end < self.synced_end:
-            self._damaged(f"{what}; it was synced up to offset {self.synced_end}")
+            self._damaged(f"{what}; it once reached to offset {self.synced_end}")
+        elif self.ran_on and not is_cut_off(file, position, segment.size):
+            self._damaged(f"{what}; the machine has run on, and no write was cut off there")
+        if self.damage is not None:
             return
         self._note(what)
         self.report.bytes_cut += segment.size - position

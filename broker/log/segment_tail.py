@@ -1,11 +1,13 @@
 """Where a segment that nobody may have changed ends: by the batches behind its last index entry, else by all of them.
 
-Owns: the check that its headers continue each other from the offset in its name, as far as that costs little. Reads
-only. Refuses to know what a misfit means: for a segment that was synced once it is damage, for another one a torn tail.
+Owns: the check that its headers continue each other from the offset in its name, as far as that costs little, and
+what a write looks like that was cut off. Reads only. Refuses to know what a misfit means: for a segment that was synced
+once it is damage, for another one a torn tail.
 """
 
 import msgspec
 
+from minibroker.broker.log.config import SCAN_BYTES
 from minibroker.broker.log.segment_files import SegmentFile
 from minibroker.broker.log.walk import walk_headers
 from minibroker.protocol.checkpoints import (
@@ -16,8 +18,8 @@ from minibroker.protocol.checkpoints import (
     IndexEntry,
     decode_index,
 )
-from minibroker.protocol.record_batch import CorruptBatch
-from minibroker.runtime.ports import Disk, FileMissing
+from minibroker.protocol.record_batch import HEADER_BYTES, CorruptBatch, check_batch, read_header
+from minibroker.runtime.ports import Disk, File, FileMissing
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -29,6 +31,8 @@ class Tail(msgspec.Struct, frozen=True):
     """Why the walk ended before the file does."""
     is_index_stale: bool = False
     """The index names what is not there, or lacks an entry that was due."""
+    last_epoch: int | None = None
+    """Leader epoch of the last batch that fits; None: there is none."""
 
 
 def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> Tail:
@@ -41,7 +45,48 @@ def read_tail(disk: Disk, segment: SegmentFile, interval_bytes: int) -> Tail:
     if tail.misfit is None:
         return tail
     tail = _walk(disk, segment, None, interval_bytes)
-    return Tail(tail.end_offset, tail.misfit, is_index_stale=True)
+    return Tail(tail.end_offset, tail.misfit, is_index_stale=True, last_epoch=tail.last_epoch)
+
+
+def is_cut_off(file: File, position: int, end: int) -> bool:
+    """Whether what begins at `position` may be a write that was cut off: the front part of one batch, up to the end of
+    the file. A whole batch that is not sound, or one that another sound one follows, is none."""
+    if end - position < HEADER_BYTES:
+        return True
+    try:
+        header = read_header(file.read_at(position, HEADER_BYTES), 0)
+    except CorruptBatch:
+        return False
+    if position + header.size_bytes <= end:
+        return False
+    return not _is_followed(file, position + HEADER_BYTES, end, header.end_offset)
+
+
+def _is_followed(file: File, position: int, end: int, base_offset: int) -> bool:
+    """Whether a sound batch that begins with this offset lies anywhere in [position, end)."""
+    wanted = base_offset.to_bytes(8)
+    while end - position >= HEADER_BYTES:
+        chunk = file.read_at(position, min(SCAN_BYTES, end - position))
+        found = chunk.find(wanted)
+        if found < 0:
+            position += max(len(chunk) - len(wanted) + 1, 1)
+            continue
+        position += found
+        if _is_sound(file, position, end):
+            return True
+        position += 1
+    return False
+
+
+def _is_sound(file: File, position: int, end: int) -> bool:
+    try:
+        size = read_header(file.read_at(position, min(HEADER_BYTES, end - position)), 0).size_bytes
+        if position + size > end:
+            return False
+        check_batch(memoryview(file.read_at(position, size)), 0)
+    except CorruptBatch:
+        return False
+    return True
 
 
 def _last_entry(disk: Disk, segment: SegmentFile) -> IndexEntry | None:
@@ -61,7 +106,7 @@ def _last_entry(disk: Disk, segment: SegmentFile) -> IndexEntry | None:
 
 
 def _walk(disk: Disk, segment: SegmentFile, entry: IndexEntry | None, interval_bytes: int) -> Tail:
-    end = segment.base_offset
+    end, last_epoch = segment.base_offset, None
     last_offset = None if entry is None else segment.base_offset + entry.relative_offset
     start = position = 0 if entry is None else entry.position
     file = disk.open(segment.path + LOG_SUFFIX)
@@ -69,13 +114,14 @@ def _walk(disk: Disk, segment: SegmentFile, entry: IndexEntry | None, interval_b
         for position, header in walk_headers(file, start, segment.size):
             if last_offset is not None:
                 if header.last_offset != last_offset:
-                    return Tail(end, f"the index names another batch at position {position}")
+                    return Tail(end, f"the index names another batch at position {position}", last_epoch=last_epoch)
                 last_offset = None
             elif header.base_offset != end:
-                return Tail(end, f"offset {header.base_offset} at position {position} where {end} belongs")
-            end = header.end_offset
+                misfit = f"offset {header.base_offset} at position {position} where {end} belongs"
+                return Tail(end, misfit, last_epoch=last_epoch)
+            end, last_epoch = header.end_offset, header.partition_leader_epoch
     except CorruptBatch as error:
-        return Tail(end, f"position {error.position}: {error.reason}")
+        return Tail(end, f"position {error.position}: {error.reason}", last_epoch=last_epoch)
     finally:
         file.close()
-    return Tail(end, is_index_stale=position - start > interval_bytes)
+    return Tail(end, is_index_stale=position - start > interval_bytes, last_epoch=last_epoch)

@@ -1,13 +1,16 @@
-"""Since when the logs of a directory are surely whole: the incarnations that had them as they are now, or shorter.
+"""Since when the logs of a directory are whole: the incarnations that had them as they are now, or shorter.
 
 Owns: the file `whole-since`, and the verdict on the start before. Refuses to know roles and elections: the controller
 compares these incarnations with those beside the ISR (`controller/restarts.py`).
 
 Theory (hardening rule 16; Protocol-Aware Recovery, FAST'18). A process that starts again may have lost the tail of its
-logs, and whoever elects must know. It has surely lost nothing if the stop before was clean and each log ends where that
-stop wrote that it ends; or if the machine ran on (the same boot: the kernel has what a killed process wrote) and
-nothing was cut, missing or damaged when the logs were loaded. Then the chain of incarnations goes on; otherwise it
-begins anew with this one. It is a verdict on the whole directory: a disk that lost one log is believed nothing.
+logs, and whoever elects must know. It is proven that nothing is lost if the stop before was clean and each log ends
+where that stop wrote that it ends. It is likely if the machine ran on (the same boot: the kernel has what a killed
+process wrote) and nothing was cut, missing or damaged when the logs were loaded: but a killed process left no record of
+where its logs ended, so a file that is gone, or shorter by whole batches, does not show. Then these logs are
+*undisturbed*, which counts only beside another in-sync replica's. So there are two chains of incarnations, the proven
+one at the end of the other; what breaks one begins it anew with this start. It is a verdict on the whole directory: a
+disk that lost one log is believed nothing.
 
 The file is removed, durably, before anything is loaded, and written again before the broker registers: a crash in
 between, or a cut, leaves no chain rather than a false one. It is removed, too, when the directory fails.
@@ -45,7 +48,9 @@ class Wholeness:
         self._incarnation_id = incarnation_id
         self._before: WholeSince | None = None
         self.incarnations: tuple[str, ...] = (incarnation_id,) if incarnation_id else ()
-        """Oldest first; the last one is this start's."""
+        """Since which these logs are undisturbed. Oldest first; the last one is this start's."""
+        self.proven = self.incarnations
+        """Since which they are proven whole."""
         self.missing: frozenset[TopicPartition] = frozenset()
         """Logs that the start before had, and whose directory is gone: what was in them is lost, not empty."""
 
@@ -68,7 +73,9 @@ class Wholeness:
         self.missing = frozenset(each for each in (*listed, *ends) if each not in logs)
         doubt = self._doubt(logs, same_boot)
         if doubt is None and before is not None:
-            self.incarnations = (*before.incarnations, *self.incarnations)[-INCARNATIONS_MAX:]
+            known, count = before.incarnations, before.proven if before.log_ends is not None else 0
+            self.proven = (*known[len(known) - count :], *self.proven)[-INCARNATIONS_MAX:]
+            self.incarnations = (*known, *self.incarnations)[-INCARNATIONS_MAX:]
         elif before is not None:
             logger.warning("log directory %s may have lost records since the start before: %s", self._path, doubt)
 
@@ -98,7 +105,8 @@ class Wholeness:
         """Durably: at a start, or with the log ends at a clean stop. Where there is no room, none is kept."""
         if not self._incarnation_id or not self.incarnations:
             return
-        known = WholeSince(incarnations=self.incarnations, log_ends=None if log_ends is None else dict(log_ends))
+        ends = None if log_ends is None else dict(log_ends)
+        known = WholeSince(incarnations=self.incarnations, proven=len(self.proven), log_ends=ends)
         try:
             self._disk.replace_file(self._file, format_whole_since(known))
         except DiskFull as error:
@@ -112,7 +120,7 @@ class Wholeness:
         may be what fails."""
         if not self.incarnations:
             return
-        self.incarnations = ()
+        self.incarnations = self.proven = ()
         try:
             self._remove()
         except DiskError as error:

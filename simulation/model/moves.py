@@ -106,7 +106,7 @@ def _of_disk(world: World, state: State, replica: Replica) -> Iterator[Move]:
     if not world.left(state, "disks"):
         return
     yield ("replace", replica.broker_id)  # if nobody else was in sync, nobody leads
-    if len(replica.whole_since) == 1 and _is_held_elsewhere(world, state, replica.broker_id):  # the power went
+    if len(replica.whole_since) == 1 and _is_held_elsewhere(world, state, replica.broker_id):  # no clean stop
         for keep in range(len(replica.log)):
             yield ("forget", replica.broker_id, keep)
 
@@ -341,7 +341,7 @@ def _stop_all(world: World, state: State, how: str, last: int = 0) -> State:
         if how == "term":
             name = ("shut down", broker_id, replica.broker_epoch)
             state = world.govern(state, name, office.shut_down(broker_id, replica.broker_epoch))[0]
-        state = _end(world, state, broker_id, len(replica.log) if how == "power" else None)
+        state = _end(world, state, broker_id, len(replica.log) if how == "power" else None, how == "term")
     return state
 
 
@@ -352,8 +352,8 @@ def _hurt(verb: str) -> Callable[..., State]:
     return perform_it
 
 
-def _end(world: World, state: State, broker_id: int, keep: int | None) -> State:
-    return _registered(world, world.touch(state, broker_id, ("end", keep))[0], broker_id)
+def _end(world: World, state: State, broker_id: int, keep: int | None, is_clean: bool = False) -> State:
+    return _registered(world, world.touch(state, broker_id, ("end", keep, is_clean))[0], broker_id)
 
 
 def _revive(verb: str) -> Callable[[World, State, int], State]:

@@ -37,8 +37,9 @@ PARTITION = TopicPartition("t", 0)
 
 Registration: TypeAlias = tuple[int, int, int, int]
 """(broker id, broker epoch, incarnation, log directory)"""
-Log: TypeAlias = tuple[int, int, int, int, tuple[int, ...]]
-"""(broker id, broker epoch, leader epoch of the last record, log end, incarnations since which it is whole)"""
+Log: TypeAlias = tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]
+"""(broker id, broker epoch, leader epoch of the last record, log end, incarnations since which it is whole, and those
+since which it is undisturbed)"""
 Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, ...]]
 """A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
 Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
@@ -204,11 +205,14 @@ def heard(logs: tuple[Log, ...]) -> tuple[ce.Event, ...]:
             broker_epoch=epoch,
             logs={
                 PARTITION: ReplicaLog(
-                    whole_since=frozenset(map(incarnation, whole_since)), last_epoch=last_epoch, log_end_offset=end
+                    whole_since=frozenset(map(incarnation, whole_since)),
+                    undisturbed_since=frozenset(map(incarnation, undisturbed_since)),
+                    last_epoch=last_epoch,
+                    log_end_offset=end,
                 )
             },
         )
-        for broker_id, epoch, last_epoch, end, whole_since in logs
+        for broker_id, epoch, last_epoch, end, whole_since, undisturbed_since in logs
     )
 
 

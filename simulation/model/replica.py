@@ -50,8 +50,10 @@ class Replica(Struct, kw_only=True):
     """It once lost a tail that it had not synced, or a disk that lied, or the whole of it."""
     directory: int = 1
     """Of its log directory; another one after its disk was replaced."""
+    undisturbed_since: tuple[int, ...] = (1,)
+    """Starts since which its log has lost nothing that it would notice: it was killed, or stopped."""
     whole_since: tuple[int, ...] = (1,)
-    """Starts since which its log is surely whole: the machine ran on, and nothing was cut."""
+    """Starts since which its log is proven whole: it was asked to stop, and its log ends were found again."""
     controller_epoch: int = 0
     image: tuple[tuple[int, int], ...] = ()
     """Live brokers and their broker epochs, as the controller told."""
@@ -309,7 +311,7 @@ def _on_register(actor: _Actor) -> None:
     actor.replica.broker_epoch = actor.replica.registrations
 
 
-def _on_end(actor: _Actor, keep: int | None) -> None:
+def _on_end(actor: _Actor, keep: int | None, is_clean: bool = False) -> None:
     """The process ends; with `keep` the power fails, and the log has lost everything from that offset on."""
     replica = actor.replica
     if keep is not None and keep < len(replica.log):
@@ -317,7 +319,8 @@ def _on_end(actor: _Actor, keep: int | None) -> None:
         replica.has_lost = True
     replica.is_running, replica.broker_epoch = False, 0
     replica.starts += 1
-    replica.whole_since = (*replica.whole_since, replica.starts) if keep is None else (replica.starts,)
+    replica.undisturbed_since = (*replica.undisturbed_since, replica.starts) if keep is None else (replica.starts,)
+    replica.whole_since = (*replica.whole_since, replica.starts) if is_clean else (replica.starts,)
     replica.image, replica.controller_epoch, replica.reports = (), 0, {}
     history = EpochHistory()
     for offset, (epoch, _) in enumerate(replica.log):
@@ -334,17 +337,19 @@ def _on_replace(actor: _Actor) -> None:
     _on_end(actor, 0)
     replica = actor.replica
     replica.starts -= 1  # it was down already
-    replica.whole_since = (replica.starts,)
+    replica.undisturbed_since = replica.whole_since = (replica.starts,)
     replica.directory += 1
     replica.has_lost = True
 
 
 def _on_forget(actor: _Actor, keep: int) -> None:
-    """While it is down: its disk had said that it had synced, and had not."""
+    """While it is down: its disk had said that it had synced, and had not. Or it was killed, and its last files are
+    gone since: nothing shows that."""
+    undisturbed_since = actor.replica.undisturbed_since
     _on_end(actor, keep)
     replica = actor.replica
     replica.starts -= 1
-    replica.whole_since = (replica.starts,)
+    replica.undisturbed_since, replica.whole_since = undisturbed_since, (replica.starts,)
 
 
 def _on_start(actor: _Actor) -> None:

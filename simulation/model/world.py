@@ -222,7 +222,8 @@ class World:
             replica = self.replica(state, broker_id)
             if replica.is_running and replica.broker_epoch == epoch:
                 last_epoch = replica.log[-1][0] if replica.log else -1
-                found.append((broker_id, epoch, last_epoch, len(replica.log), replica.whole_since))
+                since = replica.whole_since, replica.undisturbed_since
+                found.append((broker_id, epoch, last_epoch, len(replica.log), *since))
         return tuple(found)
 
     def unregister(self, state: State, broker_id: int) -> State:

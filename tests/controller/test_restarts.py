@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, LiveBroker
+from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, LiveBroker, ReplicaLog
 from minibroker.controller.election import elect
 from minibroker.controller.events import (
     AnswersDue,
@@ -66,7 +66,72 @@ def test_log_that_is_not_there_is_never_proven() -> None:
     assert elected(state) is None
 
 
+# ------------------------------------------------------------------------------------------------------- undisturbed
+def undisturbed(broker_id: int, end: int, epoch: int = 5) -> ReplicaLog:
+    return log(end, epoch, undisturbed_since=frozenset([f"i{broker_id}", f"n{broker_id}"]))
+
+
+@pytest.mark.invariant("I28")
+def test_one_undisturbed_log_alone_proves_nothing() -> None:
+    """Its last files may be gone since its process was killed."""
+    state = cluster_state(again(3), now=NOBODY, logs={3: undisturbed(3, 7)})
+    assert elected(state) is None
+    assert waits_for(state) == (1, 2)
+
+
+@pytest.mark.invariant("I28")
+def test_of_two_undisturbed_logs_the_larger_one_leads_without_the_third() -> None:
+    state = cluster_state(again(1), again(3), now=NOBODY, logs={1: undisturbed(1, 4), 3: undisturbed(3, 7)})
+    after = elected(state)
+    assert after is not None
+    assert (after.leader, after.in_sync_replicas) == (3, (3,))
+
+
+@pytest.mark.invariant("I28")
+def test_a_larger_log_goes_before_two_undisturbed_ones() -> None:
+    logs = {1: undisturbed(1, 4), 2: log(9), 3: undisturbed(3, 7)}
+    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    assert after is not None and after.leader == 2
+
+
+def test_an_undisturbed_log_leads_where_it_is_the_whole_isr() -> None:
+    state = cluster_state(again(3), now=leadership(None, 3), logs={3: undisturbed(3, 7)})
+    after = elected(state)
+    assert after is not None and after.leader == 3
+
+
+# ------------------------------------------------------------------------------------------------------------ no log
+@pytest.mark.invariant("I28")
+def test_the_only_member_does_not_lead_without_a_log_that_it_may_have_had() -> None:
+    state = cluster_state(again(3), now=leadership(None, 3), logs={3: log(0, exists=False)})
+    assert elected(state) is None
+    assert "has no log, and may have had one" in choose(state, T0, state.leaderships[T0]).reason
+
+
+def test_where_no_member_ever_had_a_log_the_partition_begins_empty() -> None:
+    logs = {each: log(0, exists=False) for each in (1, 2, 3)}
+    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    assert after is not None and after.leader == 1
+    logs[2] = log(0, exists=False, damage="its directory is missing")
+    assert elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs)) is None
+
+
 # ----------------------------------------------------------------------------------------------------------- waiting
+@pytest.mark.invariant("I28")
+def test_member_that_is_offline_for_its_disk_is_waited_for() -> None:
+    """A full disk holds its log still, and a failed call says nothing of the bytes."""
+    logs = {1: log(4), 2: log(4), 3: log(9, unavailable="the replica is offline")}
+    state = cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs)
+    assert elected(state) is None
+    assert waits_for(state) == (3,)
+    state.logs = {each: {T0: log(4)} for each in (1, 2)} | {3: {T0: log(9)}}
+    state.offline_replicas = {3: frozenset([T0])}
+    assert waits_for(state) == (3,)
+    state.offline_replicas = {}
+    after = elected(state)
+    assert after is not None and after.leader == 3
+
+
 @pytest.mark.invariant("I28")
 def test_nobody_leads_before_all_members_are_there_and_have_answered() -> None:
     state = cluster_state(again(1), again(3), now=NOBODY, logs={1: log(9)})

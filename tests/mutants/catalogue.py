@@ -13,6 +13,7 @@ from tests.mutants import (
     log_starts,
     producer,
     reading,
+    restarts,
     sequences,
     storage,
     strict,
@@ -36,6 +37,7 @@ THEMES = (
     reading,
     damage,
     log_starts,
+    restarts,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

@@ -73,6 +73,15 @@ class Stop:
         storage.wipe()
         storage.provision("/data")
 
+    def shorten(self, broker_id: int, share: float) -> None:
+        """Of its log only so much stays, whole batches."""
+        storage = self.world.machine(f"broker-{broker_id}").storage
+        node = storage.find_file(f"/data/log/{TOPIC}-0/{0:020d}.log")
+        ends = [0]
+        while ends[-1] < len(node.content):
+            ends.append(ends[-1] + 12 + int.from_bytes(node.content[ends[-1] + 8 : ends[-1] + 12], "big"))
+        del node.content[ends[round(share * (len(ends) - 1))] :]
+
     async def start(self, *broker_ids: int, pause_seconds: float = 0.0) -> None:
         for broker_id in broker_ids:
             self.cluster.start(broker_id)
@@ -191,12 +200,69 @@ def test_a_power_cut_of_all_waits_for_the_last_member(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
 @pytest.mark.parametrize("pause_seconds", [0.0, 1.0, 8.0])
-def test_killed_processes_need_not_wait_for_each_other(order: tuple[int, ...], pause_seconds: float) -> None:
+def test_two_killed_processes_need_not_wait_for_the_third(order: tuple[int, ...], pause_seconds: float) -> None:
     async def story(stop: Stop) -> None:
         stop.kill(1, 2, 3)
-        await stop.start(order[0])
-        await stop.cluster.until(lambda: stop.cluster.leader(TOPIC) == order[0], 10, "a leader that is alone")
-        await stop.start(*order[1:], pause_seconds=pause_seconds)
+        await stop.start(order[0], pause_seconds=pause_seconds)
+        assert stop.cluster.leader(TOPIC) is None
+        await stop.start(order[1])
+        await stop.cluster.until(lambda: stop.cluster.leader(TOPIC) in order[:2], 10, "a leader without the third")
+        await stop.start(order[2])
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+@pytest.mark.invariant("I21")
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("order", [(1, 2, 3), (2, 1, 3), (3, 2, 1)])
+def test_a_killed_member_whose_log_is_shorter_since_does_not_cut_the_others(
+    order: tuple[int, ...], share: float
+) -> None:
+    """Whole batches are gone from its end, no checkpoint was written yet, and nothing on its disk shows it (D02e)."""
+
+    async def story(stop: Stop) -> None:
+        stop.kill(1, 2, 3)
+        stop.shorten(1, share)
+        await stop.start(*order, pause_seconds=8.0)
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+@pytest.mark.invariant("I28")
+def test_the_only_member_whose_partition_is_gone_never_leads_however_often_it_starts() -> None:
+    async def story(stop: Stop) -> None:
+        await asyncio.sleep(6)
+        await stop.stop(3, 2)
+        stop.kill(1)
+        stop.world.runtime("broker-1").disk.remove_tree(f"/data/log/{TOPIC}-0")
+        stop.kill(1)
+        for _ in range(3):
+            await stop.start(1, 2, 3, pause_seconds=4.0)
+            assert stop.cluster.leader(TOPIC) is None
+            stop.kill(1)
+            await stop.stop(2, 3)
+        assert stop.state().isr == [1]
+
+    Stop().play(story)
+
+
+@pytest.mark.invariant("I28")
+def test_a_start_that_dies_before_its_first_check_does_not_hide_a_power_cut() -> None:
+    """The new boot id is written behind the removal of `whole-since` (D20)."""
+
+    async def story(stop: Stop) -> None:
+        stop.cluster.power_loss(1)
+        stop.kill(2, 3)
+        stop.world.machine("broker-1").storage.fail("remove")
+        stop.cluster.start(1)
+        await asyncio.sleep(1)
+        assert "whole-since" in str(stop.world.crashes.pop())
+        stop.world.machine("broker-1").storage.heal()
+        await stop.start(1, pause_seconds=8.0)
+        assert stop.cluster.leader(TOPIC) is None
+        await stop.start(2, 3)
         await stop.until_whole()
 
     Stop().play(story)

@@ -91,6 +91,7 @@ def test_what_lies_above_the_recovery_point_is_a_torn_tail_as_ever(machine: Mach
     append(log, 30)
     end = log.segments[2].base_offset
     machine.storage.flip_bit(log.segments[2].log_path, 70)
+    machine.storage.boots += 1
     log = restart(machine)
     assert (log.damage, log.log_end_offset) == (None, end)
 

@@ -27,6 +27,13 @@ def restart(machine: Machine, config: LogConfig = ONE_SEGMENT) -> PartitionLog:
     return machine.open_log(config)[1]
 
 
+def restart_without_power(machine: Machine, config: LogConfig = ONE_SEGMENT) -> PartitionLog:
+    """The power went, though all that was written had reached the disk: nobody knows that."""
+    machine.kill()
+    machine.storage.boots += 1
+    return machine.open_log(config)[1]
+
+
 @pytest.mark.invariant("I10", "I12", "I13", "I15")
 @pytest.mark.parametrize("cut", range(1, 300, 7))
 def test_a_torn_tail_is_cut_at_the_last_whole_batch(machine: Machine, cut: int) -> None:
@@ -46,7 +53,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(machine: Machine, cut: int) 
 def test_a_garbage_tail_is_cut(machine: Machine, garbage: bytes) -> None:
     _, written = start_with(machine)
     machine.edit(FIRST, machine.content(FIRST) + garbage)
-    log = restart(machine)
+    log = restart_without_power(machine)
     assert read_all(log) == b"".join(batch for _, batch in written)
     assert log.report.bytes_cut == len(garbage)
 
@@ -60,7 +67,7 @@ def test_any_flipped_bit_ends_the_log_at_its_batch(machine: Machine) -> None:
         damaged = bytearray(content)
         damaged[position] ^= 0x10
         machine.edit(FIRST, bytes(damaged))
-        log = restart(machine)
+        log = restart_without_power(machine)
         expected = b"".join(batch for _, batch in written[:2])
         epoch_grew = 12 <= position - 2 * size < 16  # not covered by a CRC; only lower epochs behind it betray it
         if epoch_grew:
@@ -69,6 +76,89 @@ def test_any_flipped_bit_ends_the_log_at_its_batch(machine: Machine) -> None:
             assert read_all(log) == expected
         check_log(log)
         machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
+
+
+@pytest.mark.invariant("I12")
+def test_any_flipped_bit_is_damage_where_the_machine_ran_on(machine: Machine) -> None:
+    """The kernel had all of it: nothing there was torn (D18)."""
+    _, written = start_with(machine, 6)
+    content, size = machine.content(FIRST), len(written[0][1])
+    for position in range(2 * size, 3 * size):
+        for bit in (1, 16, 128):
+            damaged = bytearray(content)
+            damaged[position] ^= bit
+            machine.edit(FIRST, bytes(damaged))
+            log = restart(machine)
+            epoch_grew = 12 <= position - 2 * size < 16 and log.log_end_offset > 4  # outside of any CRC
+            assert log.damage is not None or epoch_grew
+            assert machine.content(FIRST) == bytes(damaged), "nothing is cut"
+            if log.damage is not None:
+                machine.disk().remove(f"{log.directory}/damage")
+            machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000])
+def test_a_garbage_tail_is_damage_where_the_machine_ran_on(machine: Machine, garbage: bytes) -> None:
+    start_with(machine)
+    machine.edit(FIRST, machine.content(FIRST) + garbage)
+    assert restart(machine).damage is not None
+
+
+def test_write_that_was_cut_off_is_a_torn_tail_where_the_machine_ran_on(machine: Machine) -> None:
+    start_with(machine, 3)
+    whole, next_batch = machine.content(FIRST), make_batch(6)[1]
+    for length in range(1, len(next_batch)):
+        machine.edit(FIRST, whole + next_batch[:length])
+        log = restart(machine)
+        assert (log.damage, log.log_end_offset, log.report.bytes_cut) == (None, 6, length)
+
+
+@pytest.mark.invariant("I19")
+def test_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_ran_on(machine: Machine) -> None:
+    """Whole batches are gone from its end, and nothing else shows that (D17)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    (_, first), *_ = append(log, 10, records=1)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 8}))
+    content = machine.content(FIRST)
+    for kept in (8, 7, 1, 0):
+        machine.edit(FIRST, content[: kept * len(first)])
+        log = restart(machine)
+        assert (log.damage is not None) is (kept < 8)
+    log = restart(machine)
+    assert log.damage is not None, "the note stays"
+
+
+def test_high_watermark_of_the_topic_that_had_the_name_before_says_nothing(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
+    log = directory.create_log(log.topic_partition, "another", ONE_SEGMENT)
+    append(log, 1)
+    assert restart(machine).damage is None
+
+
+def test_damage_that_a_start_finds_is_found_by_the_next_start_too(machine: Machine) -> None:
+    """What proved it is written over: the clean marker, the recovery point (D19)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    (_, first), *_ = append(log, 10)
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.edit(FIRST, machine.content(FIRST)[: 5 * len(first)])
+    assert machine.open_log(ONE_SEGMENT)[1].damage is not None
+    for _ in range(2):
+        assert restart(machine).damage is not None
+        assert len(machine.content(FIRST)) == 5 * len(first)
+
+
+@pytest.mark.invariant("I13")
+def test_older_epoch_file_is_not_believed_after_a_clean_stop(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 5, epoch=1)
+    older = machine.content("leader-epoch-checkpoint")
+    append(log, 5, epoch=3)
+    known = log.epoch_entries()
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.edit("leader-epoch-checkpoint", older)
+    assert machine.open_log(ONE_SEGMENT)[1].epoch_entries() == known
 
 
 def test_a_batch_at_the_wrong_offset_ends_the_log(machine: Machine) -> None:
@@ -94,7 +184,7 @@ def test_segments_behind_the_damage_are_deleted(machine: Machine) -> None:
     second = log.segments[1]
     machine.storage.flip_bit(second.log_path, 70)
     end = second.base_offset
-    log = restart(machine, config)
+    log = restart_without_power(machine, config)
     assert log.log_end_offset == end
     assert log.report.segments_removed > 0
     assert [int(name[:20]) for name in machine.file_names(".log")] == [0, end]
@@ -313,7 +403,7 @@ def test_snapshots_of_a_lost_tail_are_not_used_for_what_replaces_it(machine: Mac
     log, _ = start_with(machine, 20, config)
     snapshots = list(log.snapshots.offsets)
     machine.storage.flip_bit(log.segments[0].log_path, 200)
-    log = restart(machine, config)
+    log = restart_without_power(machine, config)
     assert log.log_end_offset < snapshots[0]
     while log.log_end_offset < snapshots[-1]:
         append(log, 1, epoch=9, producer=(5, 0, log.log_end_offset), records=1)

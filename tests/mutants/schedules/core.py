@@ -153,8 +153,41 @@ def out_of_range_and_back() -> list[Finding]:
     return replica.findings
 
 
+def largest_log_is_on_a_full_disk() -> list[Finding]:
+    """Told to the pure elections: two members have lost their tails, the third one waits for room on its disk."""
+    partition = TopicPartition("a", 0)
+    before = Leadership(
+        leader=None,
+        leader_epoch=6,
+        in_sync_replicas=ASSIGNMENT,
+        incarnations=tuple((each, f"i{each}") for each in ASSIGNMENT),
+        directories=tuple((each, f"d{each}") for each in ASSIGNMENT),
+        controller_epoch=1,
+        partition_epoch=7,
+    )
+    ends = {1: 41, 2: 41, 3: 60}
+    state = ClusterState(
+        settings=ControllerSettings(controller_id=1),
+        controller_epoch=2,
+        brokers={
+            each: LiveBroker(broker_id=each, broker_epoch=each, incarnation_id=f"n{each}", directory_id=f"d{each}")
+            for each in ASSIGNMENT
+        },
+        topics={"a": Topic(topic_id="a", assignment={0: ASSIGNMENT})},
+        leaderships={partition: before},
+        logs={each: {partition: ReplicaLog(log_end_offset=end, last_epoch=6)} for each, end in ends.items()},
+        offline_replicas={3: frozenset([partition])},
+    )
+    change = elect(state, partition, "all are back")
+    if change is None or change.after.leader is None:
+        return []
+    text = f"broker {change.after.leader} leads with {ends[change.after.leader]} of 60 records"
+    return [Finding(invariant="I28", text=text, facts=(str(change),))]
+
+
 def replaced_disk_alone_in_sync() -> list[Finding]:
-    """Told to the pure elections: the only member of the ISR is back on a blank disk, the others hold everything."""
+    """Told to the pure elections: the only member of the ISR is back on a disk that it had before, with a part of the
+    log; the others hold everything."""
     before = Leadership(
         leader=None,
         leader_epoch=6,
@@ -164,7 +197,7 @@ def replaced_disk_alone_in_sync() -> list[Finding]:
         controller_epoch=1,
         partition_epoch=7,
     )
-    nothing = ReplicaLog(whole_since=frozenset(["n3"]), exists=False)
+    a_part = ReplicaLog(undisturbed_since=frozenset(["n3"]), log_end_offset=40, last_epoch=3)
     state = ClusterState(
         settings=ControllerSettings(controller_id=1),
         controller_epoch=2,
@@ -174,10 +207,10 @@ def replaced_disk_alone_in_sync() -> list[Finding]:
         },
         topics={"a": Topic(topic_id="a", assignment={0: ASSIGNMENT})},
         leaderships={TopicPartition("a", 0): before},
-        logs={3: {TopicPartition("a", 0): nothing}},
+        logs={3: {TopicPartition("a", 0): a_part}},
     )
     change = elect(state, TopicPartition("a", 0), "all are back")
     if change is None or change.after.leader is None:
         return []
-    text = f"broker {change.after.leader} leads with nothing, and the others will cut what they have"
+    text = f"broker {change.after.leader} leads with a part, and the others will cut what they have"
     return [Finding(invariant="I28", text=text, facts=(str(change),))]

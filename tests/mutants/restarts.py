@@ -1,0 +1,130 @@
+"""Rules of what a start believes of its own disk, and of who leads after all have ended."""
+
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
+
+FOUND = "found from outside, by three reviewers: files of one disk gone between a kill of all and the start"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="D17a",
+        title="one undisturbed log leads without a second one",
+        origin=FOUND,
+        rule="a killed process leaves no proof: two undisturbed logs, or all members, are waited for",
+        breaks=("I3", "I21"),
+        edits=(Edit("controller.restarts", "WITNESSES = 2\n", "WITNESSES = 1\n"),),
+        schedule=Schedule("restarts:killed_log_is_shorter"),
+    ),
+    Mutant(
+        name="D17b",
+        title="a kill on a machine that ran on proves that the log is whole",
+        origin=FOUND,
+        rule="only a clean stop whose log ends are found again is a proof",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.log.wholeness",
+                "before.proven if before.log_ends is not None else 0\n",
+                "before.proven\n",
+            ),
+        ),
+        schedule=Schedule("restarts:killed_log_is_shorter"),
+    ),
+    Mutant(
+        name="D18a",
+        title="a log may end below its own high watermark, though the machine ran on",
+        origin="found from outside: the last segment of the only in-sync replica was gone",
+        rule="where the machine ran on, a log reaches to its last checkpointed high watermark, or is damaged",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "        self.high_watermark = known.high_watermark if self.ran_on else 0\n",
+                "        self.high_watermark = 0\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_is_shorter_than_its_high_watermark"),
+    ),
+    Mutant(
+        name="D18b",
+        title="rot in the last segment is cut like a torn write, though the machine ran on",
+        origin="found from outside: one bit, 58 of 60 records of the only in-sync replica cut, then on all",
+        rule="where the machine ran on, only a batch that the end of the file cuts off is a torn tail",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "        elif self.ran_on and not is_cut_off(file, position, segment.size):\n",
+                "        elif False:\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_rots_in_its_last_segment"),
+    ),
+    Mutant(
+        name="D19",
+        title="damage that a start finds is not written down",
+        origin="found from outside: the second start led with half of the log",
+        rule="damage is noted before what proves it is written over",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "broker.log.ownership",
+                "        if loaded.damage is not None and noted is None:\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=Schedule("restarts:damage_is_shown_to_one_start"),
+    ),
+    Mutant(
+        name="D20",
+        title="the new boot id is written before the chain of starts is removed",
+        origin="found from outside: a start that died between the two made a power cut look like a kill",
+        rule="a crash in between leaves no chain rather than a false one",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.log.log_directory",
+                "            directory.wholeness.take()  # before a new boot id hides that the power was cut\n",
+                "",
+            ),
+            Edit(
+                "broker.log.log_directory",
+                "        disk, path = self._disk, self.path\n        self.was_clean,",
+                "        disk, path = self._disk, self.path\n        self.wholeness.take()\n        self.was_clean,",
+            ),
+            Edit("controller.restarts", "WITNESSES = 2\n", "WITNESSES = 1\n"),
+        ),
+        schedule=Schedule("restarts:start_dies_behind_its_claim"),
+    ),
+    Mutant(
+        name="D21",
+        title="a member whose disk is full counts as one that has nothing",
+        origin="found from outside: all records on a full disk, outvoted by a log that had lost its tail",
+        rule="who is offline for another reason than damage is waited for",
+        breaks=("I28",),
+        edits=(
+            Edit(
+                "controller.restarts",
+                '        return Standing(broker_id=broker_id, is_waited_for=True, problem="has an offline replica")\n',
+                '        return Standing(broker_id=broker_id, problem="has an offline replica")\n',
+            ),
+        ),
+        schedule=CoreSchedule("largest_log_is_on_a_full_disk"),
+    ),
+    Mutant(
+        name="D22",
+        title="after a clean stop the epoch file is believed whatever the batches say",
+        origin="found from outside: an older copy of the file",
+        rule="the epoch of the last batch must be the last one that the file knows in front of the end (8, 11)",
+        breaks=("I19", "I3"),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "        if not there or there[-1] != tail.last_epoch:\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=Schedule("restarts:older_epochs_come_back"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -1,0 +1,161 @@
+"""Whole clusters that end and start again while one disk loses what nothing on it shows, or shows once only."""
+
+import asyncio
+
+from minibroker.protocol.messages import ElectLeadersRequest, ElectLeadersTopic
+from minibroker.protocol.record_batch import read_header
+from minibroker.simulation.storage import Storage
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import convict, host, members, say
+
+RECORDS = 20
+LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
+EPOCHS = f"/data/log/{TOPIC}-0/leader-epoch-checkpoint"
+PAYLOAD = -3
+CHECKPOINT_SECONDS = 6.0
+"""Then the high watermarks were written down."""
+START_SECONDS = 6.0
+"""Then who can be elected is."""
+
+
+async def _produce_some(directed: Directed, words: str = "") -> None:
+    for number in range(RECORDS):
+        await directed.produce(f"{words}{number}")
+
+
+def _storage(directed: Directed, broker_id: int) -> Storage:
+    return directed.world.machine(host(broker_id)).storage
+
+
+def _batches(directed: Directed, broker_id: int) -> list[int]:
+    """Where each batch of its log begins, and where the last one ends."""
+    content, found = bytes(_storage(directed, broker_id).find_file(LOG).content), [0]
+    while found[-1] < len(content):
+        found.append(found[-1] + read_header(content, found[-1]).size_bytes)
+    return found
+
+
+def _shorten(directed: Directed, broker_id: int) -> None:
+    """Half of its batches are gone from the end."""
+    directed.truth.faulty.add(broker_id)
+    places = _batches(directed, broker_id)
+    del _storage(directed, broker_id).find_file(LOG).content[places[len(places) // 2] :]
+
+
+async def _alone_in_sync(directed: Directed, last: int) -> None:
+    """The others stop, one after the other, and have everything."""
+    for broker_id in directed.cluster.broker_ids:
+        if broker_id != last:
+            directed.cluster.stop(broker_id)
+            await directed.until(lambda b=broker_id: b not in directed.cluster.alive(), "its end")  # type: ignore[misc]
+            await directed.until(lambda b=broker_id: b not in members(directed), "a smaller ISR")  # type: ignore[misc]
+
+
+async def _start_all(directed: Directed, first: int) -> None:
+    """The one whose disk has suffered is back long before the others. It must not lead."""
+    for broker_id in (first, *directed.cluster.broker_ids):
+        if broker_id not in directed.cluster.alive():
+            directed.cluster.start(broker_id)
+            await asyncio.sleep(START_SECONDS)
+
+
+async def _elect_another(directed: Directed, last: int) -> None:
+    """An operator does, if nobody leads."""
+    if directed.cluster.leader(TOPIC) == last:
+        convict(directed, "I28", f"broker {last} leads, whose log is not what it was")
+        return
+    directed.truth.allows_unclean_election = True
+    another = min(set(directed.cluster.broker_ids) - {last})
+    topics = [ElectLeadersTopic(topic_name=TOPIC, partitions=[0])]
+    order = ElectLeadersRequest(topics=topics, leader=another, validate_only=False)
+    await say(directed, directed.controller, order)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(Stage())
+async def killed_log_is_shorter(directed: Directed) -> None:
+    """All are killed; whole batches go from the end of one log, of which no checkpoint tells yet."""
+    await _produce_some(directed)
+    for broker_id in directed.cluster.broker_ids:
+        directed.cluster.kill(broker_id)
+    _shorten(directed, 1)
+    await _start_all(directed, 1)
+    await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage())
+async def only_member_is_shorter_than_its_high_watermark(directed: Directed) -> None:
+    """The same of the only one in sync, after its high watermark was written down."""
+    await _produce_some(directed)
+    await _alone_in_sync(directed, 1)
+    await asyncio.sleep(CHECKPOINT_SECONDS)
+    directed.cluster.kill(1)
+    _shorten(directed, 1)
+    await _start_all(directed, 1)
+    await _elect_another(directed, 1)
+
+
+@on_stage(Stage())
+async def only_member_rots_in_its_last_segment(directed: Directed) -> None:
+    """A batch in the middle of what was never synced; no checkpoint tells of it yet, and the machine ran on."""
+    await _alone_in_sync(directed, 1)
+    directed.cluster.start(2)
+    await directed.until_isr(1, 2)
+    await _produce_some(directed)
+    directed.cluster.kill(2)
+    await directed.until_isr(1)
+    directed.cluster.kill(1)
+    directed.truth.faulty.add(1)
+    _storage(directed, 1).flip_bit(LOG, _batches(directed, 1)[RECORDS // 2] + PAYLOAD)
+    await _start_all(directed, 1)
+    await _elect_another(directed, 1)
+
+
+@on_stage(Stage())
+async def damage_is_shown_to_one_start(directed: Directed) -> None:
+    """A clean stop left its log ends behind; the next start finds the log shorter, and loses power."""
+    await _produce_some(directed)
+    await _alone_in_sync(directed, 1)
+    directed.cluster.stop(1)
+    await directed.until(lambda: not directed.cluster.alive(), "the end of all")
+    _shorten(directed, 1)
+    directed.cluster.start(1)
+    await asyncio.sleep(START_SECONDS)
+    directed.world.power_loss(host(1), tear=False)
+    await _start_all(directed, 1)
+    await _elect_another(directed, 1)
+
+
+@on_stage(Stage())
+async def start_dies_behind_its_claim(directed: Directed) -> None:
+    """One loses power, the others are killed; its first start fails when it has claimed its directory."""
+    await _produce_some(directed)
+    directed.world.power_loss(host(1), tear=False)
+    for broker_id in (2, 3):
+        directed.cluster.kill(broker_id)
+    _storage(directed, 1).fail("remove")
+    directed.cluster.start(1)
+    await directed.until(lambda: bool(directed.world.crashes), "a start that fails")
+    directed.world.crashes.clear()
+    _storage(directed, 1).heal()
+    await _start_all(directed, 1)
+    await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage())
+async def older_epochs_come_back(directed: Directed) -> None:
+    """The last one to stop comes back with an epoch file of before the last election."""
+    await _produce_some(directed)
+    last = directed.leader
+    older = bytes(_storage(directed, last).find_file(EPOCHS).content)
+    directed.cluster.kill(last)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, last), "another leader")
+    directed.cluster.start(last)
+    await directed.until_isr(1, 2, 3)
+    await _produce_some(directed, "later ")
+    await _alone_in_sync(directed, last)
+    directed.cluster.stop(last)
+    await directed.until(lambda: not directed.cluster.alive(), "the end of all")
+    _storage(directed, last).find_file(EPOCHS).content[:] = older
+    await _start_all(directed, last)
+    await directed.until_isr(1, 2, 3)
