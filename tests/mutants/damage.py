@@ -123,8 +123,8 @@ REPAIR = (
         edits=(
             Edit(
                 "broker.log.ownership",
-                "        loaded.damage = loaded.damage or read_damage_note(disk, directory)\n",
-                "",
+                "        noted = read_damage_note(disk, directory)\n",
+                "        noted = None\n",
             ),
         ),
         schedule=Schedule("damage:restart_with_a_damaged_log"),
