@@ -17,7 +17,7 @@ from minibroker.command_line import (
 
 COMMANDS = {
     "dump": ("minibroker.commands.log:dump", "Print batches, and with --records their records."),
-    "verify": ("minibroker.commands.log:verify", "Check CRCs, offsets, epochs and indexes."),
+    "verify": ("minibroker.commands.log:verify", "Check CRCs, offsets, epochs and indexes, and whose log it is."),
     "repair": (
         "minibroker.commands.log_repair:repair",
         "Name what is damaged in a stopped broker's log.dir; cure it.",
