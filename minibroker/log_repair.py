@@ -71,9 +71,9 @@ def examine_directory(log_directory: Path) -> list[Examined]:
     """Every partition in a log.dir. Changes nothing."""
     try:
         points = read_recovery_points(log_directory)
-    except checkpoints.CorruptCheckpoint:
+    except (OSError, checkpoints.CorruptCheckpoint):
         points = {}
-    was_clean = (log_directory / checkpoints.CLEAN_SHUTDOWN).exists()
+    was_clean = (log_directory / checkpoints.CLEAN_SHUTDOWN).is_file()
     found = []
     for path in sorted(log_directory.iterdir()):
         partition = checkpoints.parse_partition_directory_name(path.name)
@@ -249,15 +249,16 @@ def _take_back(log_directory: Path, directory: Path, examined: Examined, end: in
         epochs.write_bytes(checkpoints.format_epoch_checkpoint(entries))
     except (FileNotFoundError, checkpoints.CorruptCheckpoint):
         epochs.unlink(missing_ok=True)
-    for name in (checkpoints.CLEAN_SHUTDOWN, checkpoints.WHOLE_SINCE):
-        (log_directory / name).unlink(missing_ok=True)
+    for mark in (log_directory / checkpoints.CLEAN_SHUTDOWN, log_directory / checkpoints.WHOLE_SINCE):
+        if mark.is_file():
+            mark.unlink()
     partition = checkpoints.parse_partition_directory_name(examined.partition)
     assert partition is not None
     for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
         file = log_directory / name
         try:
             offsets = checkpoints.parse_offset_checkpoint(file.read_bytes())
-        except (FileNotFoundError, checkpoints.CorruptCheckpoint):
+        except (OSError, checkpoints.CorruptCheckpoint):
             continue
         if offsets.get(partition, 0) > end:
             file.write_bytes(checkpoints.format_offset_checkpoint({**offsets, partition: end}))

@@ -14,6 +14,7 @@ import fcntl
 import functools
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -47,7 +48,7 @@ BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 BAD_ENTRY = frozenset(
-    {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+    {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENXIO}
 )
 
 
@@ -196,6 +197,15 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
         yield piece
 
 
+def _open_file(path: str, flags: int) -> int:
+    """The descriptor. A pipe would keep the caller waiting for its other end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadEntry(f"cannot use {path}: it is a pipe")
+    return descriptor
+
+
 class RealDirectoryLock:
     """Implements `ports.DirectoryLock` with flock: the kernel releases it when the process ends, however it ends."""
 
@@ -231,17 +241,18 @@ class RealDisk:
 
     def open(self, path: str, create: bool = False) -> RealFile:
         with disk_errors("open", path):
-            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            descriptor = _open_file(path, os.O_RDWR | (os.O_CREAT if create else 0))
             return RealFile(path, descriptor, os.fstat(descriptor).st_size)
 
     def read_file(self, path: str) -> bytes:
-        with disk_errors("read", path), open(path, "rb", buffering=0) as file:
+        with disk_errors("read", path), open(_open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
             return file.read()
 
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         temporary = f"{path}.tmp"
         try:
-            with disk_errors("write", temporary), open(temporary, "wb", buffering=0) as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with disk_errors("write", temporary), open(_open_file(temporary, flags), "wb", buffering=0) as file:
                 rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -277,7 +288,7 @@ class RealDisk:
 
     def lock(self, path: str) -> RealDirectoryLock:
         with disk_errors("lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = _open_file(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -190,8 +190,8 @@ class FileMissing(DiskError):
 
 
 class BadEntry(DiskError):
-    """What lies at that path can never be used as it is: a directory where a file belongs or the reverse, a loop of
-    links, no permission. It says nothing about the disk."""
+    """What lies at that path can never be used as it is: a directory or a pipe where a file belongs or the reverse, a
+    loop of links, no permission. It says nothing about the disk."""
 
 
 class LockHeld(DiskError):

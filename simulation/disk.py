@@ -201,9 +201,10 @@ class SimulatedDisk:
         replaced = new_parent.entries.get(new_name)
         moved = old_parent.entries[old_name]
         if isinstance(replaced, DirectoryNode) and (replaced.entries or isinstance(moved, FileNode)):
-            raise DiskError(f"cannot rename {source} to {target}: it is a directory")
+            error = BadEntry if isinstance(moved, FileNode) else DiskError
+            raise error(f"cannot rename {source} to {target}: it is a directory")
         if isinstance(replaced, FileNode) and isinstance(moved, DirectoryNode):
-            raise DiskError(f"cannot rename {source} to {target}: it is not a directory")
+            raise BadEntry(f"cannot rename {source} to {target}: it is not a directory")
         if replaced is not None and replaced is not moved:
             self._free(replaced)
         del old_parent.entries[old_name]

@@ -6,6 +6,7 @@ A damaged checkpoint is no reason to stop: everything is scanned then, and nothi
 watermark is learned again from the leader or the followers.
 """
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -13,7 +14,11 @@ from collections.abc import Callable, Mapping
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
+    HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    TEMPORARY_SUFFIX,
+    WHOLE_SINCE,
     CorruptCheckpoint,
     format_clean_shutdown,
     format_offset_checkpoint,
@@ -23,16 +28,36 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
-from minibroker.runtime.ports import Disk, DiskFull, FileMissing
+from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing
 
 logger = logging.getLogger(__name__)
+
+
+OWN_FILES = (META_PROPERTIES, CLEAN_SHUTDOWN, WHOLE_SINCE, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+
+
+def require_usable(disk: Disk, path: str) -> None:
+    """Before anything is taken away or loaded: each entry that has one of our names can be used as a file. Raises
+    BadEntry; `unusable` says what to do then."""
+    for name in OWN_FILES:
+        for entry in (f"{path}/{name}", f"{path}/{name}{TEMPORARY_SUFFIX}"):
+            with contextlib.suppress(FileMissing):
+                disk.open(entry).close()
+
+
+def unusable(path: str, error: BadEntry) -> LogDirectoryError:
+    """An entry at the top of the directory that is no file, or that the broker has no right to."""
+    return LogDirectoryError(
+        f"log directory {path} cannot be used: {error}; move that entry away, or give this broker's user the right to"
+        f" it, and start the broker again (it makes its files anew, but for {META_PROPERTIES}: see docs/FORMATS.md)"
+    )
 
 
 def read_identity(disk: Disk, path: str) -> tuple[str | None, str | None]:
     """(cluster id, directory id) of a directory that was used before; nothing of a fresh or damaged one."""
     try:
         stored = parse_meta_properties(disk.read_file(f"{path}/{META_PROPERTIES}"))
-    except (FileMissing, CorruptCheckpoint):
+    except (FileMissing, BadEntry, CorruptCheckpoint):
         return None, None  # `claim_directory` says what is wrong with a damaged one
     return stored.cluster_id, stored.directory_id
 

@@ -131,16 +131,19 @@ class LogDirectory:
         """Lock the directory, check whose it is and load every log in it, off the loop. Raises LogDirectoryError with
         the reason and the cure, or DiskError."""
         path = path.rstrip("/") or "/"
-        disk.make_directory(path)
-        disk.sync_directory(posixpath.dirname(path) or ".")  # or a power cut takes a new one with all its synced files
         try:
+            disk.make_directory(path)
+            disk.sync_directory(posixpath.dirname(path) or ".")  # or a power cut takes a new one with all its files
             lock = disk.lock(f"{path}/{LOCK}")
+        except BadEntry as error:
+            raise directory_files.unusable(path, error) from None
         except LockHeld:
             raise LogDirectoryError(
                 f"log directory {path} is in use by another broker process: stop that one, or give this broker"
                 " another log.dirs"
             ) from None
         try:
+            directory_files.require_usable(disk, path)
             storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
             directory = cls(storage, lock, broker_id, cluster_id, default_config, incarnation_id)
             stored = directory_files.read_claim(disk, path, broker_id, cluster_id)
@@ -148,8 +151,10 @@ class LogDirectory:
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
-        except BaseException:
+        except BaseException as error:
             lock.release()
+            if isinstance(error, BadEntry):
+                raise directory_files.unusable(path, error) from None
             raise
         return directory
 

@@ -63,7 +63,7 @@ def _lock(log_dir: Path) -> Any:
     """A broker that runs would change what is examined."""
     from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES
     from minibroker.runtime.disk import RealDisk
-    from minibroker.runtime.ports import LockHeld
+    from minibroker.runtime.ports import BadEntry, LockHeld
 
     if not (log_dir / META_PROPERTIES).exists():
         raise CommandFailed(f"{log_dir} is no log.dir of a broker: it has no {META_PROPERTIES}")
@@ -71,6 +71,8 @@ def _lock(log_dir: Path) -> Any:
         return RealDisk().lock(f"{log_dir}/{LOCK}")
     except LockHeld:
         raise CommandFailed(f"{log_dir} is in use: stop its broker first") from None
+    except BadEntry as error:
+        raise CommandFailed(f"{error}: move that entry away, or run this as the broker's user") from None
 
 
 def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -> list[str]:
@@ -85,7 +87,7 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
     elif examined.is_foreign:
         name = Path(examined.directory).with_name(examined.belongs_to)
         steps.append(
-            f"nothing: if it came from there, name it {name} again; as it is, the broker sets it aside and fetches"
+            f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and fetches"
             f" {examined.partition} anew once another one leads"
         )
     elif examined.damage is not None:

@@ -90,6 +90,12 @@ PROMISE = (
         " it, when it compares the replicas",
     ),
     Row(
+        "an entry at the top of one log directory cannot be used (a directory in the place of a checkpoint)",
+        Setting.ANY,
+        Verdict.STOPS_SAFELY,
+        "the broker names it and does not start; leadership moves. Move the entry away and start the broker",
+    ),
+    Row(
         "a sync fails, and the kernel has forgotten the pages",
         Setting.ANOTHER_COPY,
         Verdict.SURVIVES,

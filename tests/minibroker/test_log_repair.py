@@ -172,3 +172,21 @@ def test_a_broker_that_runs_is_not_disturbed(log_dir: Path) -> None:
     with (log_dir / checkpoints.LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert run(str(log_dir))[0] == 1
+
+
+@pytest.mark.parametrize(
+    "name", [checkpoints.CLEAN_SHUTDOWN, checkpoints.WHOLE_SINCE, checkpoints.RECOVERY_POINT_CHECKPOINT]
+)
+def test_an_entry_that_is_no_file_hinders_no_examination(log_dir: Path, name: str) -> None:
+    (log_dir / name).unlink(missing_ok=True)
+    (log_dir / name).mkdir()
+    flip(segment(log_dir), 70)
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert (log_dir / name).is_dir()
+
+
+def test_a_lock_that_is_no_file_is_named(log_dir: Path) -> None:
+    (log_dir / checkpoints.LOCK).mkdir()
+    result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir)])
+    assert result.exit_code == 1
+    assert f"{log_dir}/.lock: Is a directory: move that entry away" in result.output

@@ -125,9 +125,9 @@ STARTS = (
         edits=(
             Edit(
                 "broker.log.log_directory",
-                "        except BaseException:\n            lock.release()\n            raise\n        return directory\n",
-                "        except BaseException:\n            directory_files.write_clean_marker(disk, path, None)\n"
-                "            lock.release()\n            raise\n        return directory\n",
+                "        except BaseException as error:\n            lock.release()\n",
+                "        except BaseException as error:\n            directory_files.write_clean_marker(disk, path, None)\n"
+                "            lock.release()\n",
             ),
         ),
         schedule=Schedule("storage:start_aborted_while_it_recovers"),

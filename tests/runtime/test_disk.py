@@ -252,11 +252,11 @@ async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(d
     disk.replace_file(f"{directory}/file", b"kept")
     disk.make_directory(f"{directory}/full/below")
     disk.make_directory(f"{directory}/empty")
-    with pytest.raises(DiskError):
+    with pytest.raises(BadEntry):
         disk.rename(f"{directory}/file", f"{directory}/empty")
     with pytest.raises(DiskError):
         disk.rename(f"{directory}/empty", f"{directory}/full")
-    with pytest.raises(DiskError):
+    with pytest.raises(BadEntry):
         disk.rename(f"{directory}/empty", f"{directory}/file")
     disk.rename(f"{directory}/full", f"{directory}/empty")
     assert disk.list_directory(directory) == ["empty", "file"]
@@ -387,6 +387,17 @@ def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.Monkey
     file = RealDisk().open(str(tmp_path / "log"), create=True)
     file.append([b"four", b"eight888", b"end"])
     assert (tmp_path / "log").read_bytes() == b"foureight888end"
+
+
+def test_a_pipe_where_a_file_belongs_is_refused_at_once(tmp_path: Path) -> None:
+    """It would wait for its other end, on the event loop, for ever."""
+    disk, pipe = RealDisk(), str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    os.mkfifo(tmp_path / "file.tmp")
+    calls = (disk.open, disk.read_file, disk.lock, lambda _: disk.replace_file(str(tmp_path / "file"), b""))
+    for call in calls:
+        with pytest.raises(BadEntry):
+            call(pipe)
 
 
 def test_full_disk_is_its_own_error() -> None:

@@ -1,7 +1,8 @@
-"""An entry in a partition's directory that cannot be used stops that partition, and nothing else."""
+"""An entry that cannot be used stops its partition, and nothing else; one of the whole directory stops the broker."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
+from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.ids import TopicPartition
@@ -112,3 +114,60 @@ def test_what_was_set_aside_is_kept_over_a_start_until_it_is_not_needed(machine:
     assert directory.remove_set_aside(PARTITION)
     drive(directory.maintain(0))
     assert not machine.disk().exists(aside)
+
+
+# ---------------------------------------------------------------------------------------------- of the whole directory
+TOP_LEVEL = (
+    "meta.properties",
+    ".lock",
+    ".clean_shutdown",
+    "whole-since",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "whole-since.tmp",
+)
+
+
+def _as_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "somebody's").write_bytes(b"file")
+
+
+def _as_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _as_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", TOP_LEVEL)
+@pytest.mark.parametrize("put", [_as_directory, _as_loop, _as_pipe])
+def test_a_bad_entry_of_the_directory_stops_the_broker_with_the_cure(
+    tmp_path: Path, name: str, put: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "log"
+    directory = open_real(path)
+    append(directory.create_log(PARTITION, TOPIC_ID, LogConfig()), 3)
+    drive(directory.close(clean=True, high_watermarks={}))
+    entry, kept = path / name, tmp_path / "kept"
+    if entry.exists():
+        entry.rename(kept)
+    put(entry)
+    before = sorted(path.iterdir())
+    with pytest.raises(LogDirectoryError) as caught:
+        open_real(path)
+    assert f"{entry}: " in str(caught.value)
+    assert "start the broker again" in str(caught.value)
+    assert sorted(path.iterdir()) == before
+    entry.rename(tmp_path / "moved away")
+    if name == "meta.properties":
+        kept.rename(entry)
+    log = open_real(path).logs[PARTITION]
+    assert (log.damage, log.log_end_offset) == (None, 6)
+
+
+def test_a_file_in_the_place_of_the_directory_stops_the_broker_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"")
+    with pytest.raises(LogDirectoryError, match="cannot be used"):
+        open_real(tmp_path / "log")
