@@ -9,7 +9,7 @@ for them.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minibroker.runtime.ports import Disk, DiskError, FileMissing
+from minibroker.runtime.ports import BadEntry, Disk, DiskError, FileMissing
 
 if TYPE_CHECKING:
     from minibroker.broker.log.partition_log import PartitionLog
@@ -127,7 +127,8 @@ async def _sync(log: "PartitionLog", target: int) -> None:
         raise
     replaced = log.deleted or log.cut_to is not None or any(segment not in log.segments for segment in segments)
     if missing is not None and not replaced:
-        raise log.failed(DiskError(f"{missing} has vanished"))
+        log.unsynced.give_back(unsynced)
+        raise log.failed(BadEntry(f"{missing} has vanished"))  # this log's damage; the disk works
     log.were_synced()
     reached = target if log.cut_to is None else min(target, log.cut_to)
     log.recovery_point = max(log.recovery_point, min(reached, log.log_end_offset))

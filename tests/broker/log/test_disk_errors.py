@@ -13,7 +13,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.retention import retention_start
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors, SyncFailed
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescriptors, SyncFailed
 from minibroker.simulation.storage import Fault
 from tests.broker.log.machine import (
     PARTITION,
@@ -413,3 +413,16 @@ def test_a_failed_creation_leaves_no_log(machine: Machine) -> None:
     assert directory.try_heal()
     log = directory.create_log(PARTITION, "id", SMALL)
     log.append([make_batch(0)])
+
+
+def test_a_file_that_is_gone_before_its_sync_is_its_logs_damage_alone(machine: Machine) -> None:
+    """The disk works: the other logs of the directory go on."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    machine.disk().remove(log.segments[0].log_path)
+    with pytest.raises(BadEntry, match="has vanished"):
+        drive(log.flush())
+    assert not directory.offline
+    assert log.recovery_point == 0
+    with pytest.raises(BadEntry, match="has vanished"):
+        drive(log.flush())
