@@ -83,6 +83,7 @@ class Fabric:
         """Machines whose processes can open no connection; what is open stays, and who connects to them is served."""
         self._powered_off: set[str] = set()
         self._cut: dict[tuple[str, str], float] = {}
+        self._healed: dict[tuple[str, str], float] = {}
         """Since when, in loop time."""
         self._rejected: set[tuple[str | None, str]] = set()
         self.contacts: dict[tuple[str, str], Contact] = {}
@@ -104,7 +105,8 @@ class Fabric:
         self._cut.setdefault((source, target), self.loop.time())
 
     def heal(self, source: str, target: str) -> None:
-        self._cut.pop((source, target), None)
+        if self._cut.pop((source, target), None) is not None:
+            self._healed[source, target] = self.loop.time()
         for end in list(self._ends.values()):
             if end.host == target:
                 end.pump_soon(self.delay(source, target))
@@ -233,6 +235,11 @@ class Fabric:
     # ----------------------------------------------------------------------------------------------- machinery
     def is_open(self, source: str, target: str) -> bool:
         return (source, target) not in self._cut
+
+    def cut_until(self, source: str, target: str) -> float:
+        """When the last cut between them was healed; now, if one is open still; -inf: there was none."""
+        healed = self._healed.get((source, target), -math.inf)
+        return healed if self.is_open(source, target) else self.loop.time()
 
     def cut_since(self, source: str, target: str) -> float:
         return self._cut.get((source, target), math.inf)

@@ -87,8 +87,8 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
     elif examined.is_foreign:
         name = Path(examined.directory).with_name(examined.belongs_to)
         steps.append(
-            f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and fetches"
-            f" {examined.partition} anew once another one leads"
+            f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and"
+            f" fetches {examined.partition} anew once another one leads"
         )
     elif examined.damage is not None:
         note = log_repair.mark(examined) if is_applied else "a note"

@@ -195,8 +195,8 @@ class FencingJudge:
         """It owes its accuser an answer for too long, or gets none from it: in place of all evidence (rule 17)."""
         back = self._network.contact(name_of(broker_id), accuser)
         now = self._loop.time()
-        failed = [at for at in (back.refused_at, back.lost_at) if at is not None and now - at <= EVIDENCE_SECONDS]
-        is_cut_off = bool(failed) or not self._network.is_open(name_of(broker_id), accuser)
+        cut_until = self._network.cut_until(name_of(broker_id), accuser)
+        is_cut_off = now - max(back.refused_at or -math.inf, cut_until) <= EVIDENCE_SECONDS
         if is_cut_off and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
             return True
         answered_at = self._network.contact(accuser, name_of(broker_id)).answered_at
