@@ -1,14 +1,15 @@
 """The first record at or after a time (ListOffsets by timestamp).
 
 Owns: the path from segments by their largest timestamp, to batches by the time index, to one batch's records. It is the
-only place where a broker looks into a batch, and it looks into one at a time.
+only place where a broker looks into a batch, and it looks into one at a time. What does not decode under a sound CRC is
+what its producer sent: every replica has the same, so it is no damage, and the batch's header answers for its records.
 """
 
 from typing import TYPE_CHECKING
 
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.segment import Segment
-from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, decode_records
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, UndecodableBatch, decode_records
 
 if TYPE_CHECKING:
     from minibroker.broker.log.partition_log import PartitionLog
@@ -33,6 +34,8 @@ def _in_batch(
 ) -> tuple[int, int] | None:
     try:
         records = decode_records(segment.read_batch(position, header))
+    except UndecodableBatch:
+        return header.max_timestamp, max(header.base_offset, start_offset)
     except CorruptBatch as error:
         raise CorruptLog(segment.log_path, position, error.reason) from None
     for record in records:

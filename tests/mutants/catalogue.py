@@ -11,6 +11,7 @@ from tests.mutants import (
     high_watermark,
     in_sync_replicas,
     log_starts,
+    lookups,
     producer,
     reading,
     restarts,
@@ -37,6 +38,7 @@ THEMES = (
     reading,
     damage,
     log_starts,
+    lookups,
     restarts,
 )
 

@@ -7,9 +7,11 @@ import random
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import build_batch, read_header
-from tests.broker.log.machine import Machine, append, append_batches, drive, retain
+from tests.broker.log.machine import Machine, append, append_batches, drive, make_batch, retain
+from tests.undecodable import undecodable
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=200, retention_ms=None)
 
@@ -78,3 +80,35 @@ def test_a_batch_is_looked_into_only_where_its_time_fits(machine: Machine) -> No
     append(log, 1, timestamp_ms=2_000)
     machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 70)  # in a record that nobody needs
     assert log.offset_for_timestamp(2_000, 102) == (2_000, 100)
+
+
+def append_undecodable(log: PartitionLog, records: int, timestamp_ms: int) -> None:
+    _, batch = make_batch(log.log_end_offset, records, timestamp_ms=timestamp_ms)
+    broken = undecodable(batch)
+    append_batches(log, [(read_header(broken), broken)])
+
+
+def test_a_batch_that_nobody_can_decode_is_answered_by_its_header(machine: Machine) -> None:
+    """Its CRC is right: the bytes are those that the producer sent, and no log is damaged by what they mean."""
+    _, log = machine.open_log(LogConfig())
+    append(log, 1, timestamp_ms=1_000)
+    append_undecodable(log, 40, timestamp_ms=2_000)
+    append(log, 1, timestamp_ms=3_000)
+    assert log.offset_for_timestamp(1_500, 44) == (2_000, 2)
+    assert log.offset_for_timestamp(2_500, 44) == (3_000, 42)
+    assert log.offset_for_timestamp(1_500, 2) is None
+
+
+def test_of_a_batch_that_nobody_can_decode_nothing_below_the_log_s_start_is_told(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig())
+    append_undecodable(log, 40, timestamp_ms=2_000)
+    log.trim_before(10)
+    assert log.offset_for_timestamp(1_500, 40) == (2_000, 10)
+
+
+def test_rotten_bytes_of_a_batch_are_damage(machine: Machine) -> None:
+    _, log = machine.open_log(LogConfig())
+    append(log, 1, timestamp_ms=1_000)
+    machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 70)
+    with pytest.raises(CorruptLog, match="CRC does not match"):
+        log.offset_for_timestamp(1_000, 2)

@@ -1,0 +1,23 @@
+"""The first record at or after a time: what is asked of a log by a client, and what it may cost the log."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="D23",
+        title="a lookup by time calls a log damaged where a producer packed what nobody can decode",
+        origin="found from outside: each replica in turn threw its sound log away",
+        rule="what does not decode under a sound CRC is its producer's doing, never damage (5, 12)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "broker.log.time_lookup",
+                "        return header.max_timestamp, max(header.base_offset, start_offset)\n",
+                '        raise CorruptLog(segment.log_path, position, "the payload does not decode") from None\n',
+            ),
+        ),
+        schedule=Schedule("lookups:by_time_into_what_nobody_can_decode"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()
