@@ -5,7 +5,8 @@ election itself. Refuses to elect where a clean election may still be held: a pa
 
 Theory (KIP-966). Where no in-sync member has its log (a replaced disk, damage), or one that has it does not come back,
 only a person can know what may be given up. So the largest log of all live replicas is offered, in the ISR or not, and
-the operator is told beforehand which members of the ISR may have held more.
+the operator is told beforehand which members of the ISR may have held more. What was told is repeated with the order:
+between the two a broker may go or come, and the loss would be another one.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from minibroker.controller.cluster_state import ClusterState, LossChoice, Replic
 from minibroker.controller.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
-from minibroker.protocol.messages import ElectionCandidate, ElectionOutlook
+from minibroker.protocol.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook
 
 Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
 
@@ -82,6 +83,30 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
     )
 
 
+def choice_of(state: ClusterState, told: ConfirmedElection, now: ElectionOutlook) -> LossChoice | str:
+    """The election that somebody confirmed, or what has changed since: a loss is accepted as it was named, and with
+    another leader, or another log of this one, it is another loss."""
+    partition = TopicPartition(now.topic_name, now.partition_index)
+    if now.error_code and now.error_message is not None:
+        return now.error_message
+    if told.leader_epoch != now.leader_epoch:
+        return f"{partition} is in leader epoch {now.leader_epoch}, not {told.leader_epoch}"
+    leader = next((each for each in now.candidates if each.broker_id == told.leader), None)
+    if leader is None or leader.problem is not None:
+        return f"broker {told.leader} {leader.problem if leader is not None else 'has no replica'}"
+    if now.chosen != told.leader:
+        return f"broker {now.chosen} has more than broker {told.leader} now"
+    if (leader.last_epoch, leader.log_end_offset) != (told.last_epoch, told.log_end_offset):
+        held = f"{told.log_end_offset}, last epoch {told.last_epoch}"
+        return f"the log of broker {told.leader} ended at {held}, and ends at {leader.log_end_offset} now"
+    return LossChoice(
+        partition=partition,
+        leader=told.leader,
+        leader_epoch=told.leader_epoch,
+        broker_epoch=state.brokers[told.leader].broker_epoch,
+    )
+
+
 def elect_as_chosen(state: ClusterState, choices: tuple[LossChoice, ...]) -> list[PartitionChange]:
     """Only where everything still is as the operator was told."""
     changes = []
@@ -93,6 +118,7 @@ def elect_as_chosen(state: ClusterState, choices: tuple[LossChoice, ...]) -> lis
             and leadership.leader_epoch == choice.leader_epoch
             and not state.is_being_deleted(choice.partition.topic)
             and state.is_eligible(choice.partition, choice.leader)
+            and state.brokers[choice.leader].broker_epoch == choice.broker_epoch
         ):
             reason = "an operator accepts the loss of what other members of the ISR held"
             changes.append(change_to(state, choice.partition, leadership, choice.leader, reason))

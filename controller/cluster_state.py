@@ -83,6 +83,8 @@ class LossChoice(msgspec.Struct, frozen=True, kw_only=True):
     leader: BrokerId
     leader_epoch: int
     """That the partition was in when the operator was told."""
+    broker_epoch: BrokerEpoch
+    """Of the registration that said what its log holds."""
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,20 +1,23 @@
 """ElectLeaders: what an operator is told of partitions without a leader, and the elections that it orders.
 
 Owns: this request from question to answer: the logs of all live replicas are asked for anew, the outlook is told, and
-only what was told is elected. Refuses to judge (`accepted_loss`).
+only what was told, and is confirmed in the order, is elected. Refuses to judge (`accepted_loss`).
 """
 
 import asyncio
 import contextlib
 
-from minibroker.controller.accepted_loss import Logs, outlook
+from msgspec.structs import replace
+
+from minibroker.controller.accepted_loss import Logs, choice_of, outlook
 from minibroker.controller.cluster_state import LossChoice
 from minibroker.controller.events import LossAccepted
 from minibroker.controller.term import Term
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
+from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
 from minibroker.protocol.messages import (
     PARTITIONS_MAX,
+    ConfirmedElection,
     ElectionOutlook,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -31,27 +34,32 @@ async def elect_leaders(term: Term, request: ElectLeadersRequest) -> Response:
     partitions = _asked_about(term, request)
     logs = await _logs(term, partitions)
     wanted = from_wire(request.leader)
-    outlooks = [outlook(term.state, each, logs, wanted) for each in partitions]
-    if request.validate_only:
-        return ElectLeadersResponse(partitions=outlooks)
-    choices = tuple(
-        LossChoice(
-            partition=TopicPartition(each.topic_name, each.partition_index),
-            leader=each.chosen,
-            leader_epoch=each.leader_epoch,
-        )
-        for each in outlooks
-        if not each.error_code
-    )
+    outlooks = {each: outlook(term.state, each, logs, wanted) for each in partitions}
+    if not request.confirmed:
+        return ElectLeadersResponse(partitions=list(outlooks.values()))
+    chosen = {
+        partition: choice_of(term.state, told, outlooks[partition])
+        for partition, told in _confirmed(request).items()
+        if partition in outlooks
+    }
 
     async def elect() -> Response:
+        choices = tuple(each for each in chosen.values() if isinstance(each, LossChoice))
         await term.happen(LossAccepted(choices=choices))
-        return ElectLeadersResponse(partitions=[_outcome(term, each) for each in outlooks])
+        return ElectLeadersResponse(
+            partitions=[_outcome(term, outlooks[partition], each) for partition, each in chosen.items()]
+        )
 
     return await term.in_turn(elect)
 
 
+def _confirmed(request: ElectLeadersRequest) -> dict[TopicPartition, ConfirmedElection]:
+    return {TopicPartition(each.topic_name, each.partition_index): each for each in request.confirmed}
+
+
 def _asked_about(term: Term, request: ElectLeadersRequest) -> list[TopicPartition]:
+    if request.confirmed:
+        return list(_confirmed(request))[:PARTITIONS_MAX]
     if request.topics is not None:
         named = [TopicPartition(topic.topic_name, number) for topic in request.topics for number in topic.partitions]
         return list(dict.fromkeys(named))[:PARTITIONS_MAX]
@@ -74,15 +82,18 @@ async def _logs(term: Term, partitions: list[TopicPartition]) -> Logs:
     return {broker_id: logs for answer in answers for broker_id, logs in answer.items()}
 
 
-def _outcome(term: Term, told: ElectionOutlook) -> ElectionOutlook:
+def _outcome(term: Term, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
     """NEW_LEADER_ELECTED would be a lie where something had changed meanwhile: nobody was elected then."""
-    partition = TopicPartition(told.topic_name, told.partition_index)
+    partition = TopicPartition(now.topic_name, now.partition_index)
     leadership = term.state.leaderships.get(partition)
-    if told.error_code or (leadership is not None and leadership.leader == told.chosen):
-        return told
-    return ElectionOutlook(
-        topic_name=told.topic_name,
-        partition_index=told.partition_index,
-        error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        error_message=f"{partition} has changed since you were told: ask again",
+    if isinstance(choice, LossChoice) and leadership is not None and leadership.leader == choice.leader:
+        return now
+    if now.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+        return now
+    what = f": {choice}" if isinstance(choice, str) else ""
+    return replace(
+        now,
+        error_code=now.error_code or ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        error_message=f"{partition} has changed since you were told{what}; nobody is elected, ask again",
+        chosen=NONE,
     )

@@ -164,12 +164,24 @@ class ElectLeadersTopic(Message, frozen=True, kw_only=True):
     partitions: Annotated[list[I32], Meta(max_length=PARTITIONS_MAX)]
 
 
+class ConfirmedElection(Message, frozen=True, kw_only=True):
+    """What somebody was told of one partition, and accepts: the chosen one of an outlook, and what it held."""
+
+    topic_name: Topic
+    partition_index: I32
+    leader: I32
+    leader_epoch: I32  # about: of the partition, without a leader
+    log_end_offset: I64
+    last_epoch: I32
+
+
 class ElectLeadersRequest(Request, frozen=True, kw_only=True):
     """Of partitions without a leader alone, and with a loss that somebody accepts."""
 
     topics: Annotated[list[ElectLeadersTopic], Meta(max_length=TOPICS_MAX)] | None = None  # about: None: all
     leader: I32 = -1  # about: ours: elect this broker; -1: the one with the largest log
-    validate_only: bool = True  # about: ours: elect nobody, say who could be
+    # about: ours: elect these, each only if it is as it was told; empty: elect nobody, say who could be
+    confirmed: Annotated[list[ConfirmedElection], Meta(max_length=PARTITIONS_MAX)] = []
     timeout_ms: I32 = 30_000
 
 
@@ -196,6 +208,19 @@ class ElectionOutlook(Message, frozen=True, kw_only=True):
     reason: Text = ""  # about: why nobody leads
     candidates: Annotated[list[ElectionCandidate], Meta(max_length=REPLICAS_MAX)] = []
     chosen: I32 = -1  # about: who leads now, or would; -1: nobody can
+
+
+def confirmation_of(told: ElectionOutlook) -> ConfirmedElection:
+    """What an order repeats of an outlook in which somebody can be elected."""
+    chosen = next(each for each in told.candidates if each.broker_id == told.chosen)
+    return ConfirmedElection(
+        topic_name=told.topic_name,
+        partition_index=told.partition_index,
+        leader=told.chosen,
+        leader_epoch=told.leader_epoch,
+        log_end_offset=chosen.log_end_offset,
+        last_epoch=chosen.last_epoch,
+    )
 
 
 class ElectLeadersResponse(Response, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from minibroker.protocol.admin_messages import (
     AlterConfigsResult,
     ConfigOperation,
     ConfigSource,
+    ConfirmedElection,
     CreatableAssignment,
     CreatableTopic,
     CreatableTopicResult,
@@ -51,6 +52,7 @@ from minibroker.protocol.admin_messages import (
     RemoteReplicaState,
     ReplicaStateDescription,
     ResourceType,
+    confirmation_of,
 )
 from minibroker.protocol.client_messages import (
     EARLIEST_TIMESTAMP,
@@ -175,6 +177,7 @@ __all__ = [
     "ConfigSource",
     "ConfirmDeathRequest",
     "ConfirmDeathResponse",
+    "ConfirmedElection",
     "ControlledShutdownRequest",
     "ControlledShutdownResponse",
     "CreatableAssignment",
@@ -264,6 +267,7 @@ __all__ = [
     "UpdateMetadataRequest",
     "UpdateMetadataResponse",
     "UpdateMetadataTopic",
+    "confirmation_of",
 ]
 
 

@@ -52,9 +52,10 @@ def elect(
     """Show partitions without a leader, whom they wait for, and what each replica holds.
 
     With --accept-loss one replica is made leader and the only member of the ISR: what other members of the ISR held
-    beyond its log is lost. Exit code 10 if partitions are without a leader at the end.
+    beyond its log is lost. The order holds as long as all is as it was shown; else nobody is elected. Exit code 10 if
+    partitions are without a leader at the end.
     """
-    from minibroker.protocol.messages import ElectLeadersRequest
+    from minibroker.protocol.messages import ElectLeadersRequest, confirmation_of
 
     topics = _topics(names)
     if accept_loss and topics is None and not yes:
@@ -70,7 +71,8 @@ def elect(
     if accept_loss and able:
         if not yes:
             click.confirm(f"Elect for {len(able)} partitions, and lose what is named above?", abort=True, err=True)
-        order = ElectLeadersRequest(topics=_named(able), leader=chosen, validate_only=False, timeout_ms=timeout_ms)
+        confirmed = [confirmation_of(each) for each in able]
+        order = ElectLeadersRequest(confirmed=confirmed, leader=chosen, timeout_ms=timeout_ms)
         elected = run_async(_ask(bootstrap_servers, order, timeout_s), timeout_s + 5, "partition elect")
         told = [*(each for each in told if each.error_code), *elected]
         able = []
@@ -97,12 +99,6 @@ def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
     return topics or None
 
 
-def _named(outlooks: "list[ElectionOutlook]") -> "list[ElectLeadersTopic]":
-    from minibroker.protocol.messages import ElectLeadersTopic
-
-    return [ElectLeadersTopic(topic_name=each.topic_name, partitions=[each.partition_index]) for each in outlooks]
-
-
 async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionOutlook]":
     """The controller's answer."""
     from minibroker.asking import Asker, NoAnswer
@@ -118,7 +114,7 @@ def _describe(each: "ElectionOutlook", accepts_loss: bool) -> None:
     """What is, and what would be lost."""
     name = f"{each.topic_name}-{each.partition_index}"
     if not each.reason:
-        click.echo(f"{name}: {each.error_message}")
+        click.echo(each.error_message)
         return
     click.echo(f"{name}: no leader since epoch {each.leader_epoch}, last ISR {each.isr}: {each.reason}")
     for candidate in each.candidates:
@@ -148,7 +144,7 @@ def _loss(each: "ElectionOutlook") -> str:
 
 def _tell(each: "ElectionOutlook") -> None:
     name = f"{each.topic_name}-{each.partition_index}"
-    click.echo(f"{name}: {each.error_message}" if each.error_code else f"{name}: broker {each.chosen} is elected")
+    click.echo(each.error_message if each.error_code else f"{name}: broker {each.chosen} is elected")
 
 
 def _print_json(each: "ElectionOutlook", accepts_loss: bool) -> None:

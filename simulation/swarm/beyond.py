@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from minibroker.protocol.ids import NONE, TopicPartition
-from minibroker.protocol.messages import ElectLeadersRequest
+from minibroker.protocol.messages import ElectLeadersRequest, ElectLeadersResponse, confirmation_of
 from minibroker.protocol.record_batch import decode_records
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcError, connect
@@ -133,7 +133,11 @@ class Disasters:
                 connection = await connect(
                     network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS
                 )
-                await connection.request(ElectLeadersRequest(validate_only=False), ORDER_TIMEOUT_MS)
+                told = await connection.request(ElectLeadersRequest(), ORDER_TIMEOUT_MS)
+                assert isinstance(told, ElectLeadersResponse)
+                confirmed = [confirmation_of(each) for each in told.partitions if not each.error_code]
+                if confirmed:
+                    await connection.request(ElectLeadersRequest(confirmed=confirmed), ORDER_TIMEOUT_MS)
                 connection.abort()
 
         for _ in range(ORDERS_MAX):

@@ -125,6 +125,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("restarts:older_epochs_come_back"),
     ),
+    Mutant(
+        name="D30",
+        title="an operator's order elects whoever has most when it comes",
+        origin="found from outside: told of one with 20000 records, the order elected one with 5000",
+        rule="an order repeats what was told, and elects nobody if that has changed (hardening 16)",
+        breaks=("I28", "I21"),
+        edits=(
+            Edit(
+                "controller.accepted_loss",
+                "    leader = next((each for each in now.candidates if each.broker_id == told.leader), None)\n",
+                "    told = confirmation_of(now)\n"
+                "    leader = next((each for each in now.candidates if each.broker_id == told.leader), None)\n",
+            ),
+            Edit(
+                "controller.accepted_loss",
+                "import ConfirmedElection, ElectionCandidate, ElectionOutlook\n",
+                "import ConfirmedElection, ElectionCandidate, ElectionOutlook, confirmation_of\n",
+            ),
+        ),
+        schedule=Schedule("restarts:operator_is_told_of_one_and_another_is_there"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -9,8 +9,9 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersResponse
+from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, ElectLeadersResponse, confirmation_of
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster
@@ -135,10 +136,36 @@ def test_operator_elects_in_spite_of_the_loss_where_the_disk_of_the_last_one_was
         assert "broker 3 has another log directory now" in told.reason
         assert [each.log_end_offset for each in told.candidates] == [RECORDS, RECORDS, 0]
         assert stop.cluster.leader(TOPIC) is None, "nobody is elected by a question"
-        (elected,) = await stop.elections(ElectLeadersRequest(validate_only=False))
+        (elected,) = await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(told)]))
         assert (elected.error_code, elected.chosen) == (0, 1)
         await stop.until_whole()
         assert await stop.elections(ElectLeadersRequest()) == []
+
+    Stop().play(story)
+
+
+def test_operators_order_elects_whom_it_named_or_nobody() -> None:
+    """Told of the one with all records; it goes away before the order comes, and the one with few must not lead."""
+
+    async def story(stop: Stop) -> None:
+        await stop.stop(3, 2, 1)
+        stop.replace_disk(1)
+        stop.shorten(3, 0.5)
+        await stop.start(1, 2, 3, pause_seconds=1.0)
+        await asyncio.sleep(2)
+        (told,) = await stop.elections(ElectLeadersRequest())
+        assert (told.chosen, [each.broker_id for each in told.candidates]) == (2, [1, 2, 3])
+        order = ElectLeadersRequest(confirmed=[confirmation_of(told)])
+        await stop.stop(2)
+        await asyncio.sleep(1)
+        (refused,) = await stop.elections(order)
+        assert refused.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        assert "t-0 has changed since you were told: broker 2 is not registered" in str(refused.error_message)
+        assert (refused.chosen, stop.state().leader) == (-1, -1)
+        await stop.start(2, pause_seconds=2.0)
+        (elected,) = await stop.elections(order)
+        assert (elected.error_code, elected.chosen) == (0, 2)
+        await stop.until_whole()
 
     Stop().play(story)
 

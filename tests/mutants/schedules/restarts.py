@@ -2,7 +2,13 @@
 
 import asyncio
 
-from minibroker.protocol.messages import ElectLeadersRequest, ElectLeadersTopic
+from minibroker.protocol.messages import (
+    ElectionOutlook,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersTopic,
+    confirmation_of,
+)
 from minibroker.protocol.record_batch import read_header
 from minibroker.simulation.storage import Storage
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
@@ -67,8 +73,10 @@ async def _elect_another(directed: Directed, last: int) -> None:
     directed.truth.allows_unclean_election = True
     another = min(set(directed.cluster.broker_ids) - {last})
     topics = [ElectLeadersTopic(topic_name=TOPIC, partitions=[0])]
-    order = ElectLeadersRequest(topics=topics, leader=another, validate_only=False)
-    await say(directed, directed.controller, order)
+    told = await say(directed, directed.controller, ElectLeadersRequest(topics=topics, leader=another))
+    assert isinstance(told, ElectLeadersResponse)
+    confirmed = [confirmation_of(each) for each in told.partitions]
+    await say(directed, directed.controller, ElectLeadersRequest(confirmed=confirmed, leader=another))
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
@@ -158,4 +166,50 @@ async def older_epochs_come_back(directed: Directed) -> None:
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
     _storage(directed, last).find_file(EPOCHS).content[:] = older
     await _start_all(directed, last)
+    await directed.until_isr(1, 2, 3)
+
+
+async def _told(directed: Directed) -> ElectionOutlook:
+    answer = await say(directed, directed.controller, ElectLeadersRequest())
+    assert isinstance(answer, ElectLeadersResponse)
+    (told,) = answer.partitions
+    return told
+
+
+@on_stage(Stage())
+async def operator_is_told_of_one_and_another_is_there(directed: Directed) -> None:
+    """The disk of the last one in sync is lost. An operator is told who has all, who goes away before the order comes;
+    the one that is still there stopped long before, and has half."""
+    cluster = directed.cluster
+
+    async def stop(broker_id: int) -> None:
+        cluster.stop(broker_id)
+        await directed.until(lambda: broker_id not in cluster.alive(), "its end")
+
+    await _produce_some(directed, "early ")
+    await stop(3)
+    await directed.until(lambda: 3 not in members(directed), "a smaller ISR")
+    await _produce_some(directed, "late ")
+    await stop(2)
+    await directed.until(lambda: members(directed) == (1,), "an ISR of one")
+    await stop(1)
+    directed.truth.faulty.add(1)
+    _storage(directed, 1).wipe()
+    _storage(directed, 1).provision("/data")
+    for broker_id in (1, 2, 3):
+        cluster.start(broker_id)
+    await asyncio.sleep(START_SECONDS)
+    directed.truth.allows_unclean_election = True
+    told = await _told(directed)
+    assert told.chosen == 2, told
+    await stop(2)
+    await say(directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(told)]))
+    if cluster.leader(TOPIC) is not None:
+        convict(directed, "I28", f"broker {cluster.leader(TOPIC)} leads, and broker 2 was named")
+    cluster.start(2)
+    await asyncio.sleep(START_SECONDS)
+    if cluster.leader(TOPIC) is None:
+        await say(
+            directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _told(directed))])
+        )
     await directed.until_isr(1, 2, 3)

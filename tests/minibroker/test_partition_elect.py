@@ -1,0 +1,87 @@
+"""`minibroker partition elect`: what was shown is what is ordered, and a refusal is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minibroker.__main__ import minibroker
+from minibroker.commands import partition
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook, ElectLeadersRequest
+
+TOLD = ElectionOutlook(
+    topic_name="t",
+    partition_index=0,
+    leader_epoch=3,
+    isr=[1],
+    reason="no member of the ISR has its log",
+    candidates=[
+        ElectionCandidate(broker_id=1, is_in_sync=True, problem="is not registered"),
+        ElectionCandidate(broker_id=2, log_end_offset=20_000, last_epoch=1),
+        ElectionCandidate(broker_id=3, log_end_offset=5_000, last_epoch=0),
+    ],
+    chosen=2,
+)
+CHANGED = "t-0 has changed since you were told: broker 2 is not registered; nobody is elected, ask again"
+
+
+class Controller:
+    """Answers in the command's place of asking."""
+
+    def __init__(self, outcome: ElectionOutlook) -> None:
+        self.outcome = outcome
+        self.requests: list[ElectLeadersRequest] = []
+
+    async def ask(self, servers: str, request: ElectLeadersRequest, timeout_s: float) -> list[ElectionOutlook]:
+        self.requests.append(request)
+        return [self.outcome if request.confirmed else TOLD]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, controller: Controller, *arguments: str) -> Result:
+    monkeypatch.setattr(partition, "_ask", controller.ask)
+    return CliRunner().invoke(minibroker, ["partition", "elect", "-b", "localhost:1", "t-0", *arguments], input="y\n")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--yes",), ("--yes", "--json"), ("--leader", "2")])
+def test_the_order_repeats_what_was_told(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    controller = Controller(TOLD)
+    result = run(monkeypatch, controller, "--accept-loss", *arguments)
+    assert result.exit_code == 0
+    question, order = controller.requests
+    assert question.confirmed == []
+    assert order.leader == question.leader
+    assert order.confirmed == [
+        ConfirmedElection(
+            topic_name="t", partition_index=0, leader=2, leader_epoch=3, log_end_offset=20_000, last_epoch=1
+        )
+    ]
+
+
+def test_a_question_alone_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(TOLD)
+    result = run(monkeypatch, controller)
+    assert (result.exit_code, len(controller.requests)) == (10, 1)
+    assert "could elect broker 2; whatever brokers [1] held from offset 20000 on" in result.output
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_refusal_is_told_and_the_answer_is_bad(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    refused = ElectionOutlook(
+        topic_name="t",
+        partition_index=0,
+        error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        error_message=CHANGED,
+        leader_epoch=3,
+        reason=TOLD.reason,
+        candidates=TOLD.candidates,
+    )
+    result = run(monkeypatch, Controller(refused), "--accept-loss", "--yes", *(["--json"] if as_json else []))
+    assert result.exit_code == 10
+    if as_json:
+        said = json.loads(result.stdout)
+        assert (said["elected"], said["error_message"]) == (False, CHANGED)
+    else:
+        assert result.stdout.endswith(f"{CHANGED}\n")
