@@ -59,7 +59,7 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
     leadership = state.leaderships[partition]
     is_in_sync = broker_id in leadership.in_sync_replicas
     log = logs.get(broker_id, {}).get(partition)
-    has_its_directory = not is_in_sync or state.has_its_directory(leadership, broker_id)
+    is_elsewhere = is_in_sync and broker_id in state.brokers and not state.has_its_directory(leadership, broker_id)
     problem = None
     if not state.is_live(broker_id):
         problem = "is not registered"
@@ -75,7 +75,7 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
     return ElectionCandidate(
         broker_id=broker_id,
         is_in_sync=is_in_sync,
-        is_on_its_directory=has_its_directory,
+        is_on_its_directory=not is_elsewhere,
         problem=problem,
         log_start_offset=known.log_start_offset,
         log_end_offset=known.log_end_offset,

@@ -119,7 +119,8 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
-            why = f"; {view.waits[name]}" if view.waits.get(name) else ""
+            waits = view.waits.get(name)
+            why = f"; {waits} (`minibroker partition elect {name}` says what each replica holds)" if waits else ""
             reasons.append(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}")
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))

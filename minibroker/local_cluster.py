@@ -267,7 +267,7 @@ class LocalCluster:
         """Wait until every broker is there, every partition led and every replica in sync. Raises ClusterFailed."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._refuse_dead_brokers()
+            self._refuse_dead(*self.broker_ids)
             try:
                 view = await self.look(timeout_s=1.0)
                 reasons = what_is_wrong(view, len(self.record.brokers))
@@ -281,8 +281,8 @@ class LocalCluster:
                 tell(reasons[0])
             await asyncio.sleep(POLL_S)
 
-    def _refuse_dead_brokers(self) -> None:
-        for broker_id in self.broker_ids:
+    def _refuse_dead(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
             if self.process_state(broker_id) == "dead":
                 raise ClusterFailed(f"broker {broker_id} has ended by itself: {self._last_words(broker_id)}")
 
@@ -300,7 +300,7 @@ class LocalCluster:
         self._spawn(broker_id)
         deadline = time.monotonic() + timeout_s
         while True:
-            self._refuse_dead_brokers()
+            self._refuse_dead(broker_id)
             missing = await self._what_it_lacks(self.server(broker_id))
             if missing is None:
                 return

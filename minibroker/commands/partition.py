@@ -66,11 +66,12 @@ def elect(
     told = run_async(_ask(bootstrap_servers, question, timeout_s), timeout_s + 5, "partition elect")
     if not as_json or (accept_loss and not yes):
         for each in told:
-            _describe(each, accept_loss)
+            _describe(each, accept_loss, leader)
     able = [each for each in told if not each.error_code]
+    if accept_loss and able and not yes and not _accepts(len(able)):
+        click.echo("nobody is elected: the loss was not accepted (--yes accepts it unasked)", err=True)
+        accept_loss = False
     if accept_loss and able:
-        if not yes:
-            click.confirm(f"Elect for {len(able)} partitions, and lose what is named above?", abort=True, err=True)
         confirmed = [confirmation_of(each) for each in able]
         order = ElectLeadersRequest(confirmed=confirmed, leader=chosen, timeout_ms=timeout_ms)
         elected = run_async(_ask(bootstrap_servers, order, timeout_s), timeout_s + 5, "partition elect")
@@ -83,6 +84,16 @@ def elect(
             _print_json(each, accept_loss)
     failed = [each for each in told if each.error_code and not _is_led(each)]
     return EXIT_FOUND_WRONG if failed or able else EXIT_FINE
+
+
+def _accepts(partitions: int) -> bool:
+    """Nobody there to answer is a no; Ctrl-C is none."""
+    try:
+        return click.confirm(f"Elect for {partitions} partitions, and lose what is named above?", err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            return False
+        raise
 
 
 def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
@@ -110,8 +121,8 @@ async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -
         raise CommandFailed(str(error)) from None
 
 
-def _describe(each: "ElectionOutlook", accepts_loss: bool) -> None:
-    """What is, and what would be lost."""
+def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -> None:
+    """What is, and what would be lost. `leader`: the only one that is to be elected."""
     name = f"{each.topic_name}-{each.partition_index}"
     if not each.reason:
         click.echo(each.error_message)
@@ -123,7 +134,8 @@ def _describe(each: "ElectionOutlook", accepts_loss: bool) -> None:
         holds = f"holds {candidate.log_start_offset} to {candidate.log_end_offset}, last epoch {candidate.last_epoch}"
         click.echo(f"  broker {candidate.broker_id} ({place}): {candidate.problem or holds}")
     if each.error_code:
-        click.echo("  nobody can be elected now")
+        able = [found.broker_id for found in each.candidates if found.problem is None]
+        click.echo(f"  broker {leader} cannot be elected now, but {able}" if able else "  nobody can be elected now")
         return
     click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
 

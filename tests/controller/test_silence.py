@@ -147,6 +147,13 @@ def test_outlook_offers_nobody_that_cannot_lead() -> None:
     assert problems == ["is not registered", "has a damaged log: a hole", "does not answer"]
 
 
+def test_outlook_says_nothing_of_a_directory_that_nobody_sees() -> None:
+    state = cluster_state(2, now=leadership(None, 3))
+    told = outlook(state, T0, {2: {T0: log(9)}}, None)
+    (absent,) = [each for each in told.candidates if each.broker_id == 3]
+    assert (absent.problem, absent.is_on_its_directory) == ("is not registered", True)
+
+
 def test_partition_that_is_led_needs_no_such_election() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     assert outlook(state, T0, {}, None).error_code == ErrorCode.ELECTION_NOT_NEEDED

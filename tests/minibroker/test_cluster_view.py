@@ -73,6 +73,11 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
     [
         (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
         (view(leader=-1), "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]"),
+        (
+            msgspec.structs.replace(view(leader=-1), waits={TopicPartition("t", 0): "waiting for brokers [3]"}),
+            "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; waiting for brokers [3] (`minibroker partition elect"
+            " t-0` says what each replica holds)",
+        ),
         (view(three=broker(3, None)), "broker 3 does not answer: refused (nor its replicas of t-0)"),
         (view(three=without_replica(3)), "t-0: broker 3 gives no answer about its replica"),
         (without_broker(3), "t-0: broker 3, in the ISR, gives no answer: it is not registered"),

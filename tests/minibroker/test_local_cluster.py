@@ -52,3 +52,25 @@ async def test_name_of_a_broker_is_checked(tmp_path: Path) -> None:
             await cluster.resolve(name)
     with pytest.raises(ClusterFailed, match="no broker runs"):
         await cluster.resolve("controller")
+
+
+async def test_start_of_a_broker_is_not_hindered_by_another_that_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said 'broker 2 has ended by itself' of broker 1, which ran."""
+    cluster = LocalCluster(tmp_path)
+
+    async def at_once(*_: object) -> None:
+        return None
+
+    started: list[int] = []
+    states = {1: "down", 2: "dead", 3: "dead"}
+    monkeypatch.setattr(cluster, "process_state", states.__getitem__)
+    monkeypatch.setattr(cluster, "_wait_for_port", at_once)
+    monkeypatch.setattr(cluster, "_what_it_lacks", at_once)
+    monkeypatch.setattr(cluster, "_spawn", started.append)
+    await cluster.start(1)
+    assert started == [1]
+    states[1] = "dead"
+    with pytest.raises(ClusterFailed, match="broker 1 has ended by itself"):
+        await cluster.start(1)

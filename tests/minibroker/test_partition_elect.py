@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from minibroker.__main__ import minibroker
 from minibroker.commands import partition
@@ -31,18 +32,19 @@ CHANGED = "t-0 has changed since you were told: broker 2 is not registered; nobo
 class Controller:
     """Answers in the command's place of asking."""
 
-    def __init__(self, outcome: ElectionOutlook) -> None:
+    def __init__(self, outcome: ElectionOutlook, told: ElectionOutlook = TOLD) -> None:
         self.outcome = outcome
+        self.told = told
         self.requests: list[ElectLeadersRequest] = []
 
     async def ask(self, servers: str, request: ElectLeadersRequest, timeout_s: float) -> list[ElectionOutlook]:
         self.requests.append(request)
-        return [self.outcome if request.confirmed else TOLD]
+        return [self.outcome if request.confirmed else self.told]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, controller: Controller, *arguments: str) -> Result:
+def run(monkeypatch: pytest.MonkeyPatch, controller: Controller, *arguments: str, says: str = "y\n") -> Result:
     monkeypatch.setattr(partition, "_ask", controller.ask)
-    return CliRunner().invoke(minibroker, ["partition", "elect", "-b", "localhost:1", "t-0", *arguments], input="y\n")
+    return CliRunner().invoke(minibroker, ["partition", "elect", "-b", "localhost:1", "t-0", *arguments], input=says)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--yes",), ("--yes", "--json"), ("--leader", "2")])
@@ -65,6 +67,21 @@ def test_a_question_alone_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     result = run(monkeypatch, controller)
     assert (result.exit_code, len(controller.requests)) == (10, 1)
     assert "could elect broker 2; whatever brokers [1] held from offset 20000 on" in result.output
+
+
+@pytest.mark.parametrize("says", ["n\n", ""])
+def test_a_loss_that_is_not_accepted_elects_nobody_and_says_so(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    controller = Controller(TOLD)
+    result = run(monkeypatch, controller, "--accept-loss", says=says)
+    assert (result.exit_code, len(controller.requests)) == (10, 1)
+    assert "nobody is elected: the loss was not accepted" in result.stderr
+
+
+def test_a_leader_that_cannot_be_elected_is_told_apart_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = structs.replace(TOLD, chosen=-1, error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    result = run(monkeypatch, Controller(refused, refused), "--leader", "1", "--accept-loss")
+    assert result.exit_code == 10
+    assert "broker 1 cannot be elected now, but [2, 3]" in result.stdout
 
 
 @pytest.mark.parametrize("as_json", [False, True])
