@@ -10,7 +10,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.fetcher import Fetcher
 from minibroker.protocol.ids import BrokerId, LeaderEpoch
 
-State = Literal["fetching", "paused", "no-leader", "connecting", "no-position", "validating", "halted"]
+State = Literal["fetching", "paused", "no-leader", "connecting", "refused", "no-position", "validating", "halted"]
 
 
 class ConnectionState(msgspec.Struct, frozen=True):
@@ -18,11 +18,14 @@ class ConnectionState(msgspec.Struct, frozen=True):
 
     state: State
     """fetching: the leader answers; there simply is no more data. connecting: the leader does not answer now.
+    refused: it answers with an error, time and again: what `error` says stands in the way of our position.
     no-position: where to begin is being asked for. validating: a new leader is asked whether our position still holds.
     halted: an error waits for a seek."""
     leader: BrokerId | None
     leader_epoch: LeaderEpoch | None
     last_answer_ms_ago: float | None
+    refused_for_ms: float | None
+    """How long answers have been errors and nothing else."""
     error: MinibrokerError | None
 
     @property
@@ -40,7 +43,9 @@ def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: Fetcher) -> C
     state = _state(cursor, cluster, slow=error is not None and fetcher.is_late(cursor.leader))
     if state in ("no-leader", "connecting") and error is None:
         error = cluster.leader_problem(cursor.topic_partition)
-    return ConnectionState(state, cursor.leader, cursor.leader_epoch, ago, error)
+    since = cursor.refused_since_ms
+    refused_for_ms = None if since is None else fetcher.now_ms() - since
+    return ConnectionState(state, cursor.leader, cursor.leader_epoch, ago, refused_for_ms, error)
 
 
 def _state(cursor: Cursor, cluster: Cluster, *, slow: bool) -> State:
@@ -56,4 +61,6 @@ def _state(cursor: Cursor, cluster: Cluster, *, slow: bool) -> State:
         return "no-position"
     if cursor.needs_validation:
         return "validating"
-    return "connecting" if slow else "fetching"
+    if slow:
+        return "connecting"
+    return "fetching" if cursor.refused_since_ms is None else "refused"

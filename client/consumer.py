@@ -32,17 +32,13 @@ from minibroker.client.limits import (
     check_at_least,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.patience import UNREACHABLE_AFTER_MS, raise_halted, raise_refused
 from minibroker.client.records import Record, RecordBatch, RecordTuple, to_columns, to_records
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
 from minibroker.protocol.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Runtime
-
-UNFIT_FETCHES_MAX = 3
-"""So many replies in a row that do not bring what was asked for are the user's to hear of, and so many again."""
-UNREACHABLE_AFTER_MS = 60_000
-"""`async for` raises when for this long no leader of any partition has answered; iterating again goes on waiting."""
 
 
 class Consumer:
@@ -256,7 +252,7 @@ class Consumer:
 
     async def getone(self, timeout_ms: float | None = None) -> Record:
         """The next record. Raises CallTimedOut if a time is given and passes; without one it waits for data as long as
-        brokers answer, and raises CallTimedOut once no leader has answered for a minute."""
+        brokers answer, and raises CallTimedOut once for a minute no leader has answered, or one with errors only."""
         deadline = None if timeout_ms is None else Deadline(timeout_ms)
         silent_since = Deadline(UNREACHABLE_AFTER_MS)
         while True:
@@ -269,6 +265,8 @@ class Consumer:
                 await asyncio.sleep(0)  # one breath a batch, so that a busy reader does not starve the loop
                 continue
             self._raise_halted()
+            if deadline is None:
+                raise_refused(self._cursors.values(), self._fetcher.now_ms())
             if self._fetcher.hears_anybody():
                 silent_since = Deadline(UNREACHABLE_AFTER_MS)
             if not await self._wait_for_news(deadline or silent_since, at_most_ms=1_000):
@@ -456,15 +454,11 @@ class Consumer:
         return cursor
 
     def _raise_halted(self, partitions: Sequence[TopicPartition] = ()) -> None:
-        """What only the user can end; and, once for each so many attempts in vain, that a leader's log is damaged."""
-        for cursor in self._cursors.values():
-            if cursor.paused or (partitions and cursor.topic_partition not in partitions):
-                continue
-            if cursor.halted is not None:
-                raise cursor.halted
-            if cursor.unfit_fetches >= UNFIT_FETCHES_MAX and isinstance(cursor.error, CorruptRecords):
-                cursor.unfit_fetches = 0
-                raise cursor.error
+        raise_halted(
+            cursor
+            for cursor in self._cursors.values()
+            if not cursor.paused and (not partitions or cursor.topic_partition in partitions)
+        )
         resolving = self._fetcher.positions.task
         if resolving is not None and resolving.done():
             resolving.result()  # a bug of ours: say so instead of waiting for ever

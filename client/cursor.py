@@ -91,6 +91,7 @@ class Cursor:
         "position_epoch",
         "read_since_move",
         "record_epoch",
+        "refused_since_ms",
         "reset_from",
         "reset_timestamp",
         "retry_at_ms",
@@ -130,6 +131,8 @@ class Cursor:
         """What went wrong last; None once an answer came."""
         self.unfit_fetches = 0
         """Replies in a row that did not bring what was asked for."""
+        self.refused_since_ms: float | None = None
+        """When the first of those answers came that were errors or of no use; None after a good one."""
         self.paused = False
         self.high_watermark: Offset | None = None
         self.log_start_offset: Offset | None = None
@@ -165,10 +168,26 @@ class Cursor:
         return self.halted is None and not self.paused and self.reset_timestamp is None and not self.needs_validation
 
     @property
+    def place(self) -> str:
+        """Where it stands, in words."""
+        return f"offset {self.fetch_offset}" if self.reset_timestamp is None else "a position that is not known yet"
+
+    @property
     def has_room(self) -> bool:
         return len(self.chunks) < CHUNKS_MAX
 
     # ----------------------------------------------------------------------------------------------------- decisions
+    def refused(self, error: MinibrokerError, now_ms: float) -> None:
+        """Somebody answered, and it does not help us on."""
+        self.error = error
+        if self.refused_since_ms is None:
+            self.refused_since_ms = now_ms
+
+    def answered(self) -> None:
+        """The leader took our question."""
+        self.error = None
+        self.refused_since_ms = None
+
     def learn_leader(self, leader: BrokerId | None, epoch: LeaderEpoch | None) -> bool:
         """What metadata says, and whether that is news; a position that nobody has validated yet is taken as seen under
         this epoch."""
@@ -209,7 +228,7 @@ class Cursor:
         self.reset_from = None
         self.read_since_move = False
         self.halted = None
-        self.error = None
+        self.answered()
         self.unfit_fetches = 0
         self.validated_epoch = self.leader_epoch if epoch is None else epoch
 
@@ -225,7 +244,7 @@ class Cursor:
         self.position = None
         self.reset_timestamp = timestamp
         self.halted = None
-        self.error = None
+        self.answered()
 
     def settle_reset(self, generation: int, offset: Offset, epoch: LeaderEpoch | None) -> bool:
         """The answer to a reset; dropped if the user has sought meanwhile. Says whether it was taken."""

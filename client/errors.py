@@ -403,6 +403,17 @@ def broker_error(code: int, where: Where = NOWHERE, message: str | None = None) 
     return CLASS_OF_CODE.get(error_code(code), BrokerError)(code, where, message)
 
 
+def fetch_refusal(code: int, where: Where, offset: Offset) -> BrokerError:
+    """The error for what a leader answered to a fetch from `offset` on."""
+    if code != ErrorCode.CORRUPT_MESSAGE:
+        return broker_error(code, where)
+    text = (
+        f"the leader's log is damaged at offset {offset}, and no other replica is in sync: start the brokers that hold"
+        " a copy; where none does, read on behind the damage, or cut the log there with `minibroker log repair --cut`"
+    )
+    return broker_error(code, where, text)
+
+
 def where_of(
     topic_partition: TopicPartition, broker_id: BrokerId | None, leader_epoch: LeaderEpoch | None, isr: Sequence[int]
 ) -> Where:

@@ -24,6 +24,7 @@ from minibroker.client.errors import (
     MisplacedRecords,
     Where,
     broker_error,
+    fetch_refusal,
 )
 from minibroker.client.metadata_cache import Address
 from minibroker.client.positions import PositionResolver
@@ -313,7 +314,10 @@ class Fetcher:
         if answer.error_code:
             self._on_refusal(leader, cursor, answer)
             return
-        cursor.error = None
+        if answer.records:
+            cursor.error = None
+        else:
+            cursor.answered()
         if answer.high_watermark >= 0:
             cursor.high_watermark = answer.high_watermark
         if answer.log_start_offset >= 0:
@@ -343,6 +347,7 @@ class Fetcher:
         if last is not None:
             was_empty = not cursor.chunks
             cursor.fetched(Chunk(records, unread), last.end_offset, last.partition_leader_epoch)
+            cursor.answered()
             if was_empty:
                 self.ready.append(cursor)
         elif misfit is not None:
@@ -358,7 +363,7 @@ class Fetcher:
     def _unfit(self, cursor: Cursor, problem: CorruptRecords) -> None:
         """Perhaps somebody else leads meanwhile, and has it whole: ask again, of whom metadata names then."""
         cursor.unfit_fetches += 1
-        cursor.error = problem
+        cursor.refused(problem, self.now_ms())
         cursor.retry_at_ms = self._retry_at_ms(cursor.unfit_fetches)
         self._cluster.request_refresh()
         _log.warning("%s", problem)
@@ -366,8 +371,8 @@ class Fetcher:
     def _on_refusal(self, leader: BrokerId, cursor: Cursor, answer: FetchPartitionResponse) -> None:
         partition = cursor.topic_partition
         where = self._cluster.where(partition, leader)
-        error = broker_error(answer.error_code, where)
-        cursor.error = error
+        error = fetch_refusal(answer.error_code, where, cursor.fetch_offset)
+        cursor.refused(error, self.now_ms())
         state = self.leaders.setdefault(leader, LeaderState())
         cursor.retry_at_ms = self._retry_at_ms(max(1, state.failures))
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -55,6 +55,9 @@ class PositionResolver:
         self.task: asyncio.Task[None] | None = None
         """A consumer that waits looks whether it died of a bug."""
 
+    def _now_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
     def start(self) -> None:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -106,7 +109,7 @@ class PositionResolver:
         for cursor in cursors:
             answer = answers[cursor.topic_partition]
             if isinstance(answer, MinibrokerError):
-                cursor.error = answer
+                cursor.refused(answer, self._now_ms())
                 settled = False
                 if not answer.retriable:
                     cursor.halted = answer
@@ -152,7 +155,8 @@ class PositionResolver:
                     continue
                 cursor, question = entry
                 if answer.error_code:
-                    cursor.error = broker_error(answer.error_code, self._cluster.where(cursor.topic_partition, leader))
+                    where = self._cluster.where(cursor.topic_partition, leader)
+                    cursor.refused(broker_error(answer.error_code, where), self._now_ms())
                     continue
                 settled += 1
                 if self._cursors().get(cursor.topic_partition) is cursor:

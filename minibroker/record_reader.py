@@ -6,8 +6,9 @@ Owns: which partitions, from where, until when, and how long silence of the lead
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
+from minibroker.client.connection_state import ConnectionState
 from minibroker.client.consumer import Consumer
-from minibroker.client.errors import CallTimedOut, InvalidCall, MinibrokerError
+from minibroker.client.errors import CallTimedOut, InvalidCall
 from minibroker.client.records import Record, RecordBatch
 from minibroker.protocol.ids import TopicPartition
 from minibroker.starting_point import StartingPoint, find_offsets
@@ -29,6 +30,9 @@ class RecordReader:
         self.ends: dict[TopicPartition, int] = {}
         """End offsets when the reading began: where `until_end` ends."""
         self.partitions: list[TopicPartition] = []
+        self._silent_since: dict[TopicPartition, float] = {}
+        """When each of those that give nothing was first seen so."""
+        self._look_again_at = 0.0
 
     async def start(self) -> None:
         """Find the partitions and go to where reading begins. Raises MinibrokerError."""
@@ -55,7 +59,6 @@ class RecordReader:
     async def batches(self, until_end: bool) -> AsyncIterator[list[RecordBatch]]:
         """Records in columns, as they come; ends when every end was reached, if asked to."""
         left = self._unread() if until_end else {}
-        silent_since: float | None = None
         while left or not until_end:
             batches = await self._consumer.getmany_batches(timeout_ms=POLL_MS)
             if batches:
@@ -64,32 +67,38 @@ class RecordReader:
                 end = left.get(batch.topic_partition)
                 if end is not None and batch.base_offset + len(batch) >= end:
                     del left[batch.topic_partition]
-            silent_since = None if batches else self._check_silence(silent_since)
+            self._check_silence(left if until_end else self.partitions)
 
     async def records(self, until_end: bool) -> AsyncIterator[list[Record]]:
         """The same, record by record."""
         left = self._unread() if until_end else {}
-        silent_since: float | None = None
         while left or not until_end:
             found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=5_000)
             for partition, records in found.items():
                 yield records
                 if partition in left and records[-1].offset + 1 >= left[partition]:
                     del left[partition]
-            silent_since = None if found else self._check_silence(silent_since)
+            self._check_silence(left if until_end else self.partitions)
 
     def _unread(self) -> dict[TopicPartition, int]:
         return {partition: end for partition, end in self.ends.items() if self._offsets[partition] < end}
 
-    def _check_silence(self, since: float | None) -> float | None:
-        """No data is fine; no broker is not, for longer than the time limit."""
-        states = [self._consumer.connection_state(partition) for partition in self.partitions]
-        if any(state.healthy for state in states):
-            return None
+    def _check_silence(self, partitions: Iterable[TopicPartition]) -> None:
+        """No data is fine. A partition of which nobody answers, or whose leader answers with errors only, is not, for
+        longer than the time limit: what else comes would hide that it is missing."""
         now = asyncio.get_running_loop().time()
-        if since is not None and now - since > self._timeout_ms / 1000:
-            error: MinibrokerError | None = next((state.error for state in states if state.error is not None), None)
-            raise CallTimedOut(
-                f"no leader of topic {self._topic!r} has answered for {self._timeout_ms / 1000:g} s", error
-            )
-        return now if since is None else since
+        if now < self._look_again_at:
+            return
+        self._look_again_at = now + POLL_MS / 1000
+        for partition in partitions:
+            state = self._consumer.connection_state(partition)
+            if state.healthy:
+                self._silent_since.pop(partition, None)
+            elif now - self._silent_since.setdefault(partition, now) > self._timeout_ms / 1000:
+                self._give_up(partition, state)
+
+    def _give_up(self, partition: TopicPartition, state: ConnectionState) -> None:
+        seconds = f"{self._timeout_ms / 1000:g} s"
+        if state.state == "refused":
+            raise CallTimedOut(f"{partition} gave nothing but errors for {seconds}", state.error)
+        raise CallTimedOut(f"no leader of {partition} has answered for {seconds}", state.error)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("-f", "--format", "format_text", help="%t %p %o %e %k %K %s %S %T %h %R %% \\n \\t \\xNN")
 @click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--skip-undecodable", is_flag=True, help="Go on behind batches that nobody can decode, with a warning.")
-@timeout_option(30, "Give up when no leader has answered for so many seconds.")
+@timeout_option(30, "Give up when a partition has given no answer, or nothing but errors, for so many seconds.")
 def consume(
     bootstrap_servers: str,
     topic: str,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--max-messages", type=int, default=-1, help="[default: until Ctrl-C]")
 @click.option("-e", "--exit-at-end", is_flag=True, help="End at what was the end when the command began.")
 @click.option("--verbose", is_flag=True, help="One record_data event a record, too.")
-@timeout_option(30, "Give up when no leader has answered for so many seconds.")
+@timeout_option(30, "Give up when a partition has given no answer, or nothing but errors, for so many seconds.")
 @json_option
 def verifiable_consumer(
     bootstrap_servers: str,

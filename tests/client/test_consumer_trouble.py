@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.consumer import UNREACHABLE_AFTER_MS, Consumer
+from minibroker.client.consumer import Consumer
 from minibroker.client.errors import (
     CallTimedOut,
     ClientClosed,
@@ -15,6 +15,8 @@ from minibroker.client.errors import (
     LogTruncated,
     UnknownTopicOrPartition,
 )
+from minibroker.client.patience import UNREACHABLE_AFTER_MS
+from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     FetchPartitionResponse,
     FetchRequest,
@@ -137,6 +139,56 @@ def test_iterating_ends_with_an_error_when_nobody_answers_for_a_minute(cluster: 
                 cluster.start_broker(broker)
             fill(cluster, 1)
             assert (await consumer.getone(timeout_ms=10_000)).offset == 0
+
+    cluster.run(main)
+
+
+def refuse_fetches(cluster: FakeCluster, partition: int) -> None:
+    """Every fetch from this partition is answered as where the only copy is damaged; the others are as they are."""
+
+    def refuse(broker: int, request: IncomingRequest) -> Response | None:
+        body = request.body
+        if not isinstance(body, FetchRequest) or not body.topics or partition not in _indexes(body):
+            return None
+        answer = cluster.brokers[broker].fetch(body).responses[0]
+        corrupt = FetchPartitionResponse(partition_index=partition, error_code=int(ErrorCode.CORRUPT_MESSAGE))
+        return FetchResponse(
+            responses=[
+                FetchTopicResponse(
+                    topic="t",
+                    partitions=[corrupt if each.partition_index == partition else each for each in answer.partitions],
+                )
+            ]
+        )
+
+    cluster.intercept = refuse
+
+
+def _indexes(body: FetchRequest) -> list[int]:
+    return [each.partition for each in body.topics[0].partitions]
+
+
+def test_iterating_ends_with_an_error_when_a_leader_refuses_one_partition_for_a_minute(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    fill(cluster, 10)
+    refuse_fetches(cluster, 0)
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            start = loop.time()
+            for _ in range(2):  # iterating again goes on waiting
+                with pytest.raises(CallTimedOut, match="t-0 gave nothing but errors at offset 0") as caught:
+                    async for _ in consumer:
+                        pass
+                assert "log repair" in str(caught.value)
+                assert "CORRUPT_MESSAGE from broker" in str(caught.value)
+            assert 2 * UNREACHABLE_AFTER_MS / 1000 <= loop.time() - start < 2 * UNREACHABLE_AFTER_MS / 1000 + 5
+            state = consumer.connection_state(T0)
+            assert (state.state, state.healthy) == ("refused", False)
+            cluster.intercept = lambda broker, request: None
+            assert (await consumer.getone(timeout_ms=10_000)).offset == 0
+            assert consumer.connection_state(T0).healthy
 
     cluster.run(main)
 

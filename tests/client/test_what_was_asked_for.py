@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.consumer import UNFIT_FETCHES_MAX, Consumer
+from minibroker.client.consumer import Consumer
 from minibroker.client.errors import MisplacedRecords, TopicMadeAgain, UndecodableRecords
+from minibroker.client.patience import UNFIT_FETCHES_MAX
 from minibroker.protocol.messages import (
     FetchPartitionResponse,
     FetchRequest,
