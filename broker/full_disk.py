@@ -25,6 +25,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     EARLIEST_TIMESTAMP,
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
@@ -105,8 +106,9 @@ class FullDisk:
         for topic in response.topics:
             for answer in topic.partitions:
                 partition = by_name.get(TopicPartition(topic.name, answer.partition_index))
-                if partition is not None and answer.error_code == ErrorCode.NONE and answer.low_watermark >= 0:
-                    await self._trim(partition, answer.low_watermark, LogStartReason.COPIED)
+                low = told_low_watermark(answer)
+                if partition is not None and low is not None:
+                    await self._trim(partition, low, LogStartReason.COPIED)
 
     def _question(self, partitions: list[Partition]) -> ListOffsetsRequest:
         """Under the leader epoch that the controller told: a deposed leader does not answer it."""
@@ -151,3 +153,11 @@ class FullDisk:
         """Still here, and offline for lack of room alone."""
         here = self._manager.partitions.get(partition.topic_partition) is partition
         return here and self._is_full() and partition.state.role is Role.OFFLINE and partition.state.damage is None
+
+
+def told_low_watermark(answer: ListOffsetsPartitionResponse) -> int | None:
+    """What the leader says of it beside its log start. Above that it contradicts itself (I10), and counts for nothing:
+    what is deleted for it does not come back."""
+    if answer.error_code != ErrorCode.NONE or not 0 <= answer.low_watermark <= answer.offset:
+        return None
+    return answer.low_watermark

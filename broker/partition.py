@@ -235,6 +235,7 @@ class Partition:
                     batches=effect.batches,
                     high_watermark=effect.high_watermark,
                     log_start_offset=effect.log_start_offset,
+                    low_watermark=effect.low_watermark,
                 ),
             )
         )

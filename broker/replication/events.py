@@ -226,6 +226,7 @@ class FetchedAppended(Event, frozen=True, kw_only=True):
     batches: tuple[BatchHeader, ...]
     high_watermark: int | None
     log_start_offset: int | None
+    low_watermark: int | None = None
 
 
 class StartLowered(Event, frozen=True, kw_only=True):
@@ -343,6 +344,7 @@ class AppendFetched(Effect, frozen=True, kw_only=True):
     batches: tuple[BatchHeader, ...]
     high_watermark: int | None
     log_start_offset: int | None
+    low_watermark: int | None = None
 
 
 class AskEpochEnd(Effect, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from minibroker.broker.replication.events import (
     Warn,
     WriteEpochHistory,
 )
-from minibroker.broker.replication.log_starts import follow_log_start
+from minibroker.broker.replication.log_starts import follow_log_start, follow_low_watermark
 from minibroker.broker.replication.state import (
     AskingEpochEnd,
     AskingLeaderEnds,
@@ -166,6 +166,10 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
     if event.error_code is not ErrorCode.NONE:
         _on_error(state, event.error_code, effects)
         return
+    if event.log_start_offset > event.log_end_offset:
+        effects.append(Warn(message=f"leader claims a log from {event.log_start_offset} to {event.log_end_offset}"))
+        effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
+        return
     before = state.log_start_offset, state.log_end_offset
     if event.log_end_offset < state.log_end_offset:
         message = f"log end {state.log_end_offset} is ahead of the leader's {event.log_end_offset}: cutting to it"
@@ -201,6 +205,10 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
         _on_error(state, event.error_code, effects)
     elif event.diverging:
         _align_again(state, effects)  # the mark stays as it is: cut first (KAFKA-14704)
+    elif _contradicts_itself(event):
+        marks = f"{event.low_watermark} <= {event.log_start_offset} <= {event.high_watermark}"
+        effects.append(Warn(message=f"leader's answer is refused: low watermark <= log start <= mark is not {marks}"))
+        effects.append(BackOff(error_code=ErrorCode.CORRUPT_MESSAGE))
     elif event.log_start_offset is not None and event.log_start_offset < state.log_start_offset:
         effects.append(LowerStart(log_start_offset=event.log_start_offset))  # before anything is appended behind a gap
     elif not _fits(state, event.batches):
@@ -210,21 +218,28 @@ def on_fetch_answered(state: ReplicaState, event: FetchAnswered, effects: list[E
     elif event.batches:
         _note_comparison(state, event)
         if event.log_start_offset == state.log_end_offset:  # nobody can tell what lies below: it must not stay
-            _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
+            _follow_marks(state, event, effects)
         effects.append(
             AppendFetched(
-                batches=event.batches, high_watermark=event.high_watermark, log_start_offset=event.log_start_offset
+                batches=event.batches,
+                high_watermark=event.high_watermark,
+                log_start_offset=event.log_start_offset,
+                low_watermark=event.low_watermark,
             )
         )
     else:
         _note_comparison(state, event)
-        _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
+        _follow_marks(state, event, effects)
+
+
+def _contradicts_itself(event: FetchAnswered) -> bool:
+    """I10 holds at whoever sends this. A low watermark never falls, so what is believed once would stay for ever."""
+    low, start, mark = event.low_watermark, event.log_start_offset, event.high_watermark
+    return start is not None and ((low is not None and low > start) or (mark is not None and start > mark))
 
 
 def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
     """An answer without an error: the leader's history has the epoch of the last record held, at this very end."""
-    if event.low_watermark is not None and event.low_watermark > state.low_watermark:
-        state.low_watermark = event.low_watermark
     if event.log_start_offset is not None and event.log_start_offset < state.log_end_offset:
         state.is_proven = True
 
@@ -233,6 +248,7 @@ def on_start_lowered(state: ReplicaState, event: StartLowered, effects: list[Eff
     """An earlier leader had raised the start, and its successor had not heard of it: nobody has deleted for it then. A
     log whose files do not reach so far has lost them, unless it holds nothing."""
     state.log_start_offset = min(state.log_start_offset, event.log_start_offset)
+    state.low_watermark = min(state.low_watermark, state.log_start_offset)
     if event.log_start_offset <= event.wanted:
         report_end(state, effects)
     elif event.log_start_offset == state.log_end_offset:
@@ -267,19 +283,19 @@ def on_fetched_appended(state: ReplicaState, event: FetchedAppended, effects: li
         state.log_end_offset = batch.end_offset
     if learned:
         effects.append(WriteEpochHistory(sync=True))
-    _follow_marks(state, event.high_watermark, event.log_start_offset, effects)
+    _follow_marks(state, event, effects)
     report_end(state, effects)
 
 
-def _follow_marks(
-    state: ReplicaState, high_watermark: int | None, log_start_offset: int | None, effects: list[Effect]
-) -> None:
+def _follow_marks(state: ReplicaState, event: FetchAnswered | FetchedAppended, effects: list[Effect]) -> None:
     """min(leader's mark, own end). It never falls here: what was committed once stays so, though a new leader's own
     mark may lag for a round (only a truncation lowers it)."""
-    if high_watermark is not None:
-        state.high_watermark = max(state.high_watermark, min(high_watermark, state.log_end_offset))
-    if log_start_offset != state.log_start_offset:
-        follow_log_start(state, log_start_offset, effects)
+    if event.high_watermark is not None:
+        state.high_watermark = max(state.high_watermark, min(event.high_watermark, state.log_end_offset))
+    if event.log_start_offset != state.log_start_offset:
+        follow_log_start(state, event.log_start_offset, effects)
+    if event.low_watermark is not None and event.low_watermark > state.low_watermark:
+        follow_low_watermark(state, event.low_watermark)
 
 
 def _on_error(state: ReplicaState, error_code: ErrorCode, effects: list[Effect]) -> None:
@@ -314,6 +330,7 @@ def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:
 
 def _log_is(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:
     state.log_start_offset = log_start_offset
+    state.low_watermark = min(state.low_watermark, log_start_offset)
     state.log_end_offset = log_end_offset
     state.synced_end_offset = min(state.synced_end_offset, log_end_offset)
     state.high_watermark = max(log_start_offset, min(state.high_watermark, log_end_offset))

@@ -9,8 +9,8 @@ from minibroker.broker.replication.state import ReplicaState, Role
 
 def check_offsets(state: ReplicaState) -> None:
     """What an event of the data path can break: it moves offsets and waiters, never roles or sets."""
-    assert 0 <= state.log_start_offset <= state.high_watermark <= state.log_end_offset, (
-        f"I10: {state.log_start_offset} <= {state.high_watermark} <= {state.log_end_offset}"
+    assert 0 <= state.low_watermark <= state.log_start_offset <= state.high_watermark <= state.log_end_offset, (
+        f"I10: {state.low_watermark} <= {state.log_start_offset} <= {state.high_watermark} <= {state.log_end_offset}"
     )
     assert state.synced_end_offset <= state.log_end_offset, "I10: synced end beyond the log end"
     if state.waiters:  # sorted, so the last one speaks for all of them

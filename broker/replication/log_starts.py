@@ -70,3 +70,8 @@ def follow_log_start(state: ReplicaState, leader_start: int | None, effects: lis
         state.log_start_offset = new_start
         drops_all = new_start == state.log_end_offset and not state.is_proven
         effects.append(TrimBefore(log_start_offset=new_start, reason=LogStartReason.COPIED, drops_all=drops_all))
+
+
+def follow_low_watermark(state: ReplicaState, leader_low: int) -> None:
+    """As far as one's own start goes: what is kept here is kept for a reason, until the start follows."""
+    state.low_watermark = max(state.low_watermark, min(leader_low, state.log_start_offset))

@@ -3,7 +3,8 @@
 Owns: the fields of the replica state, each with the rule that holds for it. Refuses to know who changes them: that is
 `leader`, `isr`, `follower` and `replica`, through `step` only. Pure.
 
-Always: log_start_offset <= high_watermark <= log_end_offset, synced_end_offset <= log_end_offset. Ends are exclusive.
+Always: low_watermark <= log_start_offset <= high_watermark <= log_end_offset, synced_end_offset <= log_end_offset.
+Ends are exclusive.
 """
 
 from enum import Enum
@@ -129,7 +130,7 @@ class ReplicaState(Struct, kw_only=True):
     log_start_offset: int = 0
     low_watermark: int = 0
     """Every in-sync replica has durably recorded a start at or above it; files may go in front of it only. A leader
-    finds it, a follower is told."""
+    finds it, a follower is told. It falls only where the own start does."""
     log_end_offset: int = 0
     synced_end_offset: int = 0
     high_watermark: int = 0

@@ -146,6 +146,7 @@ class _Actor:
                             batches=effect.batches,
                             high_watermark=effect.high_watermark,
                             log_start_offset=effect.log_start_offset,
+                            low_watermark=effect.low_watermark,
                         )
                     )
                 case ev.TruncateTo(end_offset=end) | ev.ResetTo(offset=end):

@@ -98,6 +98,18 @@ MUTANTS = (
         schedule=Schedule("log_starts:leader_falls_before_its_start_is_known"),
     ),
     Mutant(
+        name="D24",
+        title="a follower believes any low watermark",
+        origin="found from outside: one absurd answer, and its hearer as leader let nobody join for ever",
+        rule="an answer whose marks contradict each other is refused, and a low watermark is at most one's own start (11)",
+        breaks=("crash", "I36"),
+        edits=(
+            Edit("broker.replication.follower", "(low is not None and low > start) or ", ""),
+            Edit("broker.replication.log_starts", "min(leader_low, state.log_start_offset)", "leader_low"),
+        ),
+        schedule=Schedule("log_starts:low_watermark_above_the_start"),
+    ),
+    Mutant(
         name="D13d",
         title="a directory is the log of the partition whose name it bears",
         origin="found by hand: two partitions of a topic exchanged on one disk, and each served as the other",

@@ -123,7 +123,10 @@ class Actor:
             self.state.producers.update(header)
         self.handle(
             ev.FetchedAppended(
-                batches=effect.batches, high_watermark=effect.high_watermark, log_start_offset=effect.log_start_offset
+                batches=effect.batches,
+                high_watermark=effect.high_watermark,
+                log_start_offset=effect.log_start_offset,
+                low_watermark=effect.low_watermark,
             )
         )
 

@@ -30,13 +30,16 @@ def follower() -> ReplicaState:
     return stage.actors[2].state
 
 
-def answer(log_start_offset: int, records: int = 0) -> ev.FetchAnswered:
+def answer(
+    log_start_offset: int, records: int = 0, low_watermark: int | None = None, high_watermark: int = END
+) -> ev.FetchAnswered:
     return ev.FetchAnswered(
         leader_epoch=0,
         fetch_offset=END,
         error_code=ErrorCode.NONE,
-        high_watermark=END,
+        high_watermark=high_watermark,
         log_start_offset=log_start_offset,
+        low_watermark=low_watermark,
         batches=tuple(header_for(END + number, 0) for number in range(records)),
     )
 
@@ -100,6 +103,46 @@ def test_a_log_that_holds_nothing_begins_where_its_leader_does() -> None:
     step(state, answer(END))
     step(state, answer(1))
     assert names(step(state, ev.StartLowered(wanted=1, log_start_offset=END))) == ["AskLeaderEnds"]
+
+
+@pytest.mark.invariant("I10", "I36")
+@pytest.mark.parametrize("absurd", [answer(0, 1, low_watermark=1), answer(END + 1, 1)])
+def test_an_answer_whose_marks_contradict_each_other_is_refused(absurd: ev.FetchAnswered) -> None:
+    """Believed, it would never be forgotten: a leader with a low watermark above its start lets nobody join."""
+    state = follower()
+    assert names(step(state, absurd)) == ["Warn", "BackOff"]
+    assert (state.log_start_offset, state.low_watermark, state.log_end_offset) == (0, 0, END)
+
+
+@pytest.mark.invariant("I10")
+def test_a_low_watermark_is_followed_as_far_as_one_s_own_start() -> None:
+    """A follower that is behind starts in front of its leader for a while, whose mark it cannot follow yet."""
+    state = follower()
+    step(state, answer(END + 5, low_watermark=END + 3, high_watermark=END + 8))
+    assert (state.log_start_offset, state.low_watermark) == (END, END)
+    batches = tuple(header_for(END + number, 0) for number in range(8))
+    marks = {"high_watermark": END + 8, "log_start_offset": END + 5, "low_watermark": END + 3}
+    step(state, ev.FetchedAppended(batches=batches, **marks))
+    assert (state.log_start_offset, state.low_watermark) == (END + 5, END + 3)
+
+
+@pytest.mark.invariant("I10")
+def test_a_low_watermark_comes_down_with_the_start() -> None:
+    """Only an unclean election brings that about: what the leader before said holds no more."""
+    state = follower()
+    step(state, answer(END, low_watermark=END))
+    assert state.low_watermark == END
+    step(state, answer(0))
+    step(state, ev.StartLowered(wanted=0, log_start_offset=0))
+    assert (state.log_start_offset, state.low_watermark) == (0, 0)
+
+
+def test_ends_of_a_leader_that_contradict_each_other_are_refused() -> None:
+    state = follower()
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=9, log_end_offset=3)
+    assert names(step(state, ends)) == ["Warn", "BackOff"]
+    assert state.log_end_offset == END
 
 
 def leader_of(*reported: int | None) -> ReplicaState:

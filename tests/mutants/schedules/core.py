@@ -54,6 +54,7 @@ class LoneFollower(Struct):
                     batches=effect.batches,
                     high_watermark=effect.high_watermark,
                     log_start_offset=effect.log_start_offset,
+                    low_watermark=effect.low_watermark,
                 )
             )
         elif isinstance(effect, ev.TruncateTo | ev.ResetTo):

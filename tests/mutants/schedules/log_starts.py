@@ -1,9 +1,13 @@
 """Orders of events around the head of a log: what a start finds there, and who hears of a deletion."""
 
 import asyncio
+from collections.abc import Sequence
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication.events import FetchAnswered
 from minibroker.protocol.checkpoints import (
     LOG_START_SLOT_BYTES,
     LogStart,
@@ -13,6 +17,7 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
+from minibroker.runtime.ports import Buffer
 from minibroker.simulation.storage import Storage
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, apart, broker_epoch, host, members, restarted
@@ -249,4 +254,29 @@ async def leader_falls_before_its_start_is_known(directed: Directed) -> None:
     await directed.until_leader(deaf)
     directed.cluster.start(leader)
     directed.cluster.start(other)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(Stage())
+async def low_watermark_above_the_start(directed: Directed) -> None:
+    """One answer to each follower says that everybody has recorded a start far beyond the end; one of them leads next."""
+
+    told: set[int] = set()
+    handle_fetched = Partition.handle_fetched
+
+    def hear(replica: Partition, event: FetchAnswered, buffers: Sequence[Buffer]) -> None:
+        if replica.state.config.broker_id not in told and event.low_watermark is not None:
+            told.add(replica.state.config.broker_id)
+            event = replace(event, low_watermark=1 << 40)
+        handle_fetched(replica, event, buffers)
+
+    await directed.produce("before")
+    with patch.object(Partition, "handle_fetched", hear):
+        await directed.produce("meanwhile")
+        await asyncio.sleep(3.0)  # who refused that answer has asked again
+    assert len(told) == 2
+    old = directed.leader
+    directed.cluster.kill(old)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, old), "another leader")
+    directed.cluster.start(old)
     await directed.until_isr(*directed.cluster.broker_ids)
