@@ -36,6 +36,7 @@ def look(broker: "Broker") -> BrokerGauges:
         under_min_isr_partitions=sum(size < 0 for size in sizes),
         at_min_isr_partitions=sum(size == 0 for size in sizes),
         offline_replicas=sum(s.role is Role.OFFLINE for s in states),
+        damaged_replicas=sum(s.damage is not None for s in states),
         waiting_produce_requests=sum(len(s.waiters) for s in led),
         waiting_fetch_requests=broker.manager.fetches.parked_count(),
         max_lag=max((_lag(s.log_end_offset, r.log_end_offset) for s in led for r in s.remotes.values()), default=0),

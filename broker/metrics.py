@@ -142,6 +142,13 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
     offline_replicas: Annotated[
         int, Metric("replica_manager_offline_replicas", "Replicas here whose log directory failed or is full.")
     ] = 0
+    damaged_replicas: Annotated[
+        int,
+        Metric(
+            "replica_manager_damaged_replicas",
+            "Replicas here whose log is known as damaged: offline, or leading as the only one in sync.",
+        ),
+    ] = 0
     waiting_produce_requests: Annotated[
         int, Metric("replica_manager_waiting_produce_requests", "acks=all requests waiting for in-sync replicas.")
     ] = 0

@@ -67,6 +67,7 @@ def _describe(manager: ReplicaManager, partition: Partition) -> ReplicaStateDesc
         segment_count=partition.log.segment_count,
         waiting_produce_requests=len(state.waiters),
         why_offline=_why_offline(manager, partition) if state.role is Role.OFFLINE else None,
+        damage=state.damage,
     )
 
 

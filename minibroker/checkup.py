@@ -18,7 +18,12 @@ from minibroker import zookeeper_process
 from minibroker.asking import Asker, NoAnswer
 from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.protocol.checkpoints import parse_partition_directory_name
-from minibroker.protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataBroker
+from minibroker.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeReplicaStateResponse,
+    MetadataBroker,
+)
 from minibroker.runtime.descriptor_shares import LIMIT_MIN, UNLIMITED, share_out
 from minibroker.runtime.descriptors import hard_limit
 from minibroker.runtime.server_limits import ServerLimits
@@ -273,10 +278,23 @@ async def check_listeners(servers: str) -> list[Finding]:
         return [await _check_listener(asker, broker) for broker in metadata.brokers]
 
 
+def damaged_logs(state: DescribeReplicaStateResponse) -> str | None:
+    """Of one broker, in its own words; the first one stands for the others."""
+    found = [
+        (f"{topic.topic}-{replica.partition}", replica.damage)
+        for topic in state.topics
+        for replica in topic.partitions
+        if replica.damage is not None
+    ]
+    if not found:
+        return None
+    (name, damage), more = found[0], len(found) - 1
+    return f"its log of {name}{f' (and of {more} more partitions)' if more else ''} is damaged: {damage}"
+
+
 async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
     name, server = f"broker {broker.node_id}", f"{broker.host}:{broker.port}"
-    states = await asker.replica_states([server], [])
-    state = states[0]
+    (state,) = await asker.replica_states([server])
     if isinstance(state, NoAnswer):
         cure = "start that broker, or set its advertised.listeners to an address that is reached from here"
         return Finding(name, False, f"advertises {server}, which is not reached from here: {state}", cure)
@@ -290,5 +308,9 @@ async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
         if state.log_directory == "offline":
             cure = "replace the disk, and start the broker with an empty directory"
         return Finding(name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure)
+    damage = damaged_logs(state)
+    if damage is not None:
+        cure = "start the brokers that hold a copy; where none does, stop this one and run `minibroker log repair`"
+        return Finding(name, False, damage, f"look at its disk, and {cure}")
     await asker.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
     return Finding(name, True, f"advertises {server}, reached from here")

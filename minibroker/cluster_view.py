@@ -167,6 +167,8 @@ def _wrong_with_replicas(view: ClusterView) -> list[str]:
             elif replica.role == "offline":
                 if broker.says.log_directory == "online":
                     reasons.append(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
+            elif replica.damage is not None:
+                reasons.append(f"{name}: {serves_damaged(broker_id, replica.damage)}")
             elif replica.leader_epoch < partition.leader_epoch:
                 epochs = f"leader epoch {replica.leader_epoch}, the map in {partition.leader_epoch}"
                 reasons.append(f"{name}: the replica on broker {broker_id} is still in {epochs}")
@@ -175,6 +177,14 @@ def _wrong_with_replicas(view: ClusterView) -> list[str]:
                 if replica.role != role and partition.leader_id >= 0:
                     reasons.append(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'")
     return reasons
+
+
+def serves_damaged(broker_id: int, damage: str) -> str:
+    """Of a replica that is not offline although its log is damaged: nobody else is in sync. Ends with the cure."""
+    return (
+        f"broker {broker_id} leads with a damaged log, and readers of the damaged range are refused ({damage}): "
+        "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does"
+    )
 
 
 def _ahead_of_the_map(view: ClusterView) -> list[str]:

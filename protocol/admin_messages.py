@@ -290,6 +290,7 @@ class ReplicaStateDescription(Message, frozen=True, kw_only=True):
     segment_count: I32 = 0
     waiting_produce_requests: I32 = 0
     why_offline: Text | None = None  # about: its log directory failed or is full, or its log is damaged
+    damage: Text | None = None  # about: of its log; the only replica in sync leads on, and refuses that range
 
 
 class DescribedReplicaTopic(Message, frozen=True, kw_only=True):

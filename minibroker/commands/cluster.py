@@ -204,7 +204,8 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
     """Wait until a cluster, any cluster, is healthy.
 
     Healthy: so many brokers are registered and answer, a controller is elected, every partition has a leader and all
-    its replicas in sync, every replica that should be there speaks for itself, and no log directory is full or offline.
+    its replicas in sync, every replica that should be there speaks for itself, no log that is served is known as
+    damaged, and no log directory is full or offline.
     Exit code 1 if that does not happen in time.
     """
     import asyncio

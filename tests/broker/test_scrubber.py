@@ -4,6 +4,9 @@ import asyncio
 
 import pytest
 
+from minibroker.broker.gauges import look
+from minibroker.broker.replica_description import describe_replicas
+from minibroker.protocol.messages import DescribeReplicaStateRequest
 from minibroker.simulation.storage import Storage
 from minibroker.testing import simulated
 from minibroker.testing.simulated_cluster import SimulatedTestedCluster
@@ -99,3 +102,19 @@ def test_it_keeps_to_its_speed(rate: int, least: int, most: int) -> None:
         assert least <= c.simulation.brokers[1].counters.scrubbed_bytes <= most
 
     play()
+
+
+@simulated(brokers=1, seed=8, settings=SCRUBBED)
+async def test_a_broker_says_that_the_only_copy_is_damaged_which_leads_on(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 45)
+    rot(c, 1, 0, 1, PAYLOAD)
+    broker = c.simulation.brokers[1]
+    assert (look(broker).damaged_replicas, look(broker).offline_replicas) == (0, 0)
+    await asyncio.sleep(130)
+    assert (look(broker).damaged_replicas, look(broker).offline_replicas) == (1, 0)
+    said = describe_replicas(broker.manager, broker.registration, broker.image, DescribeReplicaStateRequest())
+    (described,) = said.topics[0].partitions
+    assert described.role == "leader"
+    assert described.damage is not None
+    assert described.damage.startswith("the scrubber found: ")

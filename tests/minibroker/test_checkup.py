@@ -12,6 +12,11 @@ from minibroker import checkup
 from minibroker.checkup import Finding
 from minibroker.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
 from minibroker.processes import identify
+from minibroker.protocol.messages import (
+    DescribedReplicaTopic,
+    DescribeReplicaStateResponse,
+    ReplicaStateDescription,
+)
 
 
 def test_this_machine_is_well() -> None:
@@ -97,3 +102,16 @@ async def test_silent_zookeeper_is_named() -> None:
 async def test_without_a_cluster_there_is_nothing_to_reach() -> None:
     (finding,) = await checkup.check_listeners("127.0.0.1:1")
     assert finding.well
+
+
+def test_a_damaged_log_is_named_with_its_partition() -> None:
+    sound = ReplicaStateDescription(partition=0, role="leader")
+    damaged = ReplicaStateDescription(partition=1, role="leader", damage="a bit flipped")
+
+    def said(*replicas: ReplicaStateDescription) -> str | None:
+        topics = [DescribedReplicaTopic(topic="t", partitions=list(replicas))]
+        return checkup.damaged_logs(DescribeReplicaStateResponse(topics=topics))
+
+    assert said(sound) is None
+    assert said(sound, damaged) == "its log of t-1 is damaged: a bit flipped"
+    assert said(damaged, damaged) == "its log of t-1 (and of 1 more partitions) is damaged: a bit flipped"

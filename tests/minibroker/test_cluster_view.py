@@ -92,6 +92,11 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
             "t-0: the replica on broker 2 is offline: a bit flipped",
         ),
         (
+            view(one=broker(1, msgspec.structs.replace(replica("leader", 10), damage="a bit flipped"))),
+            "t-0: broker 1 leads with a damaged log, and readers of the damaged range are refused (a bit flipped): "
+            "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does",
+        ),
+        (
             view(two=on_directory(broker(2, replica("offline", 9)), "full", "no space left")),
             "log directory of broker 2 is full: no space left",
         ),
