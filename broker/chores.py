@@ -13,7 +13,7 @@ from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication import events as ev
 from minibroker.broker.scrubber import Scrubber
-from minibroker.runtime.ports import Clock, DiskError
+from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
 log = logging.getLogger("minibroker.chores")
 
@@ -140,7 +140,10 @@ class Chores:
         was_full = directory.full
         now_ms = self._clock.now_ms()
         for partition in list(manager.partitions.values()):
-            partition.log.roll_if_aged(now_ms)
+            try:
+                partition.log.roll_if_aged(now_ms)
+            except BadEntry as error:
+                manager.disk.log_failed(partition, error)
         manager.repairs.finish()
         manager.log_starts.delete_heads()
         await directory.maintain(now_ms)

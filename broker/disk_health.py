@@ -74,6 +74,9 @@ class DiskHealth:
         """Whatever it was that met the error: no replica goes on."""
         if isinstance(error, OutOfDescriptors):
             return  # the directory has counted it, and who met it tries again
+        if isinstance(error, BadEntry) and not self._directory.offline:
+            log.error("%s: move that entry away, or give this broker's user the right to it", error)
+            return  # of one partition, which has not done what it was asked
         if not self._directory.full and not self._directory.offline:
             self._directory.mark_offline(error)
         self._leave()

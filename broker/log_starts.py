@@ -13,7 +13,7 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Fetching
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import Clock, DiskError
+from minibroker.runtime.ports import BadEntry, Clock, DiskError
 
 if TYPE_CHECKING:
     from minibroker.broker.replica_manager import ReplicaManager
@@ -35,8 +35,11 @@ class LogStarts:
         for partition in list(self._partitions.values()):
             state = partition.state
             if state.is_leader and not state.fenced:
-                start = retention_start(partition.log, state.high_watermark, clock.now_ms())
-                await self.raise_start(partition, start, LogStartReason.RETENTION)
+                try:
+                    start = retention_start(partition.log, state.high_watermark, clock.now_ms())
+                    await self.raise_start(partition, start, LogStartReason.RETENTION)
+                except BadEntry as error:
+                    self._manager.disk.log_failed(partition, error)
 
     async def raise_start(self, partition: Partition, start: int, reason: LogStartReason) -> bool:
         """Record that the log starts later, then let it start there; whether it does. What was decided in an epoch that

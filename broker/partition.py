@@ -26,7 +26,7 @@ from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, stamp
-from minibroker.runtime.ports import Buffer, DiskError
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError
 
 log = logging.getLogger("minibroker.partition")
 
@@ -281,7 +281,11 @@ class Partition:
     def delete_head(self) -> None:
         """What lies in front of the log's start, as far as nobody in sync needs it any more."""
         before = self.log.segments[0].base_offset
-        first = delete_head(self.log, self.state.low_watermark)
+        try:
+            first = delete_head(self.log, self.state.low_watermark)
+        except BadEntry as error:
+            self.services.log_failed(self, error)
+            return
         if first > before:
             self.handle(ev.HeadDeleted(first_offset=first))
 

@@ -49,6 +49,7 @@ BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 BAD_ENTRY = frozenset(
     {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENXIO}
+    | {errno.EBUSY, errno.EXDEV, errno.ENOTEMPTY}  # a mount point, or somebody puts files into what is being removed
 )
 
 
@@ -233,7 +234,7 @@ class RealDisk:
             return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return os.path.lexists(path)
 
     def file_size(self, path: str) -> int:
         with disk_errors("stat", path):
@@ -251,7 +252,7 @@ class RealDisk:
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         temporary = f"{path}.tmp"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # what a link leads to is somebody's
             with disk_errors("write", temporary), open(_open_file(temporary, flags), "wb", buffering=0) as file:
                 rest = memoryview(data)
                 while rest:
@@ -274,9 +275,15 @@ class RealDisk:
         with contextlib.suppress(FileMissing), disk_errors("remove", path):
             os.unlink(path)
 
-    def remove_tree(self, path: str) -> None:
+    def remove_tree(self, path: str) -> str | None:
         with contextlib.suppress(FileMissing), disk_errors("remove", path):
-            shutil.rmtree(path)
+            if not os.path.islink(path):
+                shutil.rmtree(path)
+                return None
+            target = os.path.join(os.path.dirname(path), os.readlink(path))
+            os.unlink(path)
+            return target
+        return None
 
     def sync_directory(self, path: str) -> None:
         with disk_errors("sync directory", path):

@@ -132,7 +132,10 @@ class Disk(Protocol):
         ...
 
     def list_directory(self, path: str) -> list[str]: ...
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether the name is taken, be it by a link that leads nowhere."""
+        ...
+
     def file_size(self, path: str) -> int: ...
     def open(self, path: str, create: bool = False) -> File:
         """Open for reading and appending; FileMissing if it is not there and `create` is false."""
@@ -148,7 +151,11 @@ class Disk(Protocol):
         """Remove a file; fine if it is gone already."""
         ...
 
-    def remove_tree(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> str | None:
+        """Remove a directory with all that is in it; fine if it is gone already. Of a link the link alone is removed,
+        and where it leads is returned."""
+        ...
+
     def sync_directory(self, path: str) -> None:
         """Return when the names in it are on stable storage. Raises SyncFailed, also for lack of space."""
         ...
@@ -191,7 +198,7 @@ class FileMissing(DiskError):
 
 class BadEntry(DiskError):
     """What lies at that path can never be used as it is: a directory or a pipe where a file belongs or the reverse, a
-    loop of links, no permission. It says nothing about the disk."""
+    loop of links, a mount point that should be renamed, no permission. It says nothing about the disk."""
 
 
 class LockHeld(DiskError):

@@ -5,6 +5,7 @@ machine; every process on it has a door to the same files.
 """
 
 import asyncio
+import contextlib
 import posixpath
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -12,7 +13,7 @@ from typing import TypeVar
 from minibroker.runtime.ports import BadEntry, Buffer, DiskError, FileMissing, LockHeld
 from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.node import Process
-from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize, parts_of, walk_files
+from minibroker.simulation.storage import DirectoryNode, FileNode, LinkNode, Storage, normalize, parts_of, walk_files
 from minibroker.simulation.trace import checksum
 
 T = TypeVar("T")
@@ -132,9 +133,17 @@ class SimulatedDisk:
             if child is None:
                 child = node.entries[name] = DirectoryNode()
                 self.storage.trace.record("make_directory", self.storage.host, path)
+            if isinstance(child, LinkNode):
+                child = self._linked(child, path)
             if isinstance(child, FileNode):
                 raise BadEntry(f"cannot make directory {path}: {name} is a file")
             node = child
+
+    def _linked(self, link: LinkNode, path: str) -> FileNode | DirectoryNode:
+        try:
+            return self.storage.find(link.target)
+        except FileMissing:
+            raise BadEntry(f"cannot make directory {path}: a link leads nowhere") from None
 
     def list_directory(self, path: str) -> list[str]:
         self._begin("list_directory", path, opens=True)
@@ -143,10 +152,10 @@ class SimulatedDisk:
     def exists(self, path: str) -> bool:
         self.process.check_alive()
         try:
-            self.storage.find(path)
-        except FileMissing:
+            parent, name = self.storage.parent_of(path)
+        except (FileMissing, BadEntry):
             return False
-        return True
+        return not name or name in parent.entries
 
     def file_size(self, path: str) -> int:
         self._begin("read", path)
@@ -165,9 +174,7 @@ class SimulatedDisk:
             node = parent.entries[name] = FileNode()
             node.modified_ms = self.clock.now_ms()
             self.storage.trace.record("create", self.storage.host, path)
-        if isinstance(node, DirectoryNode):
-            raise BadEntry(f"cannot open {path}: is a directory")
-        return node
+        return node if type(node) is FileNode else self.storage.find_file(path)
 
     def read_file(self, path: str) -> bytes:
         self._begin("read", path, opens=True)
@@ -177,6 +184,8 @@ class SimulatedDisk:
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         self._begin("replace_file", path, opens=True)
         temporary = f"{path}.tmp"
+        if isinstance(self.storage.entry(temporary), LinkNode):
+            raise BadEntry(f"cannot write {temporary}: it is a link")
         file = SimulatedFile(self, temporary, self._find_or_create(temporary, create=True))
         try:
             file.truncate(0)
@@ -201,8 +210,7 @@ class SimulatedDisk:
         replaced = new_parent.entries.get(new_name)
         moved = old_parent.entries[old_name]
         if isinstance(replaced, DirectoryNode) and (replaced.entries or isinstance(moved, FileNode)):
-            error = BadEntry if isinstance(moved, FileNode) else DiskError
-            raise error(f"cannot rename {source} to {target}: it is a directory")
+            raise BadEntry(f"cannot rename {source} to {target}: it is a directory")
         if isinstance(replaced, FileNode) and isinstance(moved, DirectoryNode):
             raise BadEntry(f"cannot rename {source} to {target}: it is not a directory")
         if replaced is not None and replaced is not moved:
@@ -214,8 +222,14 @@ class SimulatedDisk:
     def remove(self, path: str) -> None:
         self._unlink(path, "remove", DirectoryNode, "is a directory")
 
-    def remove_tree(self, path: str) -> None:
+    def remove_tree(self, path: str) -> str | None:
+        with contextlib.suppress(FileMissing):
+            link = self.storage.entry(path)
+            if isinstance(link, LinkNode):
+                self.remove(path)
+                return link.target
         self._unlink(path, "remove_tree", FileNode, "not a directory")
+        return None
 
     def _unlink(self, path: str, call: str, refused: type[FileNode | DirectoryNode], why: str) -> None:
         self._begin("remove", path, opens=call == "remove_tree")

@@ -32,6 +32,9 @@ SECTOR_BYTES = 512
 PATHS_KEPT = 1_000
 """Paths whose parts are remembered: brokers ask for the same few again and again."""
 
+LINKS_MAX = 40
+"""As many as Linux follows, one after the other."""
+
 UNLIMITED = 1_000_000_000
 
 SYNCS = frozenset({"sync", "sync_directory"})
@@ -58,6 +61,8 @@ class Fault(msgspec.Struct):
     """Of a failed sync: what it should have made stable never will be, though later syncs succeed (as on Linux)."""
     no_descriptor: bool = False
     """For lack of a file descriptor."""
+    is_bad_entry: bool = False
+    """For what lies there: a mount point, say."""
 
 
 class FileNode:
@@ -130,6 +135,15 @@ class FileNode:
             self.content[start:end] = bytes(end - start)
 
 
+class LinkNode(FileNode):
+    """A symbolic link. No byte can be written to it: calls of files follow it."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self.target = target
+        """An absolute path; perhaps of nothing."""
+
+
 class DirectoryNode:
     """A directory: names now, and names on stable storage."""
 
@@ -193,10 +207,11 @@ class Storage:
         is_full: bool = False,
         forgets: bool = False,
         no_descriptor: bool = False,
+        is_bad_entry: bool = False,
     ) -> Fault:
         """Inject an error; `heal` takes it back. Calls: append, read, write_at, truncate, sync, open, replace_file,
         rename, remove, list_directory, make_directory, sync_directory."""
-        fault = Fault(call, path_prefix, times, is_full, forgets, no_descriptor)
+        fault = Fault(call, path_prefix, times, is_full, forgets, no_descriptor, is_bad_entry)
         self.faults.append(fault)
         return fault
 
@@ -252,6 +267,8 @@ class Storage:
                     self.find(path).forget_unsynced()
                 if fault.no_descriptor:
                     raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
+                if fault.is_bad_entry:
+                    raise BadEntry(f"cannot {call} {path}: device or resource busy (simulated)")
                 if call in SYNCS:
                     reason = "no space left on device" if fault.is_full else "input/output error"
                     raise SyncFailed(f"cannot {call} {path}: {reason} (simulated)")
@@ -263,6 +280,13 @@ class Storage:
         """Asked by each call that takes a descriptor of its own."""
         if self.lacks_descriptors:
             raise OutOfDescriptors(f"cannot {call} {path}: too many open files (simulated)")
+
+    def link(self, path: str, target: str) -> None:
+        """Somebody has made a symbolic link, on stable storage."""
+        parent, name = self.parent_of(path)
+        assert name not in parent.entries, f"{path} is there already"
+        parent.entries[name] = LinkNode(target)
+        parent.sync()
 
     def provision(self, path: str) -> None:
         """A directory that was there before the machine's first start, on stable storage."""
@@ -308,14 +332,24 @@ class Storage:
         """All files whose path begins so, in the order of their paths."""
         return [(path, file) for path, file in walk_files(self.root) if path.startswith(path_prefix)]
 
-    def find(self, path: str) -> FileNode | DirectoryNode:
+    def find(self, path: str, links: int = LINKS_MAX) -> FileNode | DirectoryNode:
         node: FileNode | DirectoryNode = self.root
-        for name in parts_of(path):
+        parts = parts_of(path)
+        for number, name in enumerate(parts):
             child = node.entries.get(name) if isinstance(node, DirectoryNode) else None
             if child is None:
                 raise FileMissing(f"{path}: no such file or directory")
+            if type(child) is LinkNode:
+                if not links:
+                    raise BadEntry(f"{path}: too many levels of symbolic links")
+                return self.find(posixpath.join(child.target, *parts[number + 1 :]), links - 1)
             node = child
         return node
+
+    def entry(self, path: str) -> FileNode | DirectoryNode | None:
+        """What bears that name itself, be it a link."""
+        parent, name = self.parent_of(path)
+        return parent.entries.get(name)
 
     def find_file(self, path: str) -> FileNode:
         node = self.find(path)

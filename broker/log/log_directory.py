@@ -12,6 +12,7 @@ import posixpath
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from minibroker.broker.log import directory_files, ownership
@@ -259,7 +260,8 @@ class LogDirectory:
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Take the partition away at once by renaming its directory, which a full disk allows, too; its files are
-        removed by `maintain`. If the renaming fails the partition is still there, and so is its log."""
+        removed by `maintain`. If the renaming fails (also with BadEntry) the partition is still there, and so is its
+        log."""
         target = self._take_away(partition, deleted_directory_name)
         self.remove_set_aside(partition)
         if target is not None:
@@ -321,7 +323,7 @@ class LogDirectory:
         except OutOfDescriptors:
             self._names_unsynced = True
         except DiskError as error:
-            self.storage.failed(error)
+            self.storage.own_file_failed(error)
             raise
 
     def _free_name(self, partition: TopicPartition, name: Callable[[TopicPartition, str], str]) -> str:
@@ -402,7 +404,9 @@ class LogDirectory:
         while self._to_remove and not self._names_unsynced and not self.offline:
             path = self._to_remove[-1]
             try:
-                await self._disk.in_background(lambda path=path: self._disk.remove_tree(path))  # type: ignore[misc]
+                linked = await self._disk.in_background(partial(self._disk.remove_tree, path))
+                if linked is not None:
+                    logger.warning("%s was a link and is removed; what it led to is left there: %s", path, linked)
             except BadEntry as error:
                 logger.warning("left alone: %s", error)
             self._to_remove.remove(path)

@@ -112,5 +112,5 @@ class OffsetCheckpoints:
             except BaseException as error:
                 storage.urgent.add(name)
                 if isinstance(error, DiskError):
-                    storage.failed(error)
+                    storage.own_file_failed(error)
                 raise

@@ -38,7 +38,7 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import Buffer, DiskError, DiskFull, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
@@ -448,9 +448,8 @@ class PartitionLog:
         return self.recovery_point
 
     def failed(self, error: DiskError) -> DiskError:
-        """A bad entry is this log's matter alone; any other error is the directory's."""
-        if not isinstance(error, BadEntry):
-            self.storage.failed(error)
+        """What it means for the directory, which a bad entry is nothing to; the caller raises it."""
+        self.storage.failed(error)
         return error
 
     def mark_damaged(self, reason: str) -> None:

@@ -18,7 +18,7 @@ from minibroker.protocol.checkpoints import (
     parse_segment_file_name,
     segment_file_name,
 )
-from minibroker.runtime.ports import Disk
+from minibroker.runtime.ports import BadEntry, Disk
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,12 @@ def list_partition(disk: Disk, directory: str) -> tuple[list[SegmentFile], list[
 
 
 def remove_files(disk: Disk, paths: Sequence[str]) -> None:
+    """Of deleted segments. What cannot be removed hinders nobody."""
     for path in paths:
-        disk.remove(path)
+        try:
+            disk.remove(path)
+        except BadEntry as error:
+            logger.warning("left alone: %s", error)
 
 
 def remove_segment(disk: Disk, segment: SegmentFile) -> None:

@@ -6,7 +6,8 @@ Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the
 the directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
 again and refused, and the directory heals when there is room. A failed sync is one, for lack of space, too: the kernel
 may have dropped the pages ("Can Applications Recover from fsync Failures?", ATC 2020). A lack of file descriptors is no
-word about the disk.
+word about the disk. Nor is an entry that cannot be used, renamed or removed: it is the matter of the partition that it
+belongs to.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
 from minibroker.broker.log.errors import StorageOffline
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.warm_segments import WarmSegments
-from minibroker.runtime.ports import Clock, Disk, DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, Clock, Disk, DiskError, DiskFull, OutOfDescriptors
 
 
 class Storage:
@@ -68,7 +69,7 @@ class Storage:
 
     def failed(self, error: DiskError) -> None:
         """Draw the consequence of an error; the caller raises it on."""
-        if isinstance(error, StorageOffline):
+        if isinstance(error, StorageOffline | BadEntry):
             return
         if isinstance(error, OutOfDescriptors):
             self.on_no_descriptor(str(error))
@@ -83,6 +84,10 @@ class Storage:
             self.offline_reason = str(error)
             if self.on_offline is not None:
                 self.on_offline(self.offline_reason)
+
+    def own_file_failed(self, error: DiskError) -> None:
+        """The same of a file of the directory itself, without which it cannot go on."""
+        self.failed(DiskError(str(error)) if isinstance(error, BadEntry) else error)
 
     def try_heal(self) -> bool:
         """Whether records may be added (again): a full directory is asked for its free bytes."""

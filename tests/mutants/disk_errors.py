@@ -168,6 +168,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("disk_errors:broker_on_a_failed_disk_is_asked"),
     ),
+    Mutant(
+        name="D28",
+        title="an entry that cannot be renamed takes the log directory offline",
+        origin="found from outside: a partition's directory behind a link was deleted, and all replicas went offline",
+        rule="what cannot be used, renamed or removed is the matter of its partition (12)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.log.storage",
+                "        if isinstance(error, StorageOffline | BadEntry):\n",
+                "        if isinstance(error, StorageOffline):\n",
+            ),
+        ),
+        schedule=Schedule("disk_errors:topic_is_deleted_whose_directory_cannot_be_renamed"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -5,6 +5,7 @@ parameter (the fixture `bench`, see conftest.py) decides on which doors and on w
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -33,6 +34,13 @@ class Doors(msgspec.Struct):
     @property
     def disk(self) -> Disk:
         return self.runtime.disk
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link that somebody else has made."""
+        if self.world is None:
+            os.symlink(target, path)
+        else:
+            self.world.machine("case").storage.link(path, target)
 
 
 Case = Callable[[Doors], Coroutine[Any, Any, None]]

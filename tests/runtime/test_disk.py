@@ -254,7 +254,7 @@ async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(d
     disk.make_directory(f"{directory}/empty")
     with pytest.raises(BadEntry):
         disk.rename(f"{directory}/file", f"{directory}/empty")
-    with pytest.raises(DiskError):
+    with pytest.raises(BadEntry):
         disk.rename(f"{directory}/empty", f"{directory}/full")
     with pytest.raises(BadEntry):
         disk.rename(f"{directory}/empty", f"{directory}/file")
@@ -262,6 +262,66 @@ async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(d
     assert disk.list_directory(directory) == ["empty", "file"]
     assert disk.list_directory(f"{directory}/empty") == ["below"]
     assert disk.read_file(f"{directory}/file") == b"kept"
+
+
+@conformance
+async def test_a_link_to_a_directory_is_followed_but_renamed_and_removed_itself(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    disk.make_directory(f"{here}/elsewhere")
+    disk.replace_file(f"{here}/elsewhere/file", b"kept")
+    doors.link(f"{here}/link", f"{here}/elsewhere")
+    disk.make_directory(f"{here}/link")
+    disk.open(f"{here}/link/more", create=True).close()
+    disk.sync_directory(f"{here}/link")
+    assert disk.list_directory(f"{here}/link") == ["file", "more"]
+    assert disk.read_file(f"{here}/link/file") == b"kept"
+    disk.rename(f"{here}/link", f"{here}/other")
+    assert disk.list_directory(here) == ["elsewhere", "other"]
+    assert disk.remove_tree(f"{here}/other") == f"{here}/elsewhere"
+    assert disk.remove_tree(f"{here}/other") is None
+    assert disk.list_directory(here) == ["elsewhere"]
+    assert disk.list_directory(f"{here}/elsewhere") == ["file", "more"]
+
+
+@conformance
+async def test_a_link_that_leads_nowhere_takes_its_name_and_no_more(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    for target in ("nothing", "link"):
+        doors.link(f"{here}/link", f"{here}/{target}")
+        assert disk.exists(f"{here}/link")
+        for call in (disk.open, disk.read_file, disk.list_directory, disk.file_size):
+            with pytest.raises((FileMissing, BadEntry)):
+                call(f"{here}/link")
+        with pytest.raises(BadEntry):
+            disk.make_directory(f"{here}/link")
+        disk.make_directory(f"{here}/directory")
+        with pytest.raises(BadEntry):
+            disk.rename(f"{here}/directory", f"{here}/link")
+        assert disk.remove_tree(f"{here}/link") == f"{here}/{target}"
+        disk.remove_tree(f"{here}/directory")
+        assert disk.list_directory(here) == []
+
+
+@conformance
+async def test_a_replacement_never_writes_through_a_link(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    disk.replace_file(f"{here}/somebody's", b"kept")
+    doors.link(f"{here}/file", f"{here}/somebody's")
+    assert disk.read_file(f"{here}/file") == b"kept"
+    disk.replace_file(f"{here}/file", b"new")
+    doors.link(f"{here}/file.tmp", f"{here}/somebody's")
+    with pytest.raises(BadEntry):
+        disk.replace_file(f"{here}/file", b"newer")
+    assert disk.read_file(f"{here}/file") == b"new"
+    assert disk.read_file(f"{here}/somebody's") == b"kept"
+
+
+@conformance
+async def test_a_file_is_no_tree(doors: Doors) -> None:
+    doors.disk.replace_file(f"{doors.directory}/file", b"kept")
+    with pytest.raises(BadEntry):
+        doors.disk.remove_tree(f"{doors.directory}/file")
+    assert doors.disk.exists(f"{doors.directory}/file")
 
 
 @conformance

@@ -4,10 +4,11 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
-from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
+from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world import SimulatedWorld
 from tests.runtime.lack import no_descriptors
@@ -144,6 +145,23 @@ def test_without_a_descriptor_nothing_is_done_and_it_passes(
         assert disk.free_bytes(path) > 0
     assert disk.list_directory(path) == before
     call(disk, path)
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV, errno.ENOTEMPTY])
+@pytest.mark.parametrize(("call", "function"), [("rename", "replace"), ("remove_tree", "rmdir")])
+def test_what_cannot_be_moved_or_removed_says_nothing_about_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, function: str, number: int
+) -> None:
+    """A mount point, say, or a directory into which somebody else writes."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "partition").mkdir()
+    monkeypatch.setattr(os, function, fails)
+    targets = [f"{tmp_path}/elsewhere"] if call == "rename" else []
+    with pytest.raises(BadEntry):
+        getattr(real_runtime().disk, call)(f"{tmp_path}/partition", *targets)
 
 
 def test_failed_truncation_keeps_the_bytes(fragile: FragileDisk) -> None:

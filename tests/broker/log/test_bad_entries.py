@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from minibroker.broker.log.retention import retention_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.disk import RealDisk
+from minibroker.runtime.ports import BadEntry
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive
 
 OTHER = TopicPartition("others", 0)
@@ -81,6 +84,116 @@ def test_a_bad_entry_stops_its_partition_alone(tmp_path: Path, spoil: Callable[[
     assert (anew.damage, anew.log_end_offset) == (None, 0)
     drive(directory.close(clean=True, high_watermarks={}))
     assert not directory.offline
+
+
+# ------------------------------------------------------------------------------------- a partition behind a link
+def _behind_a_link(tmp_path: Path) -> tuple[LogDirectory, Path]:
+    """What an operator does whose disk is full: the directory is moved to another one, and a link put in its place."""
+    directory = open_real(tmp_path / "log")
+    for partition in (PARTITION, OTHER):
+        append(directory.create_log(partition, TOPIC_ID, LogConfig()), 3)
+    drive(directory.close(clean=True, high_watermarks={}))
+    elsewhere = tmp_path / "other disk" / str(PARTITION)
+    elsewhere.parent.mkdir()
+    place = tmp_path / "log" / str(PARTITION)
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    return open_real(tmp_path / "log"), elsewhere
+
+
+def test_a_partition_behind_a_link_is_used(tmp_path: Path) -> None:
+    directory, elsewhere = _behind_a_link(tmp_path)
+    log = directory.logs[PARTITION]
+    append(log, 2)
+    drive(log.flush())
+    drive(directory.close(clean=True, high_watermarks={}))
+    directory = open_real(tmp_path / "log")
+    log = directory.logs[PARTITION]
+    assert (log.damage, log.log_end_offset, directory.was_clean) == (None, 10, True)
+    assert (elsewhere / "partition.metadata").exists()
+
+
+def test_of_a_partition_behind_a_link_the_link_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory, elsewhere = _behind_a_link(tmp_path)
+    files = sorted(elsewhere.iterdir())
+    directory.delete_log(PARTITION)
+    drive(directory.maintain(0))
+    assert not directory.offline
+    assert not list((tmp_path / "log").glob(f"{PARTITION}*"))
+    assert sorted(elsewhere.iterdir()) == files
+    [line] = [each for each in caplog.messages if "link" in each]
+    assert str(elsewhere) in line
+    append(directory.create_log(PARTITION, "another id", LogConfig()), 1)
+    assert not (tmp_path / "log" / str(PARTITION)).is_symlink()
+
+
+def test_a_link_whose_disk_is_not_there_is_one_damaged_partition(tmp_path: Path) -> None:
+    directory, elsewhere = _behind_a_link(tmp_path)
+    drive(directory.close(clean=True, high_watermarks={}))
+    elsewhere.parent.rename(tmp_path / "not mounted")
+    for _ in range(2):
+        directory = open_real(tmp_path / "log")
+        assert directory.logs[PARTITION].damage is not None
+        assert directory.logs[OTHER].damage is None
+        directory.set_log_aside(PARTITION)
+        append(directory.create_log(PARTITION, TOPIC_ID, LogConfig()), 1)
+        directory.set_log_aside(PARTITION)
+        directory.create_log(PARTITION, TOPIC_ID, LogConfig())
+        assert len(directory.set_aside[PARTITION]) == 2
+        directory.remove_set_aside(PARTITION)
+        drive(directory.maintain(0))
+        assert not directory.offline
+        drive(directory.close(clean=True, high_watermarks={}))
+        shutil.rmtree(tmp_path / "log" / str(PARTITION))
+        (tmp_path / "log" / str(PARTITION)).symlink_to(elsewhere)
+    assert (tmp_path / "not mounted" / str(PARTITION) / "partition.metadata").exists()
+
+
+# ------------------------------------------------------------------------------- what cannot be renamed or removed
+def test_a_directory_that_cannot_be_renamed_is_its_partitions_matter(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    other = directory.create_log(OTHER, TOPIC_ID, LogConfig())
+    machine.storage.fail("rename", log.directory, is_bad_entry=True)
+    for take_away in (directory.delete_log, directory.set_log_aside):
+        with pytest.raises(BadEntry, match="busy"):
+            take_away(PARTITION)
+        assert not directory.offline
+        assert directory.logs[PARTITION] is log
+    append(other, 1)
+    drive(other.flush())
+    machine.storage.heal()
+    directory.delete_log(PARTITION)
+    assert PARTITION not in directory.logs
+
+
+def test_a_file_that_cannot_be_removed_hinders_no_other(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    directory, log = machine.open_log()
+    append(log, 60)
+    directory.create_log(OTHER, TOPIC_ID, LogConfig())
+    directory.delete_log(OTHER)
+    drive(log.record_start(60))
+    log.trim_before(60)
+    delete_head(log, 60)
+    kept = log.discarded[0][0]
+    machine.storage.fail("remove", kept, is_bad_entry=True)
+    for _ in range(3):
+        drive(directory.maintain(10**15))
+    assert not directory.offline
+    assert machine.file_names(".deleted") == [posixpath.basename(kept)]
+    assert not [name for name in machine.disk().list_directory(PATH) if name.endswith("-delete")]
+    assert len([each for each in caplog.messages if kept in each]) == 1
+
+
+@pytest.mark.parametrize("call", ["make_directory", "replace_file"])
+def test_a_log_that_cannot_be_created_is_its_partitions_matter(machine: Machine, call: str) -> None:
+    directory = machine.open()
+    machine.storage.fail(call, f"{PATH}/{PARTITION}", is_bad_entry=True)
+    with pytest.raises(BadEntry):
+        directory.create_log(PARTITION, TOPIC_ID, LogConfig())
+    assert not directory.offline
+    assert PARTITION not in directory.logs
+    append(directory.create_log(OTHER, TOPIC_ID, LogConfig()), 1)
 
 
 def test_a_damaged_log_is_left_as_it_is(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.simulation.storage import Storage
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted, say
+from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, members, restarted, say
 
 SEGMENTS = {"log.segment.bytes": "1024"}
 OTHER = "other"
@@ -248,3 +248,22 @@ async def leader_keeps_more_than_retention(directed: Directed) -> None:
 async def _write(directed: Directed, count: int) -> None:
     for number in range(count):
         await directed.produce(f"{number}".ljust(300, "."), acks=1)
+
+
+@on_stage(Stage(topics={TOPIC: (1, 3, 2)}))
+async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: Directed) -> None:
+    """Somebody has mounted another disk at a partition's directory. The other replicas of the broker have no part in
+    it."""
+    follower = directed.followers()[0]
+    async with administrator(directed) as admin:
+        await admin.create_topic(OTHER, partitions=1, replication_factor=3)
+        await directed.until(lambda: len(directed.cluster.in_sync_replicas(OTHER)) == 3, "a full ISR")
+        _storage(directed, follower).fail("rename", path_prefix=f"/data/log/{OTHER}-0", is_bad_entry=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await admin.delete_topic(OTHER)
+    await asyncio.sleep(2)
+    directory = directed.cluster.brokers[follower].log_directory
+    if directory.offline or follower not in members(directed):
+        convict(directed, "I36", f"broker {follower} is out of use for one directory: {directory.offline_reason}")
+    await _restart(directed, follower)
