@@ -33,6 +33,7 @@ from minibroker.client.limits import (
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
 from minibroker.client.patience import UNREACHABLE_AFTER_MS, raise_halted, raise_refused
+from minibroker.client.record_input import check_timestamp
 from minibroker.client.records import Record, RecordBatch, RecordTuple, to_columns, to_records
 from minibroker.client.topics import known_topic
 from minibroker.protocol.ids import Offset, TopicPartition
@@ -393,6 +394,7 @@ class Consumer:
         """The first record not older than the time, of each; None where every record is older."""
         self._check_open()
         for timestamp in timestamps_ms.values():
+            check_timestamp(timestamp)
             check_at_least(0, timestamp=timestamp)
         found = await list_offsets(self._cluster, timestamps_ms, Deadline(timeout_ms))
         return {partition: answer if answer.offset is not None else None for partition, answer in found.items()}

@@ -39,7 +39,14 @@ from minibroker.client.outcomes import without_outcome
 from minibroker.client.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.producer_topic import ProducerTopic
-from minibroker.client.record_input import Headers, RecordBytes, RecordColumns, as_bytes, checked_headers
+from minibroker.client.record_input import (
+    Headers,
+    RecordBytes,
+    RecordColumns,
+    as_bytes,
+    check_timestamp,
+    checked_headers,
+)
 from minibroker.client.send_lines import SendLines
 from minibroker.client.sender import Sender
 from minibroker.client.topics import known_topic
@@ -223,6 +230,8 @@ class Producer:
             return None
         if timestamp_ms is None:
             timestamp_ms = self._clock.now_ms()
+        else:
+            check_timestamp(timestamp_ms)
         if partition is not None:
             queue = state.queues.get(partition)
             if queue is None:
@@ -269,6 +278,8 @@ class Producer:
         self._check_open()
         columns = RecordColumns(values, keys, partition, headers)
         self._batches.check_size(topic, columns.largest_bytes)
+        if timestamp_ms is not None:
+            check_timestamp(timestamp_ms)
         deliveries = Deliveries(self._clock.now_ms() if timestamp_ms is None else timestamp_ms)
         try:
             while len(deliveries) < len(columns):

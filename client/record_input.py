@@ -1,4 +1,4 @@
-"""What users may hand to a producer as key, value and headers, and what it weighs. Pure."""
+"""What users may hand to a producer as key, value, headers and time, and what it weighs. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -11,6 +11,8 @@ from minibroker.client.producer_topic import ProducerTopic
 from minibroker.protocol.record_batch import (
     EMPTY_BATCH_BYTES,
     EXTEND_VALUE_BYTES,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
     Header,
     record_bytes_max,
 )
@@ -35,6 +37,12 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
         if len(header) != 2 or not isinstance(header[0], str) or not isinstance(header[1], bytes | None):
             raise InvalidCall(f"header {header!r} is not a pair of str and bytes (or None)")
     return tuple((name, content) for name, content in headers)
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """64 bits are what a batch and every message have for it."""
+    if not isinstance(timestamp_ms, int) or not TIMESTAMP_MIN <= timestamp_ms <= TIMESTAMP_MAX:
+        raise InvalidCall(f"timestamp_ms is {timestamp_ms!r}; it must be a whole number of ms that fits into 64 bits")
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:

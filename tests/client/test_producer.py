@@ -1,6 +1,7 @@
 """The producer against fake brokers in simulated time."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -292,6 +293,21 @@ def test_text_instead_of_bytes_is_refused_with_advice(cluster: FakeCluster) -> N
             for wrong in ({"value": "text"}, {"value": b"x", "key": "text"}, {"value": b"x", "headers": [("a", 1)]}):
                 with pytest.raises(InvalidCall):
                     await producer.send("t", **wrong)
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63, -(2**63) - 1, 1.5])
+def test_a_timestamp_that_no_batch_can_hold_is_refused(cluster: FakeCluster, timestamp_ms: Any) -> None:
+    """At once: when the batch is packed it would take the records of others with it."""
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, runtime=runtime) as producer:
+            await producer.send_and_wait("t", b"x", timestamp_ms=2**63 - 1)
+            with pytest.raises(InvalidCall, match="64 bits"):
+                await producer.send("t", b"x", timestamp_ms=timestamp_ms)
+            with pytest.raises(InvalidCall, match="64 bits"):
+                await producer.send_many("t", [b"x"], timestamp_ms=timestamp_ms)
 
     cluster.run(main)
 
