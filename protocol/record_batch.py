@@ -57,6 +57,8 @@ NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 SEQUENCE_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
+TIMESTAMP_MIN, TIMESTAMP_MAX = -(2**63), 2**63 - 1
+"""What a header and every message have room for. A record's own is a sum, which may leave it."""
 EXTEND_VALUE_BYTES = 0xFF00
 """Values shorter than this may be taken many at once: their lengths take two bytes, whatever else is in a record."""
 TIMESTAMP_TYPE_BIT = 0b1000
@@ -274,9 +276,12 @@ def _decode_payload(buffer: Buffer, position: int, header: BatchHeader) -> list[
         records = _PAYLOAD_DECODER.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UndecodableBatch(f"the payload does not decode: {error}", position) from None
+    earliest, latest = TIMESTAMP_MIN - header.base_timestamp, TIMESTAMP_MAX - header.base_timestamp
     for index, record in enumerate(records):
         if record[0] != index:
             raise UndecodableBatch(f"record {index} claims offset delta {record[0]}", position)
+        if not earliest <= record[1] <= latest:
+            raise UndecodableBatch(f"the timestamp of record {index} does not fit into 64 bits", position)
     return records
 
 
@@ -359,7 +364,7 @@ class BatchBuilder:
         size = self.size_bytes + record_bytes_max(member_bytes, headers, small=small)
         if not delta:
             self._base_timestamp = self._max_timestamp = timestamp_ms
-        elif size > self.max_bytes:
+        elif size > self.max_bytes or timestamp_delta < TIMESTAMP_MIN:  # beyond what msgpack has for a number
             return None
         if timestamp_ms != self._timestamp:
             self._timestamp = timestamp_ms

@@ -1,9 +1,11 @@
-"""A batch that is whole by its CRC, and whose records nobody can decode."""
+"""Batches that are whole by their CRC, and whose records nobody can decode."""
 
 import struct
 
+import msgspec
+
 from minibroker.protocol.checksum import crc32c
-from minibroker.protocol.record_batch import HEADER_BYTES
+from minibroker.protocol.record_batch import HEADER_BYTES, HEADER_FORMAT
 
 NO_MSGPACK_TYPE = 0xC1
 
@@ -12,5 +14,18 @@ def undecodable(batch: bytes | bytearray) -> bytearray:
     """The same batch, but where its first record should begin nothing does."""
     broken = bytearray(batch)
     broken[HEADER_BYTES + {0xDC: 3, 0xDD: 5}.get(broken[HEADER_BYTES], 1)] = NO_MSGPACK_TYPE
-    struct.pack_into(">I", broken, 17, crc32c(bytes(broken[21:])))
-    return broken
+    return _sealed(broken)
+
+
+def beyond_all_times(records: int = 1) -> bytearray:
+    """Records whose timestamps do not fit into 64 bits: so late is the first, and so much later each."""
+    last_ms = 2**63 - 1
+    payload = msgspec.msgpack.encode([(number, last_ms, None, b"late", ()) for number in range(records)])
+    size = HEADER_BYTES + len(payload)
+    header = (0, size - 12, -1, 77, 0, 0, records - 1, last_ms, last_ms, -1, -1, -1, records)
+    return _sealed(bytearray(struct.pack(HEADER_FORMAT, *header) + payload))
+
+
+def _sealed(batch: bytearray) -> bytearray:
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return batch

@@ -10,7 +10,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import decode_records
 from minibroker.runtime.rpc import ConnectionClosed
 from tests.broker.requests import TOPIC, Asked, batch, in_cluster, produce_request
-from tests.undecodable import undecodable
+from tests.undecodable import beyond_all_times, undecodable
 
 
 def test_an_acknowledged_batch_names_its_offset_and_epoch() -> None:
@@ -98,6 +98,15 @@ def test_batches_of_a_partition_in_one_request_are_answered_in_their_order() -> 
         reply = await asked.ask(asked.leader, body, m.ProduceResponse)
         answers = [(each.error_code, each.base_offset) for each in reply.responses[0].partition_responses]
         assert answers == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 2)]
+
+    in_cluster(check)
+
+
+def test_a_record_whose_timestamp_leaves_64_bits_is_refused() -> None:
+    async def check(asked: Asked) -> None:
+        answer = await asked.produce(records=beyond_all_times())
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert "timestamp" in (answer.error_message or "")
 
     in_cluster(check)
 

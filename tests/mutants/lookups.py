@@ -18,6 +18,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("lookups:by_time_into_what_nobody_can_decode"),
     ),
+    Mutant(
+        name="D25",
+        title="a record's timestamp may leave 64 bits",
+        origin="found from outside: no question by time got an answer that can be read",
+        rule="a record whose timestamp does not fit into 64 bits does not decode, and is not taken (3)",
+        breaks=("I23",),
+        edits=(
+            Edit(
+                "protocol.record_batch",
+                "        if not earliest <= record[1] <= latest:\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=Schedule("lookups:by_time_where_a_time_leaves_64_bits"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

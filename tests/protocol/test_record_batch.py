@@ -18,8 +18,10 @@ from minibroker.protocol.record_batch import (
     CorruptBatch,
     Record,
     RecordInput,
+    UndecodableBatch,
     build_batch,
     check_batch,
+    check_payload,
     decode_records,
     iterate_headers,
     read_header,
@@ -339,6 +341,35 @@ def test_mistyped_records_are_refused(record: object) -> None:
     payload = msgpack.packb([record])
     with pytest.raises(CorruptBatch):
         decode_records(with_payload(payload + b"\xc0" * (8 - len(payload)), 1))
+
+
+@pytest.mark.parametrize(("base", "delta"), [(2**63 - 1, 1), (1, 2**63 - 1), (0, 2**64 - 1), (-1, -(2**63))])
+def test_a_record_whose_timestamp_leaves_64_bits_is_refused(base: int, delta: int) -> None:
+    """No message could name it."""
+    with pytest.raises(UndecodableBatch, match="timestamp"):
+        decode_records(timed(base, delta))
+    with pytest.raises(UndecodableBatch, match="timestamp"):
+        check_payload(timed(base, delta), 0, read_header(timed(base, delta)))
+
+
+@pytest.mark.parametrize(("base", "delta", "time"), [(-(2**63), 2**64 - 1, 2**63 - 1), (0, -(2**63), -(2**63))])
+def test_each_timestamp_of_64_bits_is_taken(base: int, delta: int, time: int) -> None:
+    assert decode_records(timed(base, delta))[0].timestamp_ms == time
+
+
+def test_a_record_that_is_too_much_older_than_the_first_begins_another_batch() -> None:
+    builder = BatchBuilder(1_000)
+    assert builder.append(None, b"v", 2**63 - 1) == 0
+    assert builder.append(None, b"v", -2) is None
+    assert builder.append(None, b"v", -1) == 1
+    assert [each.timestamp_ms for each in decode_records(builder.close())] == [2**63 - 1, -1]
+
+
+def timed(base: int, delta: int) -> bytearray:
+    """One record; the batch begins at `base`."""
+    batch = with_payload(msgpack.packb([[0, delta, None, b"v", []]]), 1)
+    struct.pack_into(">q", batch, 27, base)
+    return resealed(batch)
 
 
 @pytest.mark.parametrize(

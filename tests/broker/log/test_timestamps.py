@@ -11,7 +11,7 @@ from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.record_batch import build_batch, read_header
 from tests.broker.log.machine import Machine, append, append_batches, drive, make_batch, retain
-from tests.undecodable import undecodable
+from tests.undecodable import beyond_all_times, undecodable
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=200, retention_ms=None)
 
@@ -97,6 +97,14 @@ def test_a_batch_that_nobody_can_decode_is_answered_by_its_header(machine: Machi
     assert log.offset_for_timestamp(1_500, 44) == (2_000, 2)
     assert log.offset_for_timestamp(2_500, 44) == (3_000, 42)
     assert log.offset_for_timestamp(1_500, 2) is None
+
+
+def test_a_timestamp_beyond_64_bits_is_never_told(machine: Machine) -> None:
+    """Of a large batch, which a leader takes by its CRC."""
+    _, log = machine.open_log(LogConfig())
+    batch = beyond_all_times(40)
+    append_batches(log, [(read_header(batch), batch)])
+    assert log.offset_for_timestamp(1_500, 40) == (2**63 - 1, 0)
 
 
 def test_of_a_batch_that_nobody_can_decode_nothing_below_the_log_s_start_is_told(machine: Machine) -> None:

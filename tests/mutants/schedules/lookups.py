@@ -14,9 +14,10 @@ from minibroker.protocol.messages import (
     ProduceTopic,
 )
 from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.rpc import RpcError
 from tests.mutants.judged import Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, batch, convict, say
-from tests.undecodable import undecodable
+from tests.undecodable import beyond_all_times, undecodable
 
 FAR_AHEAD_MS = 1 << 50
 ODD = "odd"
@@ -62,3 +63,19 @@ async def by_time_into_what_nobody_can_decode(directed: Directed) -> None:
         answer = await _first_from(directed, FAR_AHEAD_MS)
         if (answer.error_code, answer.offset) != (0, 1):
             convict(directed, "I22", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
+
+
+@on_stage(Stage())
+async def by_time_where_a_time_leaves_64_bits(directed: Directed) -> None:
+    """A foreign client adds up wrong, in a small batch and in a large one. Somebody seeks by a time far ahead."""
+    async with _odd_topic(directed):
+        await _send(directed, batch(b"first"))
+        await _send(directed, beyond_all_times())
+        await _send(directed, beyond_all_times(40))
+        try:
+            answer = await _first_from(directed, FAR_AHEAD_MS)
+        except RpcError as error:
+            convict(directed, "I23", f"by time: {error}")
+        else:
+            if (answer.error_code, answer.offset) != (0, 1):
+                convict(directed, "I23", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
