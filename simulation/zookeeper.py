@@ -302,7 +302,9 @@ class SimulatedZooKeeper:
                 session.link = None
 
     def start(self) -> None:
-        """Up again: as ZooKeeper does, every session gets its full time anew."""
+        """Up again, if it was stopped: as ZooKeeper does, every session gets its full time anew."""
+        if not self._stopped:
+            return
         self._stopped = False
         for session in list(self.sessions.values()):
             self._touch(session)
