@@ -54,6 +54,7 @@ def _info(manager: ReplicaManager, topic_partition: TopicPartition) -> ReplicaLo
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         last_epoch=last_written_epoch(log),
+        high_watermark=partition.state.high_watermark,
     )
 
 

@@ -74,6 +74,8 @@ class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
     log_start_offset: int = 0
     log_end_offset: int = 0
     last_epoch: int = -1
+    high_watermark: int = -1
+    """All below it was committed once."""
 
 
 class LossChoice(msgspec.Struct, frozen=True, kw_only=True):

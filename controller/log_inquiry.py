@@ -75,6 +75,7 @@ async def _ask(
             log_start_offset=each.log_start_offset,
             log_end_offset=each.log_end_offset,
             last_epoch=each.last_epoch,
+            high_watermark=each.high_watermark,
         )
         for topic in response.topics
         for each in topic.partitions

@@ -15,7 +15,9 @@ one to come back is how good copies are cut. So:
        is offline for another reason (a full disk, a failed call) is waited for: its log may be the largest
     3. then the largest (epoch of the last record, log end) leads: no two logs of one epoch differ below the smaller
        end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1)
-    4. nobody, if no member has anything: only an operator may decide what is to be lost. But if all of several members
+    4. whoever is there, in the ISR or not, is asked up to where it knows the log to be committed. A member whose log
+       ends below that has lost what was acknowledged (a disk that was rolled back, files that are gone): it has nothing
+    5. nobody, if no member has anything: only an operator may decide what is to be lost. But if all of several members
        are there and none ever had a log, the partition is as it was created
 
 What a broker said of its log holds while it is registered and nobody leads: without a leader no log changes.
@@ -59,6 +61,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def choose(state: ClusterState, partition: TopicPartition, leadership: Leadership, is_patient: bool = True) -> Choice:
     """Among the members of this ISR. Without patience (unclean election) only those that can answer are waited for."""
     standings = [standing(state, partition, leadership, each) for each in _members(state, partition, leadership)]
+    standings = [_held_to(each, _committed(state, partition, each)) for each in standings]
     ready = [each for each in standings if each.log is not None and not each.is_waited_for]
     proven = next((each for each in ready if each.is_proven), None)
     if proven is not None:
@@ -67,10 +70,14 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
     undisturbed = [each for each in ready if each.is_undisturbed]
     is_witnessed = len(undisturbed) >= WITNESSES
     waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
-    waits_for = tuple(each.broker_id for each in waited)
+    is_alone = bool(ready) and is_patient and not is_witnessed
+    unasked = _witnesses_to_come(state, partition, leadership) if is_alone else []
+    waits_for = (*(each.broker_id for each in waited), *unasked)
     problems = "; ".join(f"broker {each.broker_id} {each.problem}" for each in standings if each.problem is not None)
     if waits_for and not is_witnessed:
-        return Choice(leader=None, reason=f"waiting for brokers {list(waits_for)}: {problems}", waits_for=waits_for)
+        problems = "; ".join((problems, *(f"broker {each} has not said yet what it knows" for each in unasked)))
+        reason = f"waiting for brokers {list(waits_for)}: {problems.removeprefix('; ')}"
+        return Choice(leader=None, reason=reason, waits_for=waits_for)
     if not ready and len(standings) > 1 and all(each.is_absent for each in standings):
         return Choice(leader=standings[0].broker_id, reason="no member of the ISR ever had a log of this partition")
     if not ready:
@@ -113,6 +120,46 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
     return Standing(broker_id=broker_id, log=log, is_proven=is_proven, is_undisturbed=is_undisturbed or is_proven)
 
 
+def _committed(state: ClusterState, partition: TopicPartition, member: Standing) -> tuple[int, BrokerId]:
+    """Up to where another replica, of no earlier an epoch, knows the log to be committed, and which one."""
+    if member.log is None:
+        return -1, member.broker_id
+    topic_id = state.topics[partition.topic].topic_id
+    known = [
+        (log.high_watermark, each)
+        for each, logs in state.logs.items()
+        if (log := logs.get(partition)) is not None
+        and log.topic_id == topic_id
+        and log.damage is None
+        and log.last_epoch >= member.log.last_epoch
+    ]
+    return max(known, default=(-1, member.broker_id))
+
+
+def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
+    """What ends below what was committed has lost records."""
+    high_watermark, witness = committed
+    if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:
+        return member
+    problem = (
+        f"has lost records: its log ends at {member.log.log_end_offset}, and broker {witness} knows that all up to"
+        f" {high_watermark} was committed"
+    )
+    return Standing(broker_id=member.broker_id, problem=problem)
+
+
+def _witnesses_to_come(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
+    """Replicas outside of the ISR that are there, answer, and have not said yet what they know."""
+    return [
+        each
+        for each in state.assignment(partition)
+        if each not in leadership.in_sync_replicas
+        and state.is_eligible(partition, each)
+        and each not in state.unheard
+        and partition not in state.logs.get(each, {})
+    ]
+
+
 def needs_logs(state: ClusterState, partition: TopicPartition) -> bool:
     """Whether nobody leads, and no member of the ISR that is there has run on since it was in sync."""
     leadership = state.leaderships.get(partition)
@@ -132,6 +179,9 @@ def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict
         for broker_id in _members(state, partition, leadership):
             is_asked = partition in state.asked_logs.get(broker_id, ())
             if not is_asked and standing(state, partition, leadership, broker_id).must_be_asked:
+                found.setdefault(broker_id, []).append(partition)
+        for broker_id in _witnesses_to_come(state, partition, leadership):
+            if partition not in state.asked_logs.get(broker_id, ()):
                 found.setdefault(broker_id, []).append(partition)
     return found
 

@@ -215,6 +215,9 @@ class ReplicaLogInfo(Message, frozen=True, kw_only=True):
     log_start_offset: I64 = 0
     log_end_offset: I64 = 0
     last_epoch: I32 = -1  # about: leader epoch of the last record (KIP-966: LastWrittenLeaderEpoch)
+    high_watermark: I64 = (
+        -1
+    )  # about: all below it was committed once, as far as this replica knows; -1: it knows nothing
 
 
 class ReplicaLogInfoTopic(Message, frozen=True, kw_only=True):

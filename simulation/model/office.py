@@ -37,9 +37,9 @@ PARTITION = TopicPartition("t", 0)
 
 Registration: TypeAlias = tuple[int, int, int, int]
 """(broker id, broker epoch, incarnation, log directory)"""
-Log: TypeAlias = tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]
-"""(broker id, broker epoch, leader epoch of the last record, log end, incarnations since which it is whole, and those
-since which it is undisturbed)"""
+Log: TypeAlias = tuple[int, int, int, int, int, tuple[int, ...], tuple[int, ...]]
+"""(broker id, broker epoch, leader epoch of the last record, log end, high watermark, incarnations since which it is
+whole, and those since which it is undisturbed)"""
 Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, ...]]
 """A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
 Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
@@ -209,10 +209,12 @@ def heard(logs: tuple[Log, ...]) -> tuple[ce.Event, ...]:
                     undisturbed_since=frozenset(map(incarnation, undisturbed_since)),
                     last_epoch=last_epoch,
                     log_end_offset=end,
+                    high_watermark=mark,
+                    topic_id="t",
                 )
             },
         )
-        for broker_id, epoch, last_epoch, end, whole_since, undisturbed_since in logs
+        for broker_id, epoch, last_epoch, end, mark, whole_since, undisturbed_since in logs
     )
 
 

@@ -223,7 +223,8 @@ class World:
             if replica.is_running and replica.broker_epoch == epoch:
                 last_epoch = replica.log[-1][0] if replica.log else -1
                 since = replica.whole_since, replica.undisturbed_since
-                found.append((broker_id, epoch, last_epoch, len(replica.log), *since))
+                mark = replica.state.high_watermark
+                found.append((broker_id, epoch, last_epoch, len(replica.log), mark, *since))
         return tuple(found)
 
     def unregister(self, state: State, broker_id: int) -> State:

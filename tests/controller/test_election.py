@@ -185,7 +185,8 @@ def test_follower_that_was_started_again_leaves_the_isr_in_a_new_epoch() -> None
 
 @pytest.mark.invariant("I27")
 def test_sole_member_that_was_started_again_leads_in_a_new_epoch_under_its_new_incarnation() -> None:
-    after = elected(cluster_state(broker(1, incarnation="new"), 2, 3, now=leadership(1, 1), logs={1: log(9)}))
+    logs = {each: log(9) for each in (1, 2, 3)}
+    after = elected(cluster_state(broker(1, incarnation="new"), 2, 3, now=leadership(1, 1), logs=logs))
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (1, 6, (1,))
     assert after.incarnations == ((1, "new"),)
 
@@ -196,7 +197,7 @@ def test_started_again_may_lead_only_if_no_whole_member_is_live() -> None:
     after = elected(cluster_state(broker(1, incarnation="new"), 2, now=both))
     assert (after.leader, after.in_sync_replicas) == (2, (2,))
     again = [broker(each, incarnation="new") for each in (1, 2)]
-    after = elected(cluster_state(*again, 3, now=both, logs={1: log(9), 2: log(9)}))
+    after = elected(cluster_state(*again, 3, now=both, logs={1: log(9), 2: log(9), 3: log(4)}))
     assert (after.leader, after.in_sync_replicas, after.incarnations) == (1, (1,), ((1, "new"),))
 
 

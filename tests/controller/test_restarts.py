@@ -100,6 +100,35 @@ def test_an_undisturbed_log_leads_where_it_is_the_whole_isr() -> None:
     assert after is not None and after.leader == 3
 
 
+# --------------------------------------------------------------------------------------------------------- committed
+@pytest.mark.invariant("I28")
+def test_a_member_that_ends_below_what_another_knows_to_be_committed_has_lost_records() -> None:
+    """Its disk was rolled back; the others are there, and out of the ISR."""
+    now, logs = leadership(None, 3), {1: log(100, high_watermark=100), 2: log(100), 3: log(60, high_watermark=60)}
+    state = cluster_state(1, 2, again(3), now=now, logs=logs)
+    assert elected(state) is None
+    assert "its log ends at 60, and broker 1 knows that all up to 100 was committed" in choose(state, T0, now).reason
+    logs[3] = log(100)
+    after = elected(cluster_state(1, 2, again(3), now=now, logs=logs))
+    assert after is not None and after.leader == 3
+
+
+def test_what_was_committed_in_an_earlier_epoch_says_nothing_after_an_unclean_election() -> None:
+    logs = {1: log(100, epoch=4, high_watermark=100), 2: log(0), 3: log(60, epoch=5)}
+    after = elected(cluster_state(1, 2, again(3), now=leadership(None, 3), logs=logs))
+    assert after is not None and after.leader == 3
+
+
+def test_the_only_member_waits_for_what_the_others_that_are_there_know() -> None:
+    state = cluster_state(1, again(3), now=leadership(None, 3), logs={3: log(60)})
+    assert elected(state) is None
+    assert waits_for(state) == (1,)
+    assert questions(state, [T0]) == {1: [T0]}
+    state.unheard = frozenset([1])
+    after = elected(state)
+    assert after is not None and after.leader == 3, "who does not answer is not waited for"
+
+
 # ------------------------------------------------------------------------------------------------------------ no log
 @pytest.mark.invariant("I28")
 def test_the_only_member_does_not_lead_without_a_log_that_it_may_have_had() -> None:

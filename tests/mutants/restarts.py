@@ -30,6 +30,21 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("restarts:killed_log_is_shorter"),
     ),
     Mutant(
+        name="D17c",
+        title="nobody asks replicas outside of the ISR what they know to be committed",
+        origin="found from outside: the only member of the ISR, rolled back to an older copy of its disk, cut two others",
+        rule="a member whose log ends below a high watermark that another replica knows has lost records",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "controller.restarts",
+                "    if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:\n",
+                "    if True:\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_is_shorter_than_others_know"),
+    ),
+    Mutant(
         name="D18a",
         title="a log may end below its own high watermark, though the machine ran on",
         origin="found from outside: the last segment of the only in-sync replica was gone",

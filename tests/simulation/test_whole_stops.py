@@ -276,6 +276,26 @@ def test_the_only_member_whose_partition_is_gone_never_leads_however_often_it_st
 
 
 @pytest.mark.invariant("I28")
+def test_the_only_member_does_not_lead_with_less_than_the_others_know_to_be_committed() -> None:
+    """Its last records are gone, no checkpoint tells of them, and the others are there, out of the ISR (D17c)."""
+
+    async def story(stop: Stop) -> None:
+        await stop.stop(3, 2)
+        assert stop.state().isr == [1]
+        stop.kill(1)
+        stop.shorten(1, 0.5)
+        await stop.start(2, 3, 1, pause_seconds=4.0)
+        await stop.until_refused()
+        assert stop.ends()[1] < RECORDS == stop.ends()[2] == stop.ends()[3]
+        (told,) = await stop.elections(ElectLeadersRequest())
+        assert "has lost records" in told.reason
+        await stop.elections(ElectLeadersRequest(validate_only=False))
+        await stop.until_whole()
+
+    Stop().play(story)
+
+
+@pytest.mark.invariant("I28")
 def test_a_start_that_dies_before_its_first_check_does_not_hide_a_power_cut() -> None:
     """The new boot id is written behind the removal of `whole-since` (D20)."""
 

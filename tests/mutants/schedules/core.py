@@ -208,7 +208,7 @@ def replaced_disk_alone_in_sync() -> list[Finding]:
         },
         topics={"a": Topic(topic_id="a", assignment={0: ASSIGNMENT})},
         leaderships={TopicPartition("a", 0): before},
-        logs={3: {TopicPartition("a", 0): a_part}},
+        logs={each: {TopicPartition("a", 0): a_part if each == 3 else ReplicaLog()} for each in ASSIGNMENT},
     )
     change = elect(state, TopicPartition("a", 0), "all are back")
     if change is None or change.after.leader is None:

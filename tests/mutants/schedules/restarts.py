@@ -104,6 +104,19 @@ async def only_member_is_shorter_than_its_high_watermark(directed: Directed) -> 
 
 
 @on_stage(Stage())
+async def only_member_is_shorter_than_others_know(directed: Directed) -> None:
+    """The same before a checkpoint tells of it; the others are there, and had stopped cleanly."""
+    await _produce_some(directed)
+    await _alone_in_sync(directed, 1)
+    directed.cluster.kill(1)
+    _shorten(directed, 1)
+    for broker_id in (2, 3, 1):
+        directed.cluster.start(broker_id)
+        await asyncio.sleep(START_SECONDS)
+    await _elect_another(directed, 1)
+
+
+@on_stage(Stage())
 async def only_member_rots_in_its_last_segment(directed: Directed) -> None:
     """A batch in the middle of what was never synced; no checkpoint tells of it yet, and the machine ran on."""
     await _alone_in_sync(directed, 1)
