@@ -289,7 +289,7 @@ def test_the_only_member_does_not_lead_with_less_than_the_others_know_to_be_comm
         assert stop.ends()[1] < RECORDS == stop.ends()[2] == stop.ends()[3]
         (told,) = await stop.elections(ElectLeadersRequest())
         assert "has lost records" in told.reason
-        await stop.elections(ElectLeadersRequest(validate_only=False))
+        await stop.elections(ElectLeadersRequest(confirmed=[confirmation_of(told)]))
         await stop.until_whole()
 
     Stop().play(story)
