@@ -22,6 +22,7 @@ SCENERY_OF = {
     "D02": "disks",
     "D02b": "disks",
     "D02d": "disks",
+    "D17a": "disks",
     "H1": "elections",
     "H7": "power",
     "H8": "fencing",
