@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from minibroker.log_evidence import read_small
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import CorruptCheckpoint, LogStart, OtherVersion
 from minibroker.protocol.ids import TopicPartition
@@ -27,6 +28,8 @@ class DirectoryOwner(msgspec.Struct, frozen=True, kw_only=True):
     """(file, why) of what says nothing; a broker does with the other file."""
     owner: TopicPartition
     """Whose log it is, as far as the files agree; else whose name it bears."""
+    metadata: PartitionMetadata | None
+    start: LogStart | None
 
 
 def read_owner(directory: Path, partition: TopicPartition) -> DirectoryOwner:
@@ -37,7 +40,7 @@ def read_owner(directory: Path, partition: TopicPartition) -> DirectoryOwner:
     def read(name: str, parse: Callable[[bytes], T]) -> T | None:
         file = directory / name
         try:
-            return parse(file.read_bytes())
+            return parse(read_small(file))
         except FileNotFoundError:
             return None
         except CorruptCheckpoint as error:
@@ -51,7 +54,9 @@ def read_owner(directory: Path, partition: TopicPartition) -> DirectoryOwner:
     (unreadable if said else foreign).extend(versions)
     numbers = {number for _, number in said}
     owner = TopicPartition(partition.topic, numbers.pop()) if len(numbers) == 1 else partition
-    return DirectoryOwner(foreign=tuple(foreign), unreadable=tuple(unreadable), owner=owner)
+    return DirectoryOwner(
+        foreign=tuple(foreign), unreadable=tuple(unreadable), owner=owner, metadata=metadata, start=start
+    )
 
 
 def _foreign(

@@ -4,15 +4,19 @@ Owns: finding the segment files under a path and walking one of them. Uses the f
 without a broker and on files of a dead one. Refuses to compare replicas: that is the audit's.
 """
 
+import errno
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from minibroker.directory_owner import read_owner
+from minibroker.log_evidence import read_small
 from minibroker.power_loss import list_segments
 from minibroker.protocol import checkpoints
+from minibroker.protocol.checkpoints import CorruptCheckpoint, EpochEntry
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
 
 Buffer = bytes | mmap.mmap
@@ -55,13 +59,19 @@ def owner_problems(segments: list[Path]) -> dict[Path, list[Problem]]:
     for directory in dict.fromkeys(segment.absolute().parent for segment in segments):
         partition = checkpoints.parse_partition_directory_name(directory.name)
         if partition is not None:
-            said = read_owner(directory, partition)
+            try:
+                said = read_owner(directory, partition)
+            except OSError as error:
+                found[directory] = [unreadable(Path(error.filename or directory), error)]
+                continue
             found[directory] = [Problem(file, 0, why) for file, why in (*said.foreign, *said.unreadable)]
     return found
 
 
 def open_segment(path: Path) -> Buffer:
-    """The file's bytes without reading them all; an empty file cannot be mapped."""
+    """The file's bytes without reading them all; an empty file cannot be mapped. Raises OSError."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "is no regular file", str(path))  # a pipe would keep us waiting
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
@@ -89,43 +99,120 @@ def walk(content: Buffer) -> Iterator[Batch | Problem]:
 
 
 def verify_segment(path: Path) -> tuple[int, int, list[Problem]]:
-    """(batches, records, problems): CRCs, offsets without a gap or overlap, epochs that never fall, indexes."""
+    """(batches, records, problems): CRCs, offsets without a gap or overlap, epochs that never fall and are those of the
+    history beside it, indexes. What cannot be read is a problem, too."""
     parsed = checkpoints.parse_segment_file_name(path.name)
-    expected = parsed[0] if parsed is not None else None
-    epoch = batches = records = 0
     problems: list[Problem] = []
-    positions: dict[int, int] = {}
-
-    def wrong(position: int, what: str) -> None:
-        problems.append(Problem(str(path), position, what))
-
-    for item in walk(open_segment(path)):
-        if isinstance(item, Problem):
-            wrong(item.position, item.what)
-            break
-        header = item.header
-        batches, records = batches + 1, records + header.record_count
-        positions[item.position] = header.last_offset
-        if item.problem is not None:
-            wrong(item.position, f"offsets {header.base_offset} to {header.last_offset}: {item.problem}")
-        if expected is not None and header.base_offset != expected:
-            wrong(item.position, f"the batch begins at offset {header.base_offset}, expected {expected}")
-        if header.partition_leader_epoch < epoch:
-            wrong(item.position, f"leader epoch {header.partition_leader_epoch} after {epoch}")
-        epoch, expected = max(epoch, header.partition_leader_epoch), header.end_offset
+    try:
+        content, epochs = open_segment(path), read_epochs(path.absolute().parent)
+    except CorruptCheckpoint as error:
+        content, epochs = open_segment(path), []
+        problems.append(Problem(str(path.absolute().parent / checkpoints.EPOCH_CHECKPOINT), 0, str(error)))
+    except OSError as error:
+        return 0, 0, [unreadable(path, error)]
+    check = _SegmentCheck(path, None if parsed is None else parsed[0], epochs)
+    for item in walk(content):
+        check.take(item)
+    problems += check.problems
     if parsed is not None:
-        problems += index_problems(path, parsed[0], positions)
-    return batches, records, problems
+        try:
+            problems += index_problems(path, parsed[0], check.positions)
+        except OSError as error:
+            problems.append(unreadable(path.with_suffix(checkpoints.INDEX_SUFFIX), error))
+    return check.batches, check.records, problems
+
+
+class _SegmentCheck:
+    """Of one segment, batch by batch."""
+
+    def __init__(self, path: Path, base_offset: int | None, epochs: list[EpochEntry]) -> None:
+        self.path = path
+        self.epochs = epochs
+        self.expected = base_offset
+        self.epoch = self.batches = self.records = 0
+        self.positions: dict[int, int] = {}
+        self.problems: list[Problem] = []
+
+    def take(self, item: Batch | Problem) -> None:
+        if isinstance(item, Problem):
+            self._wrong(item.position, item.what)
+            return
+        header = item.header
+        self.batches, self.records = self.batches + 1, self.records + header.record_count
+        self.positions[item.position] = header.last_offset
+        if item.problem is not None:
+            self._wrong(item.position, f"offsets {header.base_offset} to {header.last_offset}: {item.problem}")
+        if self.expected is not None and header.base_offset != self.expected:
+            self._wrong(item.position, f"the batch begins at offset {header.base_offset}, expected {self.expected}")
+        if header.partition_leader_epoch < self.epoch:
+            self._wrong(item.position, f"leader epoch {header.partition_leader_epoch} after {self.epoch}")
+        elif (what := wrong_epoch(header, self.epochs)) is not None:
+            self._wrong(item.position, what)
+        self.epoch, self.expected = max(self.epoch, header.partition_leader_epoch), header.end_offset
+
+    def _wrong(self, position: int, what: str) -> None:
+        self.problems.append(Problem(str(self.path), position, what))
+
+
+def unreadable(path: Path, error: OSError) -> Problem:
+    return Problem(str(path), 0, f"cannot be read: {error.strerror}")
+
+
+def read_epochs(directory: Path) -> list[EpochEntry]:
+    """The history beside a log; none if there is no file. Raises CorruptCheckpoint, OSError."""
+    try:
+        return checkpoints.parse_epoch_checkpoint(read_small(directory / checkpoints.EPOCH_CHECKPOINT))
+    except FileNotFoundError:
+        return []
+
+
+def wrong_epoch(header: BatchHeader, epochs: list[EpochEntry]) -> str | None:
+    """How a batch contradicts the history: the last entry at or below its offset is its epoch."""
+    said = [known for known, start in epochs if start <= header.base_offset]
+    if not said or said[-1] == header.partition_leader_epoch:
+        return None
+    return f"leader epoch {header.partition_leader_epoch}, the epoch checkpoint says {said[-1]}"
+
+
+def is_cut_off(content: Buffer, position: int) -> bool:
+    """Whether what begins there is the front part of one batch, as a write leaves it that was cut off. A whole batch
+    that is not sound, or one that a sound one follows, is none."""
+    if len(content) - position < HEADER_BYTES:
+        return True
+    try:
+        header = read_header(content[position : position + HEADER_BYTES])
+    except CorruptBatch:
+        return False
+    return position + header.size_bytes > len(content) and not _is_followed(content, position, header.end_offset)
+
+
+def _is_followed(content: Buffer, position: int, base_offset: int) -> bool:
+    """Whether a sound batch that begins with this offset lies anywhere behind the position."""
+    found = position + HEADER_BYTES
+    while (found := content.find(base_offset.to_bytes(8), found)) >= 0:
+        if _is_sound(content, found):
+            return True
+        found += 1
+    return False
+
+
+def _is_sound(content: Buffer, position: int) -> bool:
+    try:
+        end = position + read_header(content[position : position + HEADER_BYTES]).size_bytes
+        check_batch(content[position:end])
+    except CorruptBatch:
+        return False
+    return end <= len(content)
 
 
 def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> list[Problem]:
     """Each entry of the offset index must name a batch and that batch's last offset."""
     index = path.with_suffix(checkpoints.INDEX_SUFFIX)
-    if not index.exists():
+    if not os.path.lexists(index):
         return []
     try:
-        entries = checkpoints.decode_index(index.read_bytes())
-    except checkpoints.CorruptCheckpoint as error:
+        entries = checkpoints.decode_index(read_small(index))
+    except CorruptCheckpoint as error:
         return [Problem(str(index), 0, str(error))]
     problems = []
     for number, entry in enumerate(entries):

@@ -52,14 +52,19 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
 
     Exit code 10 if a batch is damaged.
     """
-    from minibroker.segment_files import Problem, open_segment, walk
+    from minibroker.segment_files import Problem, open_segment, unreadable, walk
 
     segments = _segments(path)
     damaged = bool(_tell_owners(segments, as_json))
     for segment in segments:
         if not as_json:
             click.secho(str(segment), bold=True)
-        content = open_segment(segment)
+        try:
+            content = open_segment(segment)
+        except OSError as error:
+            damaged = True
+            _print_problem(segment, 0, unreadable(segment, error).what, as_json)
+            continue
         for item in walk(content):
             if isinstance(item, Problem):
                 damaged = True

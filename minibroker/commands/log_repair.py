@@ -9,7 +9,7 @@ import msgspec
 from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, CommandFailed, json_option, print_json
 
 if TYPE_CHECKING:
-    from minibroker.log_repair import Examined
+    from minibroker.log_examination import Examined
 
 
 @click.command()
@@ -31,11 +31,13 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool
     With --cut of a partition its records from the damage on are lost to the cluster: they are named, and stay in a
     directory beside the log. Exit code 10 if anything is damaged.
     """
-    from minibroker import log_repair
+    from minibroker.log_evidence import read_evidence
+    from minibroker.log_examination import examine_directory
+    from minibroker.runtime.disk import RealDisk
 
     lock = _lock(log_dir)
     try:
-        examined = log_repair.examine_directory(log_dir)
+        examined = examine_directory(log_dir, read_evidence(log_dir, RealDisk().boot_id()))
         unknown = sorted(set(cuts) - {each.partition for each in examined if each.damage is not None})
         if unknown:
             raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(unknown)}")
@@ -81,14 +83,21 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
 
     steps: list[str] = []
     if examined.damage is not None and is_cut:
-        lost = f"records from offset {examined.end_offset} on are lost to the cluster"
-        where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
-        steps.append(f"cut at offset {examined.end_offset}, the rest goes to {where}: {lost}")
+        try:
+            where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
+        except log_repair.CannotCut as error:
+            raise CommandFailed(str(error)) from None
+        steps.append(f"cut at offset {examined.end_offset}, the rest goes to {where}: {_lost(examined)}")
     elif examined.is_foreign:
         name = Path(examined.directory).with_name(examined.belongs_to)
         steps.append(
             f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and"
             f" fetches {examined.partition} anew once another one leads"
+        )
+    elif examined.is_unreadable:
+        steps.append(
+            "leave it alone: move away what cannot be read to use the rest; as it is, the broker sets the directory"
+            " aside and fetches the partition anew once another one leads"
         )
     elif examined.damage is not None:
         note = log_repair.mark(examined) if is_applied else "a note"
@@ -98,6 +107,12 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
         removed = log_repair.remove_what_is_made_again(examined) if is_applied else sorted(set(made_again))
         steps.append(f"made again at the start: {', '.join(removed)}")
     return steps
+
+
+def _lost(examined: "Examined") -> str:
+    """By a cut, and by what happened before it."""
+    head = "" if examined.begins_at is None else f" {examined.start_offset} to {examined.begins_at - 1}, and those"
+    return f"records{head} from offset {examined.end_offset} on are lost to the cluster"
 
 
 def _report(examined: "Examined", steps: list[str], is_applied: bool, as_json: bool) -> None:

@@ -134,10 +134,18 @@ def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -
         holds = f"holds {candidate.log_start_offset} to {candidate.log_end_offset}, last epoch {candidate.last_epoch}"
         click.echo(f"  broker {candidate.broker_id} ({place}): {candidate.problem or holds}")
     if each.error_code:
-        able = [found.broker_id for found in each.candidates if found.problem is None]
-        click.echo(f"  broker {leader} cannot be elected now, but {able}" if able else "  nobody can be elected now")
+        click.echo(f"  {_why_nobody(each, leader)}")
         return
     click.echo(f"  {'will elect' if accepts_loss else 'could elect'} broker {each.chosen}; {_loss(each)}")
+
+
+def _why_nobody(each: "ElectionOutlook", leader: int | None) -> str:
+    able = [found.broker_id for found in each.candidates if found.problem is None]
+    if able:
+        return f"broker {leader} cannot be elected now, but {able}"
+    damaged = [found.broker_id for found in each.candidates if "damaged log" in (found.problem or "")]
+    cure = "; stop one that has a damaged log: `minibroker log repair` keeps what is sound of it" if damaged else ""
+    return f"nobody can be elected now{cure}"
 
 
 def _loss(each: "ElectionOutlook") -> str:

@@ -2,20 +2,27 @@
 
 import fcntl
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from minibroker.__main__ import minibroker
-from minibroker.log_repair import Examined, cut, examine_directory
+from minibroker.log_evidence import read_evidence
+from minibroker.log_examination import Examined, examine_directory
+from minibroker.log_repair import cut
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.disk import RealDisk
 
 PARTITION = TopicPartition("t", 0)
+BOOT_ID = RealDisk().boot_id()
 BATCHES = 4
 """In each of two segments; each holds two records."""
 
@@ -51,7 +58,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def examine(log_dir: Path) -> Examined:
-    (found,) = examine_directory(log_dir)
+    (found,) = examine_directory(log_dir, read_evidence(log_dir, BOOT_ID))
     return found
 
 
@@ -190,3 +197,150 @@ def test_a_lock_that_is_no_file_is_named(log_dir: Path) -> None:
     result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir)])
     assert result.exit_code == 1
     assert f"{log_dir}/.lock: Is a directory: move that entry away" in result.output
+
+
+# ------------------------------------------------------------------------------------ what a broker says at its start
+def killed(log_dir: Path, boot_id: str = BOOT_ID, mark: int = 0) -> None:
+    """Its process was killed, and the machine has run on if it is the same boot."""
+    (log_dir / checkpoints.CLEAN_SHUTDOWN).unlink()
+    meta = MetaProperties(broker_id=1, cluster_id="c", directory_id="d", boot_id=boot_id)
+    (log_dir / checkpoints.META_PROPERTIES).write_bytes(format_meta_properties(meta))
+    points = checkpoints.format_offset_checkpoint({PARTITION: 0})
+    (log_dir / checkpoints.RECOVERY_POINT_CHECKPOINT).write_bytes(points)
+    marks = checkpoints.format_offset_checkpoint({PARTITION: mark}, {PARTITION: "id"})
+    (log_dir / checkpoints.HIGH_WATERMARK_CHECKPOINT).write_bytes(marks)
+
+
+def remove(log_dir: Path, *bases: int) -> None:
+    for base in bases:
+        segment(log_dir, base).unlink()
+
+
+def test_a_lost_head_is_named_and_a_cut_writes_down_that_it_is_lost(log_dir: Path) -> None:
+    """User finding 4: the broker refused such an only copy for ever, and every command called it fine."""
+    name_owner(log_dir, 0, 0)
+    remove(log_dir, 0)
+    found = examine(log_dir)
+    assert found.damage is not None
+    assert found.damage.what == "the log begins at 8, its log-start file explains only 0"
+    code, output = run(str(log_dir), "--apply", "--cut", "t-0")
+    assert code == 10
+    assert "records 0 to 7, and those from offset 16 on are lost to the cluster" in output
+    assert (examine(log_dir).found, examine(log_dir).start_offset, examine(log_dir).end_offset) == ((), 8, 16)
+    start, _ = checkpoints.parse_log_start((log_dir / str(PARTITION) / checkpoints.LOG_START).read_bytes())
+    assert start == LogStart(topic_id="id", partition=0, offset=8, reason=LogStartReason.TRIM)
+    assert (log_dir / "t-0.0-cut" / checkpoints.LOG_START).exists()
+
+
+def test_a_lost_head_of_a_log_that_nobody_names_is_not_cut(log_dir: Path) -> None:
+    remove(log_dir, 0)
+    before = snapshot(log_dir)
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 1
+    assert snapshot(log_dir) == before
+
+
+def test_a_tail_that_a_clean_stop_had_synced_is_damage_when_it_is_gone(log_dir: Path) -> None:
+    remove(log_dir, 8)
+    damage = examine(log_dir).damage
+    assert damage is not None
+    assert (damage.what, damage.offset) == ("the log ends at 8, a clean stop synced it up to 16", 8)
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 8)
+
+
+def test_a_log_without_any_segment_was_robbed(log_dir: Path) -> None:
+    remove(log_dir, 0, 8)
+    damage = examine(log_dir).damage
+    assert damage is not None
+    assert "no segment is there, the log once reached to 16" in damage.what
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert examine(log_dir).found == ()
+
+
+@pytest.mark.parametrize(("boot_id", "kind"), [(BOOT_ID, "damaged"), ("another boot", "torn tail")])
+def test_rot_in_front_of_sound_batches_is_no_torn_tail_where_the_machine_ran_on(
+    log_dir: Path, boot_id: str, kind: str
+) -> None:
+    """User finding 6: 'torn tail', 'fine', and the start deleted what lay behind."""
+    killed(log_dir, boot_id)
+    flip(segment(log_dir, 8), len(batch(8)) + 70)
+    assert [each.kind for each in examine(log_dir).found] == [kind]
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.9])
+def test_a_write_that_was_cut_off_is_a_torn_tail_on_any_boot(log_dir: Path, kept: float) -> None:
+    killed(log_dir)
+    with segment(log_dir, 8).open("ab") as file:
+        file.write(batch(16)[: round(kept * len(batch(16)))])
+    assert [each.kind for each in examine(log_dir).found] == ["torn tail"]
+    assert run(str(log_dir))[0] == 0
+
+
+@pytest.mark.parametrize(("boot_id", "is_damaged"), [(BOOT_ID, True), ("another boot", False)])
+def test_a_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_ran_on(
+    log_dir: Path, boot_id: str, is_damaged: bool
+) -> None:
+    killed(log_dir, boot_id, mark=16)
+    remove(log_dir, 8)
+    assert (examine(log_dir).damage is not None) == is_damaged
+
+
+def test_what_a_deletion_left_in_front_of_the_start_is_no_damage(log_dir: Path) -> None:
+    name_owner(log_dir, 0)
+    start = LogStart(topic_id="id", partition=0, offset=10, reason=LogStartReason.RETENTION)
+    (log_dir / str(PARTITION) / checkpoints.LOG_START).write_bytes(checkpoints.format_log_start(start))
+    segment(log_dir).write_bytes(batch(0))
+    assert [each.kind for each in examine(log_dir).found] == ["leftover"]
+    assert run(str(log_dir))[0] == 0
+
+
+def test_an_older_epoch_checkpoint_is_made_again(log_dir: Path) -> None:
+    """A broker does so: it lacks the epoch of the last batch."""
+    later = b"".join(batch(8 + 2 * number, epoch=3) for number in range(BATCHES))
+    segment(log_dir, 8).write_bytes(later)
+    (found,) = examine(log_dir).found
+    assert (found.kind, Path(found.file).name) == ("index", checkpoints.EPOCH_CHECKPOINT)
+    assert run(str(log_dir), "--apply")[0] == 0
+    assert examine(log_dir).found == ()
+
+
+# ------------------------------------------------------------------------------------------------ entries of any kind
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo])
+@pytest.mark.parametrize(
+    "name",
+    [
+        checkpoints.segment_file_name(8),
+        checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX),
+        checkpoints.EPOCH_CHECKPOINT,
+        checkpoints.PARTITION_METADATA,
+        checkpoints.LOG_START,
+        checkpoints.DAMAGE_NOTE,
+    ],
+)
+def test_an_entry_that_is_no_file_is_named(log_dir: Path, name: str, put: Callable[[Path], None]) -> None:
+    path = log_dir / str(PARTITION) / name
+    path.unlink(missing_ok=True)
+    put(path)
+    found = examine(log_dir)
+    assert found.is_unreadable
+    assert found.damage is not None
+    assert f"{path} cannot be read" in found.damage.what
+    assert run(str(log_dir), "--apply")[0] == 10
+    assert os.path.lexists(path)
+    assert run(str(log_dir), "--cut", "t-0")[0] == 1
+
+
+def test_a_file_named_like_a_partition_is_named(log_dir: Path) -> None:
+    (log_dir / "notes-2024").write_text("of somebody")
+    code, output = run(str(log_dir), "--apply")
+    assert code == 10
+    assert "notes-2024 cannot be read: Not a directory" in output
+    assert (log_dir / "notes-2024").read_text() == "of somebody"
+
+
+@pytest.mark.parametrize("name", [checkpoints.EPOCH_CHECKPOINT, checkpoints.LOG_START, checkpoints.DAMAGE_NOTE])
+def test_a_huge_file_is_not_read(log_dir: Path, name: str) -> None:
+    with (log_dir / str(PARTITION) / name).open("wb") as file:
+        file.truncate(30 << 30)
+    examine(log_dir)
+    run(str(log_dir), "--apply")

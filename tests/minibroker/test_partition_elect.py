@@ -84,6 +84,13 @@ def test_a_leader_that_cannot_be_elected_is_told_apart_from_nobody(monkeypatch: 
     assert "broker 1 cannot be elected now, but [2, 3]" in result.stdout
 
 
+def test_a_damaged_log_that_is_the_only_copy_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = ElectionCandidate(broker_id=1, is_in_sync=True, problem="has a damaged log: a hole")
+    told = structs.replace(TOLD, chosen=-1, candidates=[damaged], error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    result = run(monkeypatch, Controller(told, told))
+    assert "nobody can be elected now; stop one that has a damaged log: `minibroker log repair`" in result.stdout
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_refusal_is_told_and_the_answer_is_bad(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     refused = ElectionOutlook(

@@ -1,6 +1,8 @@
 """Segment files are read and checked offline."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,33 @@ def test_directory_without_segments_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(minibroker, ["log", "dump", str(tmp_path)])
     assert result.exit_code == 1
     assert "holds no segment files" in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "dump"])
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to(path.name), os.mkfifo])
+def test_an_entry_that_is_no_segment_is_a_problem_and_no_traceback(
+    data_directory: Path, command: str, put: Callable[[Path], None]
+) -> None:
+    path = data_directory / "broker-1" / "t-0" / checkpoints.segment_file_name(6)
+    put(path)
+    result = CliRunner().invoke(minibroker, ["log", command, str(data_directory)])
+    assert (result.exit_code, result.exception.__class__) == (10, SystemExit)
+    assert f"{path}: position 0: cannot be read" in result.stdout
+
+
+@pytest.mark.parametrize("name", [checkpoints.segment_file_name(0, checkpoints.INDEX_SUFFIX), checkpoints.LOG_START])
+def test_a_directory_in_the_place_of_a_file_beside_a_segment_is_a_problem(data_directory: Path, name: str) -> None:
+    path = data_directory / "broker-1" / "t-0" / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    result = CliRunner().invoke(minibroker, ["log", "verify", str(data_directory)])
+    assert (result.exit_code, result.exception.__class__) == (10, SystemExit)
+    assert f"{path}: position 0: cannot be read" in result.stdout
+
+
+def test_an_epoch_that_the_history_contradicts_is_named(data_directory: Path) -> None:
+    history = data_directory / "broker-1" / "t-0" / checkpoints.EPOCH_CHECKPOINT
+    history.write_bytes(checkpoints.format_epoch_checkpoint([(0, 0), (1, 3)]))
+    assert problems(data_directory) == []
+    rewrite(data_directory, batch(0) + batch(3, 5))
+    assert problems(data_directory) == [f"{len(batch(0))}: leader epoch 5, the epoch checkpoint says 1"]
