@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
+from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch
 from minibroker.simulation.storage import Storage
 
 BATCHES_REMEMBERED = 40
@@ -122,8 +122,8 @@ class ShadowLog:
 
 
 def read_batches(storage: Storage, log: PartitionLog) -> list[Batch]:
-    """What the files of a log hold, up to the sizes that the log goes by and to the first batch whose bytes are none.
-    Costs no virtual time."""
+    """What the files of a log hold, up to the sizes that the log goes by and to the first batch that is not whole: a
+    header alone proves nothing, for a torn write may have left it and not what follows. Costs no virtual time."""
     found: list[Batch] = []
     for segment in log.segments:
         if not segment.size:
@@ -132,7 +132,7 @@ def read_batches(storage: Storage, log: PartitionLog) -> list[Batch]:
         position = 0
         while position + HEADER_BYTES <= len(content):
             try:
-                header = read_header(content, position)
+                header = check_batch(content, position)
             except CorruptBatch:
                 return found
             found.append(Batch.of(header))

@@ -183,6 +183,18 @@ def lie_about_the_session(life: Life) -> None:
     del life.cluster.world.zookeeper.tree.nodes[f"/brokers/ids/{number}"]
 
 
+async def load_a_torn_batch(life: Life) -> None:
+    """A clean stop is claimed, and of the last batch only the header is on the disk."""
+    before = life.follower()
+    number, segment = before.state.config.broker_id, before.log.segments[-1]
+    process = life.cluster.world.process(f"broker-{number}")
+    life.cluster.stop(number)
+    await life.cluster.until(lambda: not process.alive, 10, "a clean stop")
+    life.cluster.world.machine(f"broker-{number}").storage.flip_bit(segment.log_path, segment.size - 1)
+    life.cluster.start(number)
+    await life.cluster.until(lambda: life.cluster.replica(number, "a") not in (before, None), 10, "a start")
+
+
 def test_judges_are_silent_over_a_healthy_cluster() -> None:
     life = Life()
     assert life.run(tell_the_truth) == []
@@ -202,6 +214,7 @@ def test_judges_are_silent_over_a_healthy_cluster() -> None:
         pytest.param(write_as_an_old_controller, "I30", marks=pytest.mark.invariant("I27", "I30")),
         pytest.param(forget_the_epochs, "I13", marks=pytest.mark.invariant("I13")),
         pytest.param(lie_about_the_session, "I29", marks=pytest.mark.invariant("I29")),
+        pytest.param(load_a_torn_batch, "I12", marks=pytest.mark.invariant("I12")),
     ],
 )
 @pytest.mark.expects_loop_errors
