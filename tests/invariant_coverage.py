@@ -1,4 +1,4 @@
-"""`make invariants`: which of the invariants I1 to I43 have a test, from the marker `invariant` on the tests."""
+"""`make invariants`: which of the invariants I1 to I44 have a test, from the marker `invariant` on the tests."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ INVARIANTS = {
     "I41": "an answer holds the asked offset as it was written; a copy is what the leader wrote",
     "I42": "an offline leader hands over in bounded time if another member could lead",
     "I43": "a log start is where retention allows it to be, and nowhere above",
+    "I44": "while no disk is faulty no log is called damaged",
 }
 
 

@@ -19,6 +19,7 @@ from minibroker.simulation.checks.log_starts import LogStartJudge
 from minibroker.simulation.checks.offline import OfflineLeaders
 from minibroker.simulation.checks.replicas import ReplicaJudge
 from minibroker.simulation.checks.served import ServedJudge
+from minibroker.simulation.checks.sound_logs import SoundLogs
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
@@ -57,6 +58,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
         stack.enter_context(listening(LeadersStarts(cluster, truth)))
         stack.enter_context(listening(DiskRules(cluster, truth)))
         stack.enter_context(listening(WaitingRules(truth)))
+        stack.enter_context(listening(SoundLogs(truth)))
         if narrator is not None:
             stack.enter_context(listening(narrator))
             fencing.listeners.append(narrator.fault)

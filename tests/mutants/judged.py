@@ -25,6 +25,7 @@ from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartJudge
 from minibroker.simulation.checks.replicas import ReplicaJudge
+from minibroker.simulation.checks.sound_logs import SoundLogs
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
@@ -58,6 +59,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     deletes_nothing: bool = False
     """No log may start later than it began: neither age nor size allows it."""
+    sound_disks: bool = False
+    """No disk is faulty: no log may be called damaged."""
     seed: int = 1
 
 
@@ -201,6 +204,8 @@ async def _direct(script: Script, cluster: SimulatedCluster, options: Options, f
             stack.enter_context(listening(listener))
         if STAGES[script].deletes_nothing:
             stack.enter_context(listening(LogStartJudge(cluster, truth, {})))
+        if STAGES[script].sound_disks:
+            stack.enter_context(listening(SoundLogs(truth)))
         await _direct_judged(script, cluster, options, findings, truth)
 
 

@@ -1,4 +1,5 @@
-"""The judges of faulty disks: over-deletion, wrong offsets, copied damage, idle offline leaders, failed syncs."""
+"""The judges of faulty disks: over-deletion, wrong offsets, copied damage, idle offline leaders, failed syncs, sound
+logs called damaged."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from minibroker.simulation.checks.failed_syncs import HEARD_SECONDS, FailedSyncs
 from minibroker.simulation.checks.log_starts import LogStartJudge, Written
 from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaders
 from minibroker.simulation.checks.served import ServedJudge
+from minibroker.simulation.checks.sound_logs import SoundLogs
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
 
@@ -156,6 +158,23 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
             await asyncio.sleep(BOUND_SECONDS / 1.5)
 
     case.cluster.world.run(watch())
+    assert case.found == found
+
+
+# --------------------------------------------------------------------------------------------------------- sound logs
+@pytest.mark.invariant("I44")
+@pytest.mark.parametrize(("faulty", "found"), [(set(), ["I44", "I44"]), ({2}, [])])
+def test_no_log_is_called_damaged_while_no_disk_is_faulty(faulty: set[int], found: list[str]) -> None:
+    case, one, reason = Case(), Replica(0), "it does not fit its leader's"
+    judge, loaded = SoundLogs(case.truth), cast(Partition, one)
+    case.truth.faulty = faulty
+    one.log.damage = None
+    case.inside(judge.replica_loaded, loaded)
+    case.inside(judge.stepped, loaded, EVENT, [ev.SyncLog()], False)
+    assert case.found == []
+    case.inside(judge.stepped, loaded, EVENT, [ev.DamageNoted(reason=reason)], False)
+    one.log.damage = reason
+    case.inside(judge.replica_loaded, loaded)
     assert case.found == found
 
 

@@ -1,0 +1,41 @@
+"""While no disk is faulty, no log is damaged (I44): who has only fallen behind, or only lost its power, keeps its log.
+
+Owns: a look at whoever calls a log damaged, at a start or later. Refuses to judge while any disk is faulty: a log may
+be given up for what its leader's holds. A cluster heals from such a mistake, so nothing else sees it: the log is set
+aside and fetched anew, and at the fourth time within an hour its replica stays offline.
+"""
+
+from collections.abc import Sequence
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
+from minibroker.protocol.record_batch import BatchHeader
+from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.node import PROCESS
+
+
+class SoundLogs:
+    """Hears what `listening` tells."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+
+    def replica_loaded(self, replica: Partition) -> None:
+        if replica.log.damage is not None:
+            self._judge(replica, replica.log.damage)
+
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+        for effect in effects:
+            if type(effect) is ev.DamageNoted:
+                self._judge(replica, effect.reason)
+
+    def _judge(self, replica: Partition, reason: str) -> None:
+        if not self._truth.faulty and self._truth.is_promised(replica.topic_partition.topic):
+            text = f"{PROCESS.get()} calls a log damaged, and no disk is faulty"
+            self._truth.find("I44", text, replica.topic_partition, reason)
+
+    # ------------------------------------------------------------------------------------------------ of no interest
+    def ordered(self, controller_epoch: int) -> None: ...
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...
