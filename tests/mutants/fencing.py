@@ -120,7 +120,7 @@ MUTANTS = (
         title="below the leader's log start is answered as diverging",
         origin="KAFKA-12996",
         rule="out of range is found before divergence (section 4)",
-        breaks=("I36",),
+        breaks=("I36", "I44"),
         edits=(
             Edit(
                 LEADER,
@@ -134,7 +134,7 @@ MUTANTS = (
                 "        if fetch_offset < state.log_start_offset or epoch < last_fetched_epoch:\n",
             ),
         ),
-        schedule=Schedule("high_watermark:follower_behind_retention"),
+        schedule=Schedule("high_watermark:follower_behind_retention_again_and_again"),
     ),
     Mutant(
         name="B14",

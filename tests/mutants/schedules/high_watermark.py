@@ -2,6 +2,7 @@
 
 import asyncio
 
+from minibroker.broker.repairs import REPAIRS_MAX
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.gates import requests, responses
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
@@ -111,3 +112,22 @@ async def follower_behind_retention(directed: Directed) -> None:
     await asyncio.sleep(1)
     directed.cluster.start(follower)
     await asyncio.sleep(2)
+
+
+@on_stage(Stage(settings=SMALL_LOGS, sound_disks=True))
+async def follower_behind_retention_again_and_again(directed: Directed) -> None:
+    """KAFKA-12996: the same, of one process, and more often than a log may be found damaged within an hour. It has
+    fallen behind, and nothing is wrong with what it holds."""
+    leader, _, third = await apart(directed)
+
+    def is_behind() -> bool:
+        return directed.replica(third).state.log_end_offset < directed.replica(leader).log.log_start_offset
+
+    await directed.produce("known to all")
+    for _ in range(REPAIRS_MAX + 1):
+        directed.world.network.partition(host(leader), host(third))
+        for number in range(RECORDS):
+            await directed.produce(f"{number}{PADDING}")
+        await directed.until(is_behind, "retention")
+        directed.world.network.heal_all()
+        await directed.until_isr(*directed.cluster.broker_ids)

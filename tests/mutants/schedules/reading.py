@@ -9,9 +9,9 @@ from minibroker.client.errors import LogTruncated, MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.gates import Match, requests, responses
+from minibroker.simulation.gates import requests, responses
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, convict, host
+from tests.mutants.schedules.words import administrator, brings, convict, host
 
 SOON_MS = 5_000
 AGAIN = TopicPartition("again", 0)
@@ -29,11 +29,6 @@ async def _read(consumer: Consumer, count: int) -> list[tuple[int, bytes]]:
             continue  # said aloud; the next call tries again
         found.append((record.offset, record.value or b""))
     return found
-
-
-def _brings(value: bytes) -> Match:
-    """For `hold`: answers to a fetch with this record."""
-    return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
 
 
 @on_stage(Stage())
@@ -54,7 +49,7 @@ async def a_record_lands_between_question_and_answer(directed: Directed) -> None
         await directed.until_isr(*cluster.broker_ids)
         await asyncio.sleep(1)  # it has been validated, and waits there
         second = directed.leader
-        fetched = network.hold(host(second), "client", _brings(b"epoch 1"))
+        fetched = network.hold(host(second), "client", brings(b"epoch 1"))
         await directed.produce("epoch 1")
         await fetched.caught()
         told = network.hold(None, "client", responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))

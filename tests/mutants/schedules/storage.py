@@ -2,18 +2,22 @@
 
 import asyncio
 
+from minibroker.protocol.checkpoints import WHOLE_SINCE, parse_offset_checkpoint
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from minibroker.runtime.ports import FileMissing
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, restarted, say
 
 AGAIN = "again"
 MARKS_FILE = "/data/log/replication-offset-checkpoint"
+CHAIN_FILE = f"/data/log/{WHOLE_SINCE}"
 SELDOM = {"replica.high.watermark.checkpoint.interval.ms": "60000"}
 
 
@@ -32,8 +36,8 @@ async def _mark_after_a_restart(directed: Directed, broker_id: int) -> int:
 def _marks_in_file(directed: Directed, broker_id: int) -> dict[str, int]:
     """By the name of the topic."""
     storage = directed.world.machine(host(broker_id)).storage
-    lines = bytes(storage.find_file(MARKS_FILE).content).decode().splitlines()[2:]
-    return {line.split()[0]: int(line.split()[2]) for line in lines}
+    marks = parse_offset_checkpoint(bytes(storage.find_file(MARKS_FILE).content))
+    return {partition.topic: mark for partition, mark in marks.items()}
 
 
 @on_stage(Stage(settings={"replica.high.watermark.checkpoint.interval.ms": "500"}))
@@ -57,6 +61,7 @@ async def marks_over_a_deletion_and_a_restart(directed: Directed) -> None:
         await admin.create_topic(AGAIN, partitions=1, replication_factor=3)
         for number in range(3):
             await directed.produce(f"{number}")
+        await directed.produce("of a topic that goes", acks=1, partition=TopicPartition(AGAIN, 0))
         before = 3
         await directed.until(lambda: _has_mark(directed, follower, before), "a checkpoint of both")
         await admin.delete_topic(AGAIN)
@@ -69,20 +74,24 @@ async def marks_over_a_deletion_and_a_restart(directed: Directed) -> None:
 def _has_mark(directed: Directed, broker_id: int, mark: int) -> bool:
     try:
         marks = _marks_in_file(directed, broker_id)
-    except Exception:
+    except FileMissing:
         return False  # no checkpoint yet
-    return AGAIN in marks and marks.get(TOPIC, 0) >= mark
+    return marks.get(AGAIN, 0) > 0 and marks.get(TOPIC, 0) >= mark
 
 
 # ------------------------------------------------------------------------------------------------------------ starts
-async def _stop_and_start(directed: Directed, broker_id: int) -> None:
-    """A clean stop: everything that was written so far is synced."""
+async def _stop_and_start(directed: Directed, broker_id: int, no_room_for: str | None = None) -> None:
+    """A clean stop: everything that was written so far is synced. `no_room_for`: a file that the start cannot write."""
     process, old_epoch = directed.world.process(host(broker_id)), broker_epoch(directed, broker_id)
+    storage = directed.world.machine(host(broker_id)).storage
     directed.cluster.stop(broker_id)
     await directed.until(lambda: not process.alive, "the end of a clean stop")
+    if no_room_for is not None:
+        storage.fail("replace_file", path_prefix=no_room_for, is_full=True)
     directed.cluster.start(broker_id)
     await restarted(directed, broker_id, old_epoch)
     await directed.until_isr(*directed.cluster.broker_ids)
+    storage.heal()
 
 
 def _lose_power_in_a_write(directed: Directed, broker_id: int) -> None:
@@ -98,12 +107,13 @@ def _lose_power_in_a_write(directed: Directed, broker_id: int) -> None:
     node.sync()
 
 
-@on_stage(Stage(settings=SELDOM))
+@on_stage(Stage(settings=SELDOM, sound_disks=True))
 async def power_loss_soon_after_a_clean_start(directed: Directed) -> None:
-    """KAFKA-10471: a clean stop, a start, some records, and a power loss in the middle of a write."""
+    """KAFKA-10471: a clean stop, a start, some records, and a power loss in the middle of a write. The disk is full while
+    it starts: else the sync of the directory that comes with `whole-since` would make the marker's removal durable."""
     follower = directed.followers()[0]
     await directed.produce("before")
-    await _stop_and_start(directed, follower)
+    await _stop_and_start(directed, follower, no_room_for=CHAIN_FILE)
     for number in range(3):
         await directed.produce(f"{number}")
     _lose_power_in_a_write(directed, follower)
@@ -111,7 +121,7 @@ async def power_loss_soon_after_a_clean_start(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
-@on_stage(Stage(settings=SELDOM))
+@on_stage(Stage(settings=SELDOM, sound_disks=True))
 async def start_aborted_while_it_recovers(directed: Directed) -> None:
     """KAFKA-15375: a power loss in the middle of a write, a start that ends while it recovers, another start."""
     cluster, follower = directed.cluster, directed.followers()[0]

@@ -7,7 +7,7 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.gates import requests, responses
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
-from tests.mutants.schedules.words import apart, convict, host, members
+from tests.mutants.schedules.words import apart, convict, host, members, read_all
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
@@ -81,9 +81,9 @@ async def zookeeper_grants_a_shorter_session(directed: Directed) -> None:
 # ------------------------------------------------------------------------------------------------------------ sequences
 @on_stage(Stage())
 async def record_expires_while_its_answer_is_held_back(directed: Directed) -> None:
-    """Hardening 12: the first record was written and its answer lost; the producer gave up and sends another."""
-    leader = directed.leader
-    network = directed.world.network
+    """Hardening 12: a record was written and its answer lost; the producer gave up, and somebody has read it. The next
+    record has other bytes; the last one has the very same, as two like events of one millisecond have."""
+    leader, network, history = directed.leader, directed.world.network, directed.history
     async with Producer(
         bootstrap_servers=directed.cluster.bootstrap_servers,
         acks="all",
@@ -91,20 +91,32 @@ async def record_expires_while_its_answer_is_held_back(directed: Directed) -> No
         request_timeout_ms=1_000,
         runtime=directed.cluster.client_runtime(),
     ) as producer:
-        await producer.send_and_wait(TOPIC, b"acquainted", partition=0)
+
+        async def send(value: bytes) -> int:
+            found = await producer.send_and_wait(TOPIC, value, partition=0, timestamp_ms=1_000)
+            assert found.offset is not None
+            history.acked[FIRST, found.offset] = value
+            return found.offset
+
+        await send(b"acquainted")
         answer = network.hold(host(leader), "client", responses(ApiKey.PRODUCE))
         asyncio.get_running_loop().call_later(0.5, network.partition, host(leader), "client")
         try:
-            await producer.send_and_wait(TOPIC, b"given up", partition=0)
+            await send(b"an event")
             raise AssertionError("the answer was held back, and came")
-        except MinibrokerError:
-            pass
+        except MinibrokerError as error:
+            assert error.maybe_written
         answer.release()
         network.heal_all()
-        value = b"the next one"
-        found = await producer.send_and_wait(TOPIC, value, partition=0)
-        assert found.offset is not None
-        directed.history.acked[FIRST, found.offset] = value
+        await read_all(directed)
+        seen = max(offset for _, offset in history.read)
+        try:
+            await send(b"another event")
+        except MinibrokerError as error:
+            convict(directed, "I37", f"nobody else has this producer's identity, and it is refused: {error}")
+        offset = await send(b"an event")
+        if offset <= seen:
+            convict(directed, "I26", f"a record is acknowledged at {offset}, which was read before it was sent")
 
 
 # --------------------------------------------------------------------------------------------------------------- stalls

@@ -9,12 +9,13 @@ from functools import partial
 
 from minibroker.client.admin import AdminClient
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import Request, Response
+from minibroker.protocol.messages import ApiKey, Request, Response
 from minibroker.protocol.record_batch import build_batch
 from minibroker.protocol.znodes import CONTROLLER
 from minibroker.runtime.ports import Coordination, NoNode
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT
+from minibroker.simulation.gates import Match
 from tests.mutants.judged import FIRST, Directed
 
 ATTEMPTS = 8
@@ -82,6 +83,11 @@ async def say(directed: Directed, broker_id: int, request: Request, timeout_ms: 
 def batch(value: bytes) -> bytearray:
     """One record, as a producer without idempotence packs it."""
     return build_batch([(None, value, 0, ())])
+
+
+def brings(value: bytes) -> Match:
+    """For gates: answers to a fetch with this record."""
+    return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
 
 
 @contextlib.asynccontextmanager
