@@ -64,14 +64,14 @@ class Replay:
         self._unpatched: dict[str, asyncio.Task[RunResult]] = {}
         self._done = 0
 
-    async def replay(self, mutants: Sequence[Mutant], record: bool) -> list[Verdict]:
-        """Every recorded run of these mutants, and every schedule."""
+    async def replay(self, mutants: Sequence[Mutant], record: bool, seeds: bool = True) -> list[Verdict]:
+        """Every recorded run of these mutants, and every schedule. Without `seeds`, the schedules alone."""
         records = load_records()
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._judge(mutant, run))
                 for mutant in mutants
-                for run in _runs_to_replay(mutant, records.get(mutant.name, Record()))
+                for run in _runs_to_replay(mutant, records.get(mutant.name, Record()) if seeds else Record())
             ]
         verdicts = [task.result() for task in tasks]
         if record:

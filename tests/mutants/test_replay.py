@@ -12,13 +12,13 @@ from tests.mutants.replay import Replay, Verdict
 from tests.mutants.workers import Workers
 
 REPLAYED = ("B01", "B08a", "B08b", "B14", "B15", "B18a", "B18b", "B20a", "B20b")
-"""Cheap ones: an order of events over a cluster, or told to the core."""
+"""Cheap ones: an order of events over a cluster, or told to the core. What a random seed means changes with the code."""
 SEEDS = ("seed:1", "seed:2")
 
 
 def replay(names: tuple[str, ...]) -> list[Verdict]:
     session = Replay(lambda _: None)
-    return asyncio.run(session.replay([find_mutant(name) for name in names], record=False))
+    return asyncio.run(session.replay([find_mutant(name) for name in names], record=False, seeds=False))
 
 
 @pytest.mark.slow
