@@ -72,6 +72,7 @@ BROKERS = (
                 "    bounced: list[BrokerId] = []\n",
             ),
         ),
+        schedule=Schedule("in_sync_replicas:joiner_loses_power_before_the_controller_judges"),
     ),
     Mutant(
         name="B31b",
@@ -162,6 +163,7 @@ CACHES = (
                 "            state.leaderships[change.partition] = change.after\n",
             ),
         ),
+        schedule=Schedule("strict:leader_dies_among_living_members"),
     ),
     Mutant(
         name="B34a",

@@ -32,6 +32,7 @@ MUTANTS = (
                 "",
             ),
         ),
+        schedule=Search("elections", 6),
     ),
     Mutant(
         name="B04b",
@@ -73,6 +74,7 @@ MUTANTS = (
                 "        state, None, event.fetch_offset, event.last_fetched_epoch\n",
             ),
         ),
+        schedule=Search("elections", 6),
     ),
     Mutant(
         name="B11",
@@ -114,6 +116,7 @@ MUTANTS = (
                 ),
             ),
         ),
+        schedule=Search("elections", 8),
     ),
     Mutant(
         name="B12b",

@@ -217,6 +217,7 @@ SETS = (
                 '    return _change(state, partition, before, None, present, f"{reason}; {why_nobody}")',
             ),
         ),
+        schedule=Schedule("disk_errors:sync_finds_no_room"),
     ),
     Mutant(
         name="B28b",

@@ -33,6 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        self.state.producers = self.log.producers = known\n",
             ),
         ),
+        schedule=Schedule("strict:leader_dies_among_living_members"),
     ),
     Mutant(
         name="B40c",
@@ -66,6 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            effects.append(AnswerProduce(tokens=tokens, base_offset=verdict.base_offset))\n",
             ),
         ),
+        schedule=Schedule("high_watermark:shrink_without_traffic"),
     ),
 )
 

@@ -21,6 +21,7 @@ ROLES = (
                 '    begin_following(state, effects)\n    leave_leadership(state, "leadership moved", effects)\n',
             ),
         ),
+        schedule=Schedule("strict:leader_dies_among_living_members"),
     ),
     Mutant(
         name="B35c",
@@ -97,6 +98,7 @@ READERS = (
                 "state.log_start_offset)\n",
             ),
         ),
+        schedule=Schedule("in_sync_replicas:last_replica_standing"),
     ),
 )
 
@@ -145,6 +147,7 @@ STARTS = (
                 "unsynced.sync(disk)",
             ),
         ),
+        schedule=Schedule("elections:dead_registration_stands"),
     ),
     Mutant(
         name="B38d",
@@ -188,6 +191,7 @@ EPOCHS = (
                 "        return self.entries[-1][0] if self.entries else 0\n",
             ),
         ),
+        schedule=Schedule("storage:epochs_of_closed_segments"),
     ),
     Mutant(
         name="B39b",

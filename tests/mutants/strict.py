@@ -54,6 +54,7 @@ DERIVED = (
                 "    state.leader_epoch_start = None\n",
             ),
         ),
+        schedule=Schedule("disk_errors:sync_finds_no_room"),
     ),
     Mutant(
         name="H4",
@@ -77,6 +78,7 @@ DERIVED = (
                 "        effects.append(AnswerProduce(tokens=event.tokens, error_code=refusal))\n",
             ),
         ),
+        schedule=Schedule("high_watermark:shrink_without_traffic"),
     ),
     Mutant(
         name="H5",
@@ -156,6 +158,7 @@ STRICTER = (
                 "self.is_shrinking_below_minimum\n",
             ),
         ),
+        schedule=Schedule("disk_errors:sync_finds_no_room"),
     ),
     Mutant(
         name="H9b",
@@ -210,6 +213,7 @@ STRICTER = (
         rule="what is served from memory is cut together with the log",
         breaks=("I22", "I16"),
         edits=(Edit("broker.log.partition_log", "        self._tail.truncate_to(end)\n", ""),),
+        schedule=Schedule("evidence:leader_is_turned_away"),
     ),
     Mutant(
         name="H13",

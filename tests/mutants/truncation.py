@@ -55,6 +55,7 @@ MUTANTS = (
                 "    return (ErrorCode.NONE, None, None) if",
             ),
         ),
+        schedule=Schedule("elections:leader_hears_nothing"),
     ),
     Mutant(
         name="B03",
@@ -92,6 +93,7 @@ MUTANTS = (
                 "    state.log_end_offset = event.end_offset\n",
             ),
         ),
+        schedule=Schedule("truncation:second_leader_falls_at_once"),
     ),
     Mutant(
         name="B07",
@@ -109,6 +111,7 @@ MUTANTS = (
                 "        state.partition_epoch = event.partition_epoch\n",
             ),
         ),
+        schedule=Schedule("in_sync_replicas:another_tool_changes_the_assignment"),
     ),
     Mutant(
         name="B08a",
@@ -176,6 +179,7 @@ MUTANTS = (
                 "        _align_again(state, effects)\n",
             ),
         ),
+        schedule=Schedule("truncation:reigns_without_a_record"),
     ),
     Mutant(
         name="B15",
