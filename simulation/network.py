@@ -83,8 +83,9 @@ class Fabric:
         """Machines whose processes can open no connection; what is open stays, and who connects to them is served."""
         self._powered_off: set[str] = set()
         self._cut: dict[tuple[str, str], float] = {}
-        self._healed: dict[tuple[str, str], float] = {}
         """Since when, in loop time."""
+        self._healed: dict[tuple[str, str], tuple[float, float]] = {}
+        """The last one that was healed: from when, until when."""
         self._rejected: set[tuple[str | None, str]] = set()
         self.contacts: dict[tuple[str, str], Contact] = {}
         """By who saw it, and of whom."""
@@ -105,8 +106,9 @@ class Fabric:
         self._cut.setdefault((source, target), self.loop.time())
 
     def heal(self, source: str, target: str) -> None:
-        if self._cut.pop((source, target), None) is not None:
-            self._healed[source, target] = self.loop.time()
+        since = self._cut.pop((source, target), None)
+        if since is not None:
+            self._healed[source, target] = since, self.loop.time()
         for end in list(self._ends.values()):
             if end.host == target:
                 end.pump_soon(self.delay(source, target))
@@ -236,10 +238,10 @@ class Fabric:
     def is_open(self, source: str, target: str) -> bool:
         return (source, target) not in self._cut
 
-    def cut_until(self, source: str, target: str) -> float:
-        """When the last cut between them was healed; now, if one is open still; -inf: there was none."""
-        healed = self._healed.get((source, target), -math.inf)
-        return healed if self.is_open(source, target) else self.loop.time()
+    def last_cut(self, source: str, target: str) -> tuple[float, float] | None:
+        """From when until when (now, if it lasts) the last cut on this way was; None: there was none."""
+        since = self._cut.get((source, target))
+        return self._healed.get((source, target)) if since is None else (since, self.loop.time())
 
     def cut_since(self, source: str, target: str) -> float:
         return self._cut.get((source, target), math.inf)

@@ -195,9 +195,10 @@ class FencingJudge:
         """It owes its accuser an answer for too long, or gets none from it: in place of all evidence (rule 17)."""
         back = self._network.contact(name_of(broker_id), accuser)
         now = self._loop.time()
-        cut_until = self._network.cut_until(name_of(broker_id), accuser)
-        is_cut_off = now - max(back.refused_at or -math.inf, cut_until) <= EVIDENCE_SECONDS
-        if is_cut_off and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
+        since, until = self._network.last_cut(name_of(broker_id), accuser) or (math.inf, -math.inf)
+        was_cut_off = until - since >= SILENT_SECONDS and now - until <= EVIDENCE_SECONDS  # a short cut proves nothing
+        was_refused = back.refused_at is not None and now - back.refused_at <= EVIDENCE_SECONDS
+        if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
             return True
         answered_at = self._network.contact(accuser, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
