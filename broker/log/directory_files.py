@@ -11,6 +11,8 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -84,20 +86,26 @@ def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaPr
 def claim_directory(
     disk: Disk, path: str, stored: MetaProperties | None, broker_id: int, cluster_id: str, rng: random.Random
 ) -> tuple[MetaProperties, bool]:
-    """Write down that this boot uses it. Also says whether the machine is still the one that ran the broker before
-    (same boot): then only a process ended, and written bytes are there."""
+    """Take a new one. Also says whether the machine is still the one that ran the broker before (same boot): then only
+    a process ended, and written bytes are there."""
     boot_id = disk.boot_id()
-    directory_id = stored.directory_id if stored is not None else f"{rng.getrandbits(128):032x}"
+    if stored is not None:
+        return msgspec.structs.replace(stored, boot_id=boot_id), stored.boot_id == boot_id
+    directory_id = f"{rng.getrandbits(128):032x}"
     meta = MetaProperties(broker_id=broker_id, cluster_id=cluster_id, directory_id=directory_id, boot_id=boot_id)
-    if meta != stored:
+    disk.replace_file(f"{path}/{META_PROPERTIES}", format_meta_properties(meta))
+    return meta, False
+
+
+def note_boot(disk: Disk, path: str, stored: MetaProperties | None, meta: MetaProperties) -> None:
+    """Write down that this boot uses it: when all is loaded, so that a start that dies before hides no power loss, and
+    before anything is appended."""
+    if stored is not None and stored != meta:
         file = f"{path}/{META_PROPERTIES}"
         try:
             disk.replace_file(file, format_meta_properties(meta))
         except DiskFull as error:
-            if stored is None:
-                raise
             logger.warning("%s keeps the former boot id: %s", file, error)
-    return meta, stored is not None and stored.boot_id == boot_id
 
 
 def _require_own(stored: MetaProperties, path: str, broker_id: int, cluster_id: str) -> None:

@@ -148,10 +148,10 @@ class LogDirectory:
             storage = Storage(disk, clock, path, tail_cache if tail_cache is not None else TailCache(), segments)
             directory = cls(storage, lock, broker_id, cluster_id, default_config, incarnation_id)
             stored = directory_files.read_claim(disk, path, broker_id, cluster_id)
-            directory.wholeness.take()  # before a new boot id hides that the power was cut
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
+            directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows
         except BaseException as error:
             lock.release()
             if isinstance(error, BadEntry):
@@ -161,6 +161,7 @@ class LogDirectory:
 
     async def _load(self, on_progress: Progress | None) -> None:
         disk, path = self._disk, self.path
+        self.wholeness.take()
         self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
         listed = [*self._checkpoints.recovery_points, *self._checkpoints.high_watermarks]
         partitions: list[TopicPartition] = []

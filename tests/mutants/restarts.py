@@ -4,6 +4,20 @@ from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedu
 
 FOUND = "found from outside, by three reviewers: files of one disk gone between a kill of all and the start"
 
+BOOT_ID_FIRST = (
+    Edit(
+        "broker.log.log_directory",
+        "            directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows\n",
+        "",
+    ),
+    Edit(
+        "broker.log.log_directory",
+        "            await directory._load(on_progress)\n",
+        "            directory_files.note_boot(disk, path, stored, meta)\n"
+        "            await directory._load(on_progress)\n",
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D17a",
@@ -96,19 +110,19 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a crash in between leaves no chain rather than a false one",
         breaks=("I3", "I21"),
         edits=(
-            Edit(
-                "broker.log.log_directory",
-                "            directory.wholeness.take()  # before a new boot id hides that the power was cut\n",
-                "",
-            ),
-            Edit(
-                "broker.log.log_directory",
-                "        disk, path = self._disk, self.path\n        self.was_clean,",
-                "        disk, path = self._disk, self.path\n        self.wholeness.take()\n        self.was_clean,",
-            ),
+            *BOOT_ID_FIRST,
             Edit("controller.restarts", "WITNESSES = 2\n", "WITNESSES = 1\n"),
         ),
         schedule=Schedule("restarts:start_dies_behind_its_claim"),
+    ),
+    Mutant(
+        name="D20b",
+        title="the new boot id is written before the logs are loaded",
+        origin="found by mutant B38b and I44",
+        rule="a start that dies while it loads hides no power loss: what is torn is no rot for the next one",
+        breaks=("I44",),
+        edits=BOOT_ID_FIRST,
+        schedule=Schedule("storage:start_aborted_while_it_recovers"),
     ),
     Mutant(
         name="D21",

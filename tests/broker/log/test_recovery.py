@@ -8,7 +8,19 @@ from minibroker.broker.log import recovery, walk
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
-from tests.broker.log.machine import Batch, Machine, append, check_log, drive, make_batch, read_all, stored_batches
+from minibroker.runtime.ports import DiskError
+from tests.broker.log.machine import (
+    PARTITION,
+    PATH,
+    Batch,
+    Machine,
+    append,
+    check_log,
+    drive,
+    make_batch,
+    read_all,
+    stored_batches,
+)
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 FIRST = f"{0:020d}.log"
@@ -47,6 +59,23 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(machine: Machine, cut: int) 
     assert read_all(log) == b"".join(whole)
     assert log.report.bytes_cut == len(content) - cut - sum(map(len, whole))
     check_log(log)
+
+
+@pytest.mark.invariant("I44")
+def test_a_start_that_dies_while_it_loads_does_not_hide_a_power_loss(machine: Machine) -> None:
+    """D20b: the start behind it took a torn batch for rot, as if the machine had run on."""
+    _, written = start_with(machine)
+    content = machine.content(FIRST)
+    machine.edit(FIRST, content[:-1] + bytes([content[-1] ^ 0xFF]))
+    machine.kill()
+    machine.storage.boots += 1
+    machine.storage.fail("read", path_prefix=f"{PATH}/{PARTITION}")
+    with pytest.raises(DiskError):
+        machine.open()
+    machine.storage.heal()
+    log = restart(machine)
+    assert log.damage is None
+    assert read_all(log) == b"".join(batch for _, batch in written[:-1])
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000, bytes(range(256)) * 3])
