@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication.events import FetchAnswered
 from minibroker.protocol.checkpoints import (
+    DAMAGE_NOTE,
     LOG_START_SLOT_BYTES,
     LogStart,
     LogStartReason,
@@ -64,7 +65,10 @@ async def _start_all(directed: Directed, first: int) -> None:
 
 
 async def _start_once_more(directed: Directed, broker_id: int) -> None:
-    """Its disk is as it was written again."""
+    """Its disk is as it was written again, and whoever mended it has removed the note of the damage, if there is one."""
+    directory = _storage(directed, broker_id).find_directory(DIRECTORY)
+    directory.entries.pop(DAMAGE_NOTE, None)
+    directory.sync()
     old_epoch = broker_epoch(directed, broker_id)
     directed.cluster.start(broker_id)
     await restarted(directed, broker_id, old_epoch)
