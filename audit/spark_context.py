@@ -8,6 +8,7 @@ local[*]. No SparkSession: the audit needs no SQL, and its classes take longer t
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 ERROR_LINES_SHOWN = 15
+END_TIMEOUT_S = 5.0
+"""A JVM that starts ends at once when it is told to."""
 SETTINGS = {
     "spark.app.name": "minibroker audit",
     "spark.ui.enabled": "false",
@@ -49,7 +52,7 @@ def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
     if active is not None:
         yield active
         return
-    with tempfile.TemporaryFile("w+b") as standard_error, quiet_interrupts():
+    with tempfile.TemporaryFile("w+b") as standard_error, quiet_interrupts(), _no_orphans():
         try:
             context = _start(master, standard_error)
         except Exception as error:
@@ -62,6 +65,40 @@ def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
             raise AuditError(f"Spark's job failed: {_first_line(error)}{_last_lines(standard_error)}") from error
         finally:
             _stop(context)
+
+
+@contextmanager
+def _no_orphans() -> Iterator[None]:
+    """End the JVM with the block, however it ends. Whoever is interrupted while Spark starts it (Ctrl-C, a deadline)
+    knows no process to end, and a JVM that misses its parent before it has told its port never ends by itself."""
+    from pyspark import java_gateway
+
+    launched: list[subprocess.Popen[bytes]] = []
+
+    class Remembered(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            launched.append(self)  # first: the interrupt may come before this returns
+            super().__init__(*arguments, **options)
+
+    original = vars(java_gateway)["Popen"]
+    vars(java_gateway)["Popen"] = Remembered
+    try:
+        yield
+    finally:
+        vars(java_gateway)["Popen"] = original
+        for process in launched:
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if getattr(process, "pid", None) is None or process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
