@@ -142,7 +142,8 @@ def _describe(each: "ElectionOutlook", accepts_loss: bool, leader: int | None) -
 def _why_nobody(each: "ElectionOutlook", leader: int | None) -> str:
     able = [found.broker_id for found in each.candidates if found.problem is None]
     if able:
-        return f"broker {leader} cannot be elected now, but {able}"
+        why = next((found.problem for found in each.candidates if found.broker_id == leader), "has no replica of it")
+        return f"broker {leader} cannot be elected now: it {why}; {able} can (--leader)"
     damaged = [found.broker_id for found in each.candidates if "damaged log" in (found.problem or "")]
     cure = "; stop one that has a damaged log: `minibroker log repair` keeps what is sound of it" if damaged else ""
     return f"nobody can be elected now{cure}"

@@ -77,11 +77,14 @@ def test_a_loss_that_is_not_accepted_elects_nobody_and_says_so(monkeypatch: pyte
     assert "nobody is elected: the loss was not accepted" in result.stderr
 
 
-def test_a_leader_that_cannot_be_elected_is_told_apart_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("leader", "why"), [("1", "is not registered"), ("9", "has no replica of it")])
+def test_a_leader_that_cannot_be_elected_is_told_apart_from_nobody(
+    monkeypatch: pytest.MonkeyPatch, leader: str, why: str
+) -> None:
     refused = structs.replace(TOLD, chosen=-1, error_code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-    result = run(monkeypatch, Controller(refused, refused), "--leader", "1", "--accept-loss")
+    result = run(monkeypatch, Controller(refused, refused), "--leader", leader, "--accept-loss")
     assert result.exit_code == 10
-    assert "broker 1 cannot be elected now, but [2, 3]" in result.stdout
+    assert f"broker {leader} cannot be elected now: it {why}; [2, 3] can (--leader)" in result.stdout
 
 
 def test_a_damaged_log_that_is_the_only_copy_has_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,15 @@ def test_one_record_is_quick(minibroker: CommandLine, tmp_path: Path) -> None:
     assert others[2] < 25 * bare
 
 
+@pytest.mark.parametrize(("looks", "code"), [((), os.EX_OK), (("-n", "1000"), 130)])
+def test_an_interrupt_is_how_top_ends(minibroker: CommandLine, looks: tuple[str, ...], code: int) -> None:
+    process = minibroker.start("top", *looks)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (code, b"")
+
+
 def test_top_prints_events_without_a_terminal(minibroker: CommandLine) -> None:
     process = minibroker.start("top", "--json", "-n", "40", "--interval", "0.1")
     time.sleep(1.0)
