@@ -273,7 +273,7 @@ class Producer:
 
         All or nothing is taken where an argument is wrong: InvalidCall, RecordTooLarge, UnknownTopicOrPartition. What
         goes wrong later (BufferTimedOut, ClientClosed) leaves the records before it taken; the error's `taken` is their
-        Deliveries, and its length says where to go on. So does cancelling the call: what was taken is sent.
+        Deliveries, and its length says where to go on. So does cancelling the call (the CancelledError has `taken`).
         """
         self._check_open()
         columns = RecordColumns(values, keys, partition, headers)
@@ -293,8 +293,8 @@ class Producer:
                         continue
                 if len(deliveries) < len(columns):
                     await self._send_some_when_possible(topic, columns, deliveries)
-        except MinibrokerError as error:
-            error.taken = deliveries
+        except (MinibrokerError, asyncio.CancelledError) as error:
+            vars(error)["taken"] = deliveries
             raise
         return deliveries
 

@@ -5,6 +5,7 @@ Owns: which records are on their way, which were acknowledged where, and the rep
 (`-` for a null value). Refuses to know where records come from, and to retry: the Producer does.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
@@ -70,15 +71,16 @@ class RecordSender:
         headers: tuple[tuple[str, bytes | None], ...] = (),
     ) -> None:
         """Hand many records over, for a fraction of what `send` costs each; nobody is called back for them. Raises what
-        Producer.send_many raises: what was taken by then counts as sent."""
+        Producer.send_many raises: what was taken by then counts as sent, also where the call is cancelled."""
         assert self._on_acknowledged is None
         try:
             deliveries = await self._producer.send_many(
                 self._topic, values, keys=keys, partition=partition, headers=headers
             )
-        except MinibrokerError as error:
-            if error.taken is not None:
-                self._keep_many(error.taken, values[: len(error.taken)])
+        except (MinibrokerError, asyncio.CancelledError) as error:
+            taken: Deliveries | None = getattr(error, "taken", None)
+            if taken is not None:
+                self._keep_many(taken, values[: len(taken)])
             raise
         self._keep_many(deliveries, values)
 

@@ -10,6 +10,7 @@ import click
 from minibroker.command_line import (
     EXIT_COULD_NOT,
     EXIT_FINE,
+    EXIT_INTERRUPTED,
     CommandFailed,
     ProgressLine,
     bootstrap_option,
@@ -67,15 +68,35 @@ def produce(
     descriptor = _open(file)
     report = _open_report(report_file)
     started = time.monotonic()
+    account = _Account()
+    interrupted = False
     try:
-        work = _produce(bootstrap_servers, topic, descriptor, options, acks, report, timeout_s)
-        tally = run_async(work, fast_loop=True)
+        work = _produce(bootstrap_servers, topic, descriptor, options, acks, report, timeout_s, account)
+        run_async(work, fast_loop=True)
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
+        tally = account.closed()
         if report is not None:
             report.close()
         if descriptor != 0:
             os.close(descriptor)
-    return _conclude(tally, time.monotonic() - started, as_json)
+    code = EXIT_FINE if tally is None else _conclude(tally, time.monotonic() - started, as_json)
+    return EXIT_INTERRUPTED if interrupted else code
+
+
+class _Account:
+    """Of the records, also of a run that Ctrl-C or an error ends: the report holds what was acknowledged."""
+
+    def __init__(self) -> None:
+        self.sender: RecordSender | None = None
+
+    def closed(self) -> "Tally | None":
+        """None: it did not come to sending."""
+        if self.sender is None:
+            return None
+        self.sender.collect()
+        return self.sender.tally
 
 
 class _Options:
@@ -129,7 +150,8 @@ async def _produce(
     acks: str,
     report: BinaryIO | None,
     timeout_s: float,
-) -> "Tally":
+    account: "_Account",
+) -> None:
     from minibroker.client.errors import MinibrokerError
     from minibroker.client.producer import Producer
     from minibroker.opened_client import opened
@@ -148,9 +170,9 @@ async def _produce(
     )
     try:
         async with opened(producer, servers):
-            sender = RecordSender(producer, topic, report=report)
-            await _send_all(sender, descriptor, options)
-            return await sender.finish()
+            account.sender = RecordSender(producer, topic, report=report)
+            await _send_all(account.sender, descriptor, options)
+            await account.sender.finish()
     except MinibrokerError as error:
         raise CommandFailed(str(error)) from None
 

@@ -1,5 +1,6 @@
 """What became of the records that `produce` hands over, counted and reported."""
 
+import asyncio
 import io
 
 import pytest
@@ -87,3 +88,21 @@ def test_what_was_taken_of_a_call_that_did_not_end_counts_as_sent(cluster: FakeC
             await producer.close(timeout_ms=100)
 
     cluster.run(main)
+
+
+def test_what_was_taken_of_a_call_that_was_cancelled_is_counted_and_reported(cluster: FakeCluster) -> None:
+    report = io.BytesIO()
+
+    async def main(runtime: Runtime) -> None:
+        async with Producer(cluster.bootstrap, batch_size=1_024, buffer_memory=4_096, runtime=runtime) as producer:
+            sender = RecordSender(producer, "t", report=report)
+            sending = asyncio.ensure_future(sender.send_many(numbered(10_000)))
+            await asyncio.sleep(0.05)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+        sender.collect()
+        assert 0 < sender.tally.acknowledged == sender.tally.sent < 10_000
+
+    cluster.run(main)
+    assert report.getvalue().count(b"\n") == cluster.partition("t").end_offset

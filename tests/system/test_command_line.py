@@ -85,6 +85,29 @@ def test_interrupt_ends_an_endless_consumer_without_traceback(minibroker: Comman
     assert errors.strip() == b""
 
 
+def test_an_interrupted_producer_reports_all_that_was_acknowledged(minibroker: CommandLine, tmp_path: Path) -> None:
+    topic, report = create(minibroker, "cut-short"), tmp_path / "acknowledged"
+    command = minibroker.command("produce", "-t", topic, "--report", report)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=minibroker.environment
+    )
+    assert process.stdin is not None
+    for number in range(300):
+        process.stdin.write(b"%d\n" % number)
+        process.stdin.flush()
+        time.sleep(0.005)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said.startswith(b"300 records, 790 bytes acknowledged in ")
+    assert said.count(b"\n") == 1
+    assert minibroker.run("consume", "-t", topic, "-e", "-f", "%t\t%p\t%o\n").count(b"\n") == 300
+    assert [line.rpartition("\t")[0] for line in report.read_text().splitlines()] == [
+        f"cut-short\t0\t{offset}" for offset in range(300)
+    ]
+
+
 def test_reader_that_leaves_is_no_failure(minibroker: CommandLine) -> None:
     topic = create(minibroker, "left")
     minibroker.run("produce", "-t", topic, stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 20_000)
