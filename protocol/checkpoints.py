@@ -19,7 +19,7 @@ import msgspec
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.ids import MAX_OFFSET, TopicPartition
+from minibroker.protocol.ids import MAX_OFFSET, MAX_PARTITION, TopicPartition
 from minibroker.protocol.json_text import decode_json
 
 CHECKPOINT_VERSION = 1
@@ -105,9 +105,15 @@ def partition_directory_name(partition: TopicPartition) -> str:
 def parse_partition_directory_name(name: str) -> TopicPartition | None:
     """The partition of a directory such as `my-topic-0`; None for any other directory, also for one being deleted."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
-    if match is None or match[1] in (".", ".."):
+    if match is None or match[1] in (".", "..") or int(match[2]) > MAX_PARTITION:
         return None
     return TopicPartition(match[1], int(match[2]))
+
+
+def has_too_large_a_number(name: str) -> bool:
+    """It looks like a partition's name, but no message could speak of that partition."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    return match is not None and int(match[2]) > MAX_PARTITION
 
 
 def deleted_directory_name(partition: TopicPartition, unique: str) -> str:
@@ -162,9 +168,11 @@ def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
     for line in lines:
         parts = line.split(" ")
         has_id = len(parts) == 4 and _TOPIC_ID.fullmatch(parts[3]) is not None
-        if not (len(parts) == 3 or has_id) or parse_partition_directory_name(f"{parts[0]}-{parts[1]}") is None:
+        partition = parse_partition_directory_name("-".join(parts[:2]))
+        if has_too_large_a_number("-".join(parts[:2])):
+            continue  # of a broker that took such a directory for a partition's
+        if not (len(parts) == 3 or has_id) or partition is None:
             raise CorruptCheckpoint(f"not 'topic partition offset [topic-id]': {line!r:.200}")
-        partition = TopicPartition(parts[0], int(parts[1]))
         if partition in offsets:
             raise CorruptCheckpoint(f"{partition} is listed twice")
         offsets[partition] = parse_number(parts[2], line)

@@ -29,6 +29,9 @@ DEBUG_REPLICA_ID = -1
 
 MAX_OFFSET = 2**63 - 1
 
+MAX_PARTITION = 2**31 - 1
+"""What a message can carry."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; prints as `orders-0`, the name of its directory."""

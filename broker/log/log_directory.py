@@ -34,12 +34,13 @@ from minibroker.protocol.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     damaged_directory_name,
     deleted_directory_name,
+    has_too_large_a_number,
     is_deleted_directory_name,
     parse_damaged_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
-from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.ids import MAX_PARTITION, TopicPartition
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.runtime.ports import (
     BadEntry,
@@ -173,6 +174,8 @@ class LogDirectory:
                 self._to_remove.append(f"{path}/{name}")
             elif (owner := parse_damaged_directory_name(name)) is not None:
                 self.set_aside.setdefault(owner, []).append(f"{path}/{name}")
+            elif has_too_large_a_number(name):
+                logger.warning("%s/%s is left alone: no partition has a number above %d", path, name, MAX_PARTITION)
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
             log = self._adopt(partition, topic_id, self.default_config, loaded)

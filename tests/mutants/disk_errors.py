@@ -183,6 +183,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("disk_errors:topic_is_deleted_whose_directory_cannot_be_renamed"),
     ),
+    Mutant(
+        name="D28b",
+        title="a directory whose number no message can carry is a partition",
+        origin="found from outside: `lines-4294967296` made a broker's DescribeReplicaState unreadable for everybody",
+        rule="a name that no message can speak of is no partition, and is left alone (12)",
+        breaks=("I42",),
+        edits=(
+            Edit(
+                "protocol.checkpoints",
+                '    if match is None or match[1] in (".", "..") or int(match[2]) > MAX_PARTITION:\n',
+                '    if match is None or match[1] in (".", ".."):\n',
+            ),
+        ),
+        schedule=Schedule("disk_errors:directory_with_a_number_beyond_all_messages"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

@@ -250,6 +250,22 @@ def test_deleted_directories_are_known_and_no_partitions(partition: TopicPartiti
     assert checkpoints.parse_partition_directory_name(name) is None
 
 
+def test_a_number_that_no_message_can_carry_is_no_partition() -> None:
+    assert checkpoints.parse_partition_directory_name("lines-2147483647") == TopicPartition("lines", 2**31 - 1)
+    for name in ("lines-2147483648", "lines-4294967296", "lines-9999999999"):
+        assert checkpoints.parse_partition_directory_name(name) is None
+        assert not checkpoints.is_deleted_directory_name(f"{name}.0-delete")
+        assert checkpoints.parse_damaged_directory_name(f"{name}.0-damaged") is None
+        assert checkpoints.has_too_large_a_number(name)
+    assert not checkpoints.has_too_large_a_number("lines-0")
+    assert not checkpoints.has_too_large_a_number("lost+found")
+
+
+def test_a_line_of_such_a_number_spoils_no_checkpoint() -> None:
+    content = with_checksum(b"1\n2\nlines 0 7\nlines 4294967296 9\n")
+    assert checkpoints.parse_offset_checkpoint(content) == {TopicPartition("lines", 0): 7}
+
+
 @pytest.mark.parametrize("name", ["lost+found", "lines", "lines-", "-0", "lines-01", "..-0", "a b-0", "lines--1x"])
 def test_other_directories_are_no_partitions(name: str) -> None:
     assert checkpoints.parse_partition_directory_name(name) is None

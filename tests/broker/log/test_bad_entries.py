@@ -196,6 +196,20 @@ def test_a_log_that_cannot_be_created_is_its_partitions_matter(machine: Machine,
     append(directory.create_log(OTHER, TOPIC_ID, LogConfig()), 1)
 
 
+def test_a_directory_whose_number_no_message_can_carry_is_left_alone(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every answer that describes this broker's replicas would be refused, by whoever asks."""
+    directory, _ = machine.open_log()
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.storage.provision(f"{PATH}/lines-4294967296")
+    directory = machine.open()
+    assert list(directory.logs) == [PARTITION]
+    assert len([each for each in caplog.messages if "lines-4294967296 is left alone" in each]) == 1
+    drive(directory.maintain(0))
+    assert machine.disk().exists(f"{PATH}/lines-4294967296")
+
+
 def test_a_damaged_log_is_left_as_it_is(machine: Machine) -> None:
     directory, log = machine.open_log()
     append(log, 30)

@@ -7,6 +7,7 @@ from minibroker.broker.broker import Broker
 from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
+from minibroker.runtime.rpc import PeerBroken
 from minibroker.simulation.storage import Storage
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, members, restarted, say
@@ -267,3 +268,16 @@ async def topic_is_deleted_whose_directory_cannot_be_renamed(directed: Directed)
     if directory.offline or follower not in members(directed):
         convict(directed, "I36", f"broker {follower} is out of use for one directory: {directory.offline_reason}")
     await _restart(directed, follower)
+
+
+@on_stage(Stage())
+async def directory_with_a_number_beyond_all_messages(directed: Directed) -> None:
+    """Somebody made a directory that looks like a partition's; then the broker is asked what replicas it has."""
+    follower = directed.followers()[0]
+    directed.cluster.kill(follower)
+    _storage(directed, follower).provision(f"/data/log/{TOPIC}-{2**32}")
+    await _restart(directed, follower)
+    try:
+        await say(directed, follower, DescribeReplicaStateRequest())
+    except PeerBroken as error:
+        convict(directed, "I42", f"what broker {follower} says of its replicas cannot be read: {error}")
