@@ -202,8 +202,7 @@ class AdminClient:
     ) -> dict[str, BrokerError | None]:
         """Delete topics and wait until no broker knows them; the value is None or what went wrong."""
         deadline = self._deadline(timeout_ms)
-        request = DeleteTopicsRequest(topic_names=list(dict.fromkeys(names)), timeout_ms=deadline.remaining_ms())
-        reply, in_doubt = await self._change(request, DeleteTopicsResponse, deadline, _delete_errors)
+        reply, in_doubt = await self._delete_in_time(list(dict.fromkeys(names)), deadline)
         results: dict[str, BrokerError | None] = {}
         for answer in reply.responses:
             gone = answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and in_doubt
@@ -215,6 +214,20 @@ class AdminClient:
         if deleted:
             await self._until_everywhere(deleted, deadline, present=False)
         return results
+
+    async def _delete_in_time(self, names: list[str], deadline: Deadline) -> tuple[DeleteTopicsResponse, bool]:
+        """The controller answers before we give it up: at the end it says what the deletion waits for."""
+        marked = False
+        while True:
+            limit_ms = deadline.at_most(self._settings.request_timeout_ms)
+            request = DeleteTopicsRequest(
+                topic_names=names, timeout_ms=max(limit_ms - ANSWER_SLACK_MS, limit_ms // 2, 1)
+            )
+            reply, in_doubt = await self._change(request, DeleteTopicsResponse, deadline, _delete_errors)
+            waits = ErrorCode.REQUEST_TIMED_OUT in _delete_errors(reply)
+            if not waits or deadline.remaining_ms() <= 2 * ANSWER_SLACK_MS:
+                return reply, in_doubt or marked
+            marked = True
 
     async def delete_topic(self, name: str, *, timeout_ms: float = CALL_TIMEOUT_MS) -> None:
         """Delete one topic. Raises UnknownTopicOrPartition or CallTimedOut."""
@@ -417,6 +430,8 @@ class AdminClient:
         return self._cluster
 
 
+ANSWER_SLACK_MS = 1_000
+"""A controller that waits for others is told to answer so long before we give it up."""
 ErrorsOf = Callable[[R], list[int]]
 
 

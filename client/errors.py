@@ -268,7 +268,7 @@ class BrokerError(MinibrokerError):
         text = f"{name} {where}".rstrip()
         if message:
             text += f": {message}"
-        advice = ADVICE.get(self.code)
+        advice = ADVICE.get(self.code) or (ADVICE_OF_PARTITIONS.get(self.code) if where.topic_partition else None)
         if advice:
             text += f" [{advice}]"
         super().__init__(text)
@@ -372,8 +372,12 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.INVALID_REPLICATION_FACTOR: "at most one replica a broker; see `minibroker cluster status`",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another producer uses this producer id",
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "read the partition to see whether the record is there",
+}
+
+ADVICE_OF_PARTITIONS: dict[ErrorCode, str] = {
     ErrorCode.REQUEST_TIMED_OUT: "the in-sync replicas are slow; see `minibroker replicas`",
 }
+"""Where one partition is meant; of a topic the broker says itself what is waited for."""
 
 CLASS_OF_CODE: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,

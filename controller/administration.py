@@ -9,7 +9,7 @@ import random
 from base64 import urlsafe_b64encode
 
 from minibroker.controller.cluster_store import TopicExists
-from minibroker.controller.deletion import missing_brokers
+from minibroker.controller.deletion import waiting_for
 from minibroker.controller.events import DeletionsSeen, TopicConfigsSeen, TopicsSeen
 from minibroker.controller.term import Term
 from minibroker.controller.topic_creation import Draw, Refusal, ValidateConfig, plan_topic
@@ -130,9 +130,7 @@ class Administration:
             async with asyncio.timeout(max(0, timeout_ms) / 1000):
                 await self._term.erased(result.name)
         except TimeoutError:
-            waits = missing_brokers(state, result.name) if result.name in state.topics else []
-            text = f"topic {result.name} is marked for deletion"
-            text += f"; it waits for brokers {waits}" if waits else " and will be deleted"
+            text = f"topic {result.name} is marked for deletion{waiting_for(state, result.name)}"
             return DeletableTopicResult(name=result.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
         if self._term.is_over:
             text = f"topic {result.name} is marked for deletion; the next controller goes on with it"

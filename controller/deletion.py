@@ -90,6 +90,25 @@ def missing_brokers(state: ClusterState, topic: str) -> list[BrokerId]:
     )
 
 
+def waiting_for(state: ClusterState, topic: str) -> str:
+    """What the deletion of this topic lacks, in words, with the cure; empty if it ends by itself."""
+    if topic not in state.topics:
+        return ""
+    missing = missing_brokers(state, topic)
+    if missing:
+        return f", which waits for brokers {missing}: start them, it then goes on by itself"
+    erased = state.deletions.get(topic, Deletion()).erased
+    unconfirmed = sorted(
+        {
+            broker_id
+            for partition in state.partitions_of(topic)
+            for broker_id in state.assignment(partition)
+            if (partition.partition, broker_id) not in erased
+        }
+    )
+    return f", and brokers {unconfirmed} have not deleted it yet: their logs say why" if unconfirmed else ""
+
+
 def _all_offline(state: ClusterState) -> list[TopicPartition]:
     return sorted({each for offline in state.offline_replicas.values() for each in offline})
 

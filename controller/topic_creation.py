@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from minibroker.controller.cluster_state import ClusterState, Topic
+from minibroker.controller.deletion import waiting_for
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId
 from minibroker.protocol.messages import PARTITIONS_MAX, TOPIC_NAME_MAX_LENGTH, CreatableTopic
@@ -43,7 +44,9 @@ def plan_topic(state: ClusterState, wish: CreatableTopic, validate: ValidateConf
         text = f"topic name {wish.name!r}: up to {TOPIC_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -, and neither . nor .."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
     if wish.name in state.deletions:
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} is still being deleted")
+        return Refusal(
+            ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} is still being deleted{waiting_for(state, wish.name)}"
+        )
     if wish.name in state.topics:
         return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} exists already")
     for name in sorted(wish.configs):

@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.client.admin import AdminClient, NewTopic
 from minibroker.client.errors import (
+    BrokerError,
     CallTimedOut,
     ClientClosed,
     InvalidCall,
@@ -148,6 +149,34 @@ def test_a_lost_answer_to_create_and_delete_is_not_mistaken(cluster: FakeCluster
     cluster.run(main)
     assert cluster.asked(CreateTopicsRequest) == 2
     assert cluster.asked(DeleteTopicsRequest) == 2
+
+
+@pytest.mark.parametrize("timeout_ms", [200, 5_000, 70_000])
+def test_a_deletion_that_waits_says_for_whom_before_the_deadline(cluster: FakeCluster, timeout_ms: int) -> None:
+    """The controller used to be given up in the moment in which it was to answer."""
+
+    def wait(broker: int, request: IncomingRequest) -> Response | bool | None:
+        body = request.body
+        if not isinstance(body, DeleteTopicsRequest):
+            return None
+        text = "topic t is marked for deletion, which waits for brokers [3]"
+        result = DeletableTopicResult(name="t", error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+        answer = DeleteTopicsResponse(responses=[result])
+        asyncio.get_running_loop().call_later(body.timeout_ms / 1000, request.respond, answer)
+        return True
+
+    cluster.intercept = wait
+
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with AdminClient(cluster.bootstrap, runtime=runtime) as admin:
+            start = loop.time()
+            with pytest.raises(BrokerError) as caught:
+                await admin.delete_topic("t", timeout_ms=timeout_ms)
+            assert timeout_ms / 2 - 1 <= (loop.time() - start) * 1000 < timeout_ms
+        assert str(caught.value).endswith("topic t is marked for deletion, which waits for brokers [3]")
+
+    cluster.run(main)
 
 
 def test_the_controller_is_followed_when_it_moves(cluster: FakeCluster) -> None:

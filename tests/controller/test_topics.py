@@ -219,7 +219,9 @@ async def test_deletion_waits_for_a_dead_replica_says_so_and_goes_on_when_it_ret
     await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0)[-1].isr == [1])
     results = await deleted(cluster, controller, "lines", timeout_ms=1000)
     assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert "waits for brokers [2]" in (results[0].error_message or "")
+    assert results[0].error_message == (
+        "topic lines is marked for deletion, which waits for brokers [2]: start them, it then goes on by itself"
+    )
     assert not cluster.brokers[1].stops("lines", 0)
     again = await created(cluster, controller, CreatableTopic(name="lines"))
     assert again == [ErrorCode.TOPIC_ALREADY_EXISTS]
@@ -347,6 +349,7 @@ async def test_replica_that_could_not_be_deleted_holds_the_deletion(cluster: Clu
     cluster.brokers[2].answers[StopReplicaRequest] = StopReplicaResponse(partition_errors=[error])
     results = await deleted(cluster, controller, "lines", timeout_ms=1000)
     assert results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "brokers [2] have not deleted it yet" in (results[0].error_message or "")
     assert await exists(cluster, znodes.topic_path("lines"))
 
 

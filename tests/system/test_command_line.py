@@ -152,6 +152,22 @@ def test_topic_is_described_altered_and_deleted(minibroker: CommandLine) -> None
     minibroker.run("topic", "delete", "-t", topic, "--if-exists")
 
 
+def test_a_deletion_names_the_broker_that_is_missing(own_cluster: LocalCluster) -> None:
+    minibroker = CommandLine(own_cluster)
+    create(minibroker, "kept", "--replication-factor", "3")
+    minibroker.run("cluster", "stop", "3")
+    deleting = minibroker.complete("topic", "delete", "-t", "kept", "--timeout", "5")
+    assert deleting.returncode == 1
+    said = deleting.stderr.decode()
+    assert "topic kept is marked for deletion, which waits for brokers [3]: start them" in said
+    assert said.count("\n") == 1
+    again = minibroker.complete("topic", "create", "-t", "kept")
+    assert "still being deleted, which waits for brokers [3]" in again.stderr.decode()
+    minibroker.run("cluster", "start", "3")
+    minibroker.run("topic", "delete", "-t", "kept", "--if-exists")
+    assert minibroker.run("topic", "list") == b""
+
+
 def test_topic_that_may_lose_records_is_warned_of(minibroker: CommandLine) -> None:
     run = minibroker.complete("topic", "create", "-t", "risky", "--replication-factor", "1")
     assert run.returncode == 0
