@@ -23,7 +23,9 @@ from minibroker.cluster_file import (
     BrokerRecord,
     ClusterMissing,
     ClusterRecord,
+    Wishes,
     ZooKeeperRecord,
+    continued,
     forget_cluster_state,
     read_cluster_file,
     write_cluster_file,
@@ -80,6 +82,13 @@ class LocalCluster:
         """The cluster that an earlier process started there. Raises ClusterMissing."""
         cluster = cls(data_directory, 1)
         cluster.record = read_cluster_file(cluster.data_directory)
+        return cluster
+
+    @classmethod
+    def resumed(cls, data_directory: str | Path, wishes: Wishes) -> "LocalCluster":
+        """The cluster whose data lies there, stopped, as it was but for what is wished. Raises ClusterMissing."""
+        cluster = cls.open(data_directory)
+        cluster.record = continued(cluster.record, wishes)
         return cluster
 
     # ------------------------------------------------------------------------------------------------ what it is
@@ -154,9 +163,12 @@ class LocalCluster:
         return found.leader_id
 
     # ---------------------------------------------------------------------------------------------- all of it
-    async def up(self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None) -> ClusterView:
+    async def up(
+        self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None, stays: bool = False
+    ) -> ClusterView:
         """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. `first` is started before
-        the others, and so becomes controller."""
+        the others, and so becomes controller. One that is not healthy in time is ended; `stays`: only if a broker has
+        ended, for what is wrong with old data is mended in a cluster that runs."""
         self._refuse_if_running()
         self.data_directory.mkdir(parents=True, exist_ok=True)
         for broker in self.record.brokers.values():
@@ -170,7 +182,10 @@ class LocalCluster:
                 if broker_id != first:
                     self._spawn(broker_id)
             return await self.wait_healthy(timeout_s)
-        except (ClusterFailed, asyncio.CancelledError):
+        except (ClusterFailed, asyncio.CancelledError) as error:
+            alive = all(self.process_state(broker_id) == "running" for broker_id in self.broker_ids)
+            if stays and alive and isinstance(error, ClusterFailed):
+                raise ClusterFailed(f"{error}; it runs: see `minibroker cluster status`") from None
             await self.down(timeout_s=5.0)
             raise
 

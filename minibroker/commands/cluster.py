@@ -24,6 +24,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.cluster_file import Wishes
     from minibroker.cluster_view import ClusterView
     from minibroker.local_cluster import LocalCluster
 
@@ -78,19 +79,19 @@ def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str)
 
 # ------------------------------------------------------------------------------------------------- the whole cluster
 @click.command()
-@click.option("--brokers", type=click.IntRange(1, 50), default=3, show_default=True)
+@click.option("--brokers", type=click.IntRange(1, 50), help="[default: as before, else 3]")
 @data_dir_option
-@click.option("--port", type=click.IntRange(1, 65000), default=9092, show_default=True, help="Of the first broker.")
-@click.option("--zookeeper-port", type=click.IntRange(1, 65535), default=2181, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65000), help="Of the first broker.  [default: as before, else 9092]")
+@click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="[default: as before, else 2181]")
 @click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of every broker.")
 @timeout_option(60)
 @json_option
 def up(
-    brokers: int,
+    brokers: int | None,
     data_dir: Path,
-    port: int,
-    zookeeper_port: int,
+    port: int | None,
+    zookeeper_port: int | None,
     zookeeper: str | None,
     settings: tuple[str, ...],
     timeout_s: float,
@@ -99,33 +100,59 @@ def up(
     """Start a ZooKeeper and brokers in the background.
 
     They go on when this command ends; `minibroker cluster down` stops them. Replication factor is 3 (or the number of
-    brokers, if fewer), min.insync.replicas 2. Data that is there is used again.
+    brokers, if fewer), min.insync.replicas 2. Data that is there is used again, with the ports and settings that the
+    cluster had: what is given now is changed, the rest stays.
     """
     from minibroker import checkup
-    from minibroker.local_cluster import LocalCluster
+    from minibroker.cluster_file import Wishes
 
-    ports = list(range(port, port + brokers)) + ([] if zookeeper else [zookeeper_port])
-    held, _ = checkup.ports_of_cluster_in(data_dir)
-    complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
-    if complaint:
-        raise CommandFailed(complaint)
-    local = LocalCluster(
-        data_dir,
-        brokers,
+    wishes = Wishes(
+        brokers=brokers,
         port=port,
         zookeeper_port=zookeeper_port,
         zookeeper=with_port(zookeeper, 2181) if zookeeper else None,
         settings=_parse_settings(settings),
     )
-
-    view = run_on_cluster(local.up(timeout_s), timeout_s + 15, "cluster up")
+    local, is_old = _local_cluster(data_dir, wishes)
+    ports = [broker.port for broker in local.record.brokers.values()]
+    ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
+    held, _ = checkup.ports_of_cluster_in(data_dir)
+    complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
+    if complaint:
+        raise CommandFailed(complaint)
+    kept = {key: value for key, value in local.record.settings.items() if key not in wishes.settings}
+    if is_old and kept and not held:
+        texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
+        note(f"kept from the cluster that was in {data_dir}: {texts}")
+    view = run_on_cluster(local.up(timeout_s, stays=is_old), timeout_s + 15, "cluster up")
     if as_json:
         print_json({"bootstrap_servers": local.bootstrap_servers, "zookeeper": local.record.zookeeper.connect})
         return EXIT_FINE
     _print_brokers(local, view)
-    if port != 9092:
+    if local.record.brokers[1].port != 9092:
         note(f"for the commands to come: export MINIBROKER_BOOTSTRAP_SERVERS={local.bootstrap_servers}")
     return EXIT_FINE
+
+
+def _local_cluster(data_dir: Path, wishes: "Wishes") -> "tuple[LocalCluster, bool]":
+    """The one whose data lies there, or a new one; also which of the two."""
+    from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing
+    from minibroker.local_cluster import LocalCluster
+
+    if (data_dir / CLUSTER_FILE).exists():
+        try:
+            return LocalCluster.resumed(data_dir, wishes), True
+        except ClusterMissing as error:
+            raise CommandFailed(str(error)) from None
+    new = LocalCluster(
+        data_dir,
+        wishes.brokers or 3,
+        port=wishes.port or 9092,
+        zookeeper_port=wishes.zookeeper_port or 2181,
+        zookeeper=wishes.zookeeper,
+        settings=wishes.settings,
+    )
+    return new, False
 
 
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.config import load_config
 from minibroker.broker_process import configuration_text
-from minibroker.cluster_file import ClusterMissing, read_cluster_file, write_cluster_file
+from minibroker.cluster_file import ClusterMissing, Wishes, read_cluster_file, write_cluster_file
 from minibroker.local_cluster import ClusterFailed, LocalCluster
 
 
@@ -74,3 +74,28 @@ async def test_start_of_a_broker_is_not_hindered_by_another_that_is_dead(
     states[1] = "dead"
     with pytest.raises(ClusterFailed, match="broker 1 has ended by itself"):
         await cluster.start(1)
+
+
+def test_a_cluster_that_is_started_again_keeps_what_it_had(tmp_path: Path) -> None:
+    """It moved to the default ports, and forgot what `--set` had given."""
+    settings = {"log.segment.bytes": "1048576", "min.insync.replicas": "1"}
+    first = LocalCluster(tmp_path, 3, port=19_092, zookeeper_port=12_181, settings=settings)
+    first.record.brokers[2].settings["num.partitions"] = "5"
+    write_cluster_file(tmp_path, first.record)
+    assert LocalCluster.resumed(tmp_path, Wishes()).record == first.record
+
+    wished = Wishes(brokers=4, zookeeper_port=2181, settings={"min.insync.replicas": "2"})
+    changed = LocalCluster.resumed(tmp_path, wished).record
+    assert [broker.port for broker in changed.brokers.values()] == [19_092, 19_093, 19_094, 19_095]
+    assert changed.brokers[2].settings == {"num.partitions": "5"}
+    assert changed.zookeeper.connect == "127.0.0.1:2181"
+    assert changed.settings == {"log.segment.bytes": "1048576", "min.insync.replicas": "2"}
+    moved = LocalCluster.resumed(tmp_path, Wishes(port=9092, zookeeper="other:2181")).record
+    assert [broker.port for broker in moved.brokers.values()] == [9092, 9093, 9094]
+    assert (moved.zookeeper.connect, moved.zookeeper.port) == ("other:2181", None)
+
+
+async def test_fewer_brokers_than_there_is_data_of_are_refused(tmp_path: Path) -> None:
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 3).record)
+    with pytest.raises(ClusterFailed, match="holds the data of 3 brokers"):
+        await LocalCluster.resumed(tmp_path, Wishes(brokers=2)).up()

@@ -1,5 +1,6 @@
 """The command line against a real cluster."""
 
+import asyncio
 import json
 import os
 import signal
@@ -155,7 +156,7 @@ def test_topic_is_described_altered_and_deleted(minibroker: CommandLine) -> None
 def test_a_deletion_names_the_broker_that_is_missing(own_cluster: LocalCluster) -> None:
     minibroker = CommandLine(own_cluster)
     create(minibroker, "kept", "--replication-factor", "3")
-    minibroker.run("cluster", "stop", "3")
+    asyncio.run(own_cluster.stop(3))
     deleting = minibroker.complete("topic", "delete", "-t", "kept", "--timeout", "5")
     assert deleting.returncode == 1
     said = deleting.stderr.decode()
@@ -163,7 +164,7 @@ def test_a_deletion_names_the_broker_that_is_missing(own_cluster: LocalCluster) 
     assert said.count("\n") == 1
     again = minibroker.complete("topic", "create", "-t", "kept")
     assert "still being deleted, which waits for brokers [3]" in again.stderr.decode()
-    minibroker.run("cluster", "start", "3")
+    asyncio.run(own_cluster.start(3))
     minibroker.run("topic", "delete", "-t", "kept", "--if-exists")
     assert minibroker.run("topic", "list") == b""
 

@@ -1,6 +1,7 @@
 """A bit rots in the only copy of a partition: everybody who asks is told, and nobody waits for ever."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ def rotten(tmp_path: Path) -> Iterator[CommandLine]:
         asyncio.run(cluster.start(1))
         yield minibroker
     finally:
-        asyncio.run(cluster.down())
+        asyncio.run(LocalCluster.open(cluster.data_directory).down())  # perhaps the command line has started it anew
 
 
 def test_the_damaged_range_of_an_only_copy_is_named_by_everybody(rotten: CommandLine) -> None:
@@ -60,3 +61,23 @@ def test_the_damaged_range_of_an_only_copy_is_named_by_everybody(rotten: Command
     waited = rotten.complete("cluster", "wait", "--timeout", "2")
     assert waited.returncode == 1
     assert "t-0: broker 1 leads with a damaged log" in waited.stderr.decode()
+
+
+def test_a_cluster_with_a_damaged_copy_can_be_started_again_to_mend_it(rotten: CommandLine) -> None:
+    """`cluster up` ended what it had started, for it was not healthy: nobody could order an election."""
+    before = rotten.run("cluster", "status", "--json")
+    rotten.run("cluster", "down")
+    log_directory = Path(rotten.environment["MINIBROKER_DATA_DIR"]) / "broker-1"
+    rotten.run("log", "repair", log_directory, "--apply", code=10)
+    started = rotten.complete("cluster", "up", "--timeout", "6")
+    assert started.returncode == 1
+    said = started.stderr.decode()
+    assert said.startswith("kept from the cluster that was in ")
+    assert "--set log.segment.bytes=20000" in said
+    assert "t-0 has no leader" in said
+    assert "it runs: see `minibroker cluster status`" in said
+    after = rotten.run("cluster", "status", "--json", code=10)
+    assert json.loads(after)["bootstrap_servers"] == json.loads(before)["bootstrap_servers"], (
+        "the ports are what they were"
+    )
+    rotten.run("partition", "elect", code=10)
