@@ -79,7 +79,7 @@ class Segment:
     def append(self, batches: Sequence[tuple[BatchHeader, Buffer]], parts: Sequence[Buffer]) -> None:
         """Write the parts with one call, then index them. On a DiskError nothing has changed."""
         index = self._loaded_index()
-        largest = self.largest_timestamp()
+        largest = self._largest_timestamp if self._largest_timestamp is not None else self._guess_largest()
         if not self.size:
             self._storage.segments.index_loaded(self)
         self.file().append(parts)
@@ -183,8 +183,16 @@ class Segment:
             raise CorruptLog(self.log_path, error.position, error.reason) from None
 
     def headers_from_timestamp(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
-        """All batches that may hold a record of that time or later."""
-        for found in self.headers_from(self._loaded_index().position_for_timestamp(timestamp_ms)):
+        """All batches that may hold a record of that time or later; offsets are without a gap. Raises CorruptLog."""
+        entry = self._loaded_index().entry_for_timestamp(timestamp_ms)
+        if entry is not None and not self._is_time_sound(entry):
+            self._rebuild_index("an entry has another time than the batches in front of it")
+            entry = self._loaded_index().entry_for_timestamp(timestamp_ms)
+        if entry is None:
+            walk = self._contiguous(0, self.base_offset)
+        else:
+            walk = self._contiguous(self._loaded_index().positions[entry], None)
+        for found in walk:
             if found[1].max_timestamp >= timestamp_ms:
                 yield found
 
@@ -192,17 +200,25 @@ class Segment:
         return self.file().read_at(position, header.size_bytes)
 
     def largest_timestamp(self) -> int:
-        """Of all batches; -1 when there is none."""
+        """Of all batches; -1 when there is none. Raises CorruptLog where damage hides it."""
         if self._largest_timestamp is None:
             index = self._loaded_index()
+            if len(index) and not self._is_time_sound(len(index) - 1):
+                self._rebuild_index("its last entry has another time than the batches in front of it")
+                index = self._loaded_index()
             largest = index.last_timestamp
-            try:
-                for _, header in self.headers_from(index.last_position):
-                    largest = max(largest, header.max_timestamp)
-            except CorruptLog as error:
-                logger.error("the largest timestamp is a guess: %s", error)
+            for _, header in self.headers_from(index.last_position):
+                largest = max(largest, header.max_timestamp)
             self._largest_timestamp = largest
         return self._largest_timestamp
+
+    def _guess_largest(self) -> int:
+        """For the index, which is a hint: what is appended does not wait for what rots in front of it."""
+        try:
+            return self.largest_timestamp()
+        except CorruptLog as error:
+            logger.error("the largest timestamp is a guess: %s", error)
+            return self._loaded_index().last_timestamp
 
     def truncate_to(self, offset: int) -> int:
         """Cut every batch that ends beyond `offset`; returns the new end (below `offset` if it lies inside a batch).
@@ -306,7 +322,9 @@ class Segment:
                     index.add(header.last_offset - self.base_offset, position, largest)
         except CorruptLog as error:
             logger.error("the index ends early: %s", error)
-        self._index, self._largest_timestamp = index, largest
+            self._index, self._largest_timestamp = index, None
+        else:
+            self._index, self._largest_timestamp = index, largest
 
     def _is_sound(self, entry: int) -> bool:
         """Whether that entry points at a batch with its last offset: the index is only a hint, the log is the truth."""
@@ -316,6 +334,21 @@ class Segment:
         except CorruptBatch:
             return False
         return header.last_offset - self.base_offset == index.last_offsets[entry]
+
+    def _is_time_sound(self, entry: int) -> bool:
+        """Whether that entry's time follows from the one before it and the batches between, as it was made: one that is
+        too early makes a lookup pass over what was asked for. The scrubber compares all of them."""
+        index = self._loaded_index()
+        start, largest = (index.positions[entry - 1], index.timestamps[entry - 1]) if entry else (0, NO_TIMESTAMP)
+        said = (index.positions[entry], index.last_offsets[entry], index.timestamps[entry])
+        try:
+            for position, header in walk_headers(self.file(), start, self.size):
+                largest = max(largest, header.max_timestamp)
+                if position >= said[0]:
+                    return said == (position, header.last_offset - self.base_offset, largest)
+        except CorruptBatch:
+            pass
+        return False
 
 
 def _check_epoch(header: BatchHeader, offset: int, position: int, epochs: Sequence[EpochEntry]) -> int:

@@ -67,10 +67,10 @@ class SegmentIndex:
         found = bisect_right(self.last_offsets, relative_offset) - 1
         return found if found >= 0 else None
 
-    def position_for_timestamp(self, timestamp_ms: int) -> int:
-        """Every record in front of this position is older."""
+    def entry_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """Index of the entry to walk from: every record in front of it, and of its batch, is older."""
         found = bisect_left(self.timestamps, timestamp_ms) - 1
-        return self.positions[found] if found >= 0 else 0
+        return found if found >= 0 else None
 
     def truncate_to(self, relative_offset: int) -> None:
         """Drop the entries of batches that reach to `relative_offset` or beyond."""

@@ -49,13 +49,14 @@ async def test_a_missing_index_is_made_again(c: SimulatedTestedCluster) -> None:
     assert [bytes(disk(c, 1).find_file(path + suffix).content) for suffix in (".index", ".timeindex")] == before
 
 
+@pytest.mark.parametrize(("suffix", "byte"), [(".index", 11), (".timeindex", 7)])
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
-async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster) -> None:
+async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster, suffix: str, byte: int) -> None:
     await c.create_topic(TOPIC)
     await produce(c, 45)
-    path = replica(c, 1).log.segments[0].path + ".index"
+    path = replica(c, 1).log.segments[0].path + suffix
     before = bytes(disk(c, 1).find_file(path).content)
-    disk(c, 1).flip_bit(path, 11)
+    disk(c, 1).flip_bit(path, byte)
     await asyncio.sleep(130)
     counters = c.simulation.brokers[1].counters
     assert (counters.scrubbed_indexes, counters.scrubbed_damaged) == (1, 0)

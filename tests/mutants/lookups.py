@@ -33,6 +33,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("lookups:by_time_where_a_time_leaves_64_bits"),
     ),
+    Mutant(
+        name="D26",
+        title="a time index is believed",
+        origin="found from outside: one bit of it, and a consumer that sought by time passed over records",
+        rule="an entry of a time index counts if its time is that of the batches in front of it (12)",
+        breaks=("I22",),
+        edits=(
+            Edit(
+                "broker.log.segment",
+                "        if entry is not None and not self._is_time_sound(entry):\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=Schedule("lookups:by_time_with_a_rotten_time_index"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

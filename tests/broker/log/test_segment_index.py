@@ -62,7 +62,7 @@ def test_the_entry_to_walk_from_is_the_greatest_at_or_below() -> None:
 
 def test_a_time_is_looked_for_behind_the_last_smaller_one() -> None:
     index = table([(10, 500, 5), (10, 500, 5), (10, 500, 9)])
-    assert [index.position_for_timestamp(time) for time in (0, 5, 6, 9, 10)] == [0, 0, 1_000, 1_000, 1_500]
+    assert [index.entry_for_timestamp(time) for time in (0, 5, 6, 9, 10)] == [None, None, 1, 1, 2]
 
 
 def test_truncation_drops_batches_that_reach_so_far() -> None:

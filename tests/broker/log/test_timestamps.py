@@ -120,3 +120,69 @@ def test_rotten_bytes_of_a_batch_are_damage(machine: Machine) -> None:
     machine.storage.flip_bit(f"{log.directory}/{0:020d}.log", 70)
     with pytest.raises(CorruptLog, match="CRC does not match"):
         log.offset_for_timestamp(1_000, 2)
+
+
+@pytest.mark.parametrize("order", ["rising", "random"])
+@pytest.mark.parametrize("suffix", [".timeindex", ".index"])
+def test_a_bit_of_an_index_changes_no_answer(suffix: str, order: str) -> None:
+    """An index is a hint. D26: an answer that is too late makes a consumer pass over records."""
+    rng = random.Random(7)
+    timestamps = [1_000 + 7 * number if order == "rising" else rng.randrange(1_000, 1_400) for number in range(60)]
+    machine = Machine()
+    directory, log = machine.open_log(CONFIG)
+    fill(log, timestamps)
+    drive(directory.close(True, {}))
+    machine.kill()
+    for name in machine.file_names(suffix):
+        sound = machine.content(name)
+        for bit in range(8 * len(sound)):
+            rotten = bytearray(sound)
+            rotten[bit // 8] ^= 1 << bit % 8
+            machine.edit(name, bytes(rotten))
+            directory, log = machine.open_log(CONFIG)
+            for time_ms in sorted(set(timestamps))[::5]:
+                assert log.offset_for_timestamp(time_ms, 60) == expected(timestamps, time_ms, 0, 60), (name, bit)
+            drive(directory.close(True, {}))
+            machine.kill()
+        machine.edit(name, sound)
+
+
+def test_a_time_index_of_another_segment_changes_no_answer(machine: Machine) -> None:
+    directory, log = machine.open_log(CONFIG)
+    timestamps = [1_000 + 7 * number for number in range(300)]
+    fill(log, timestamps)
+    drive(directory.close(True, {}))
+    machine.kill()
+    names = machine.file_names(".timeindex")
+    machine.edit(names[2], machine.content(names[1]))
+    _, log = machine.open_log(CONFIG)
+    for offset in range(300):
+        assert log.offset_for_timestamp(timestamps[offset], 300) == (timestamps[offset], offset)
+
+
+def test_damage_that_hides_how_late_a_segment_reaches_is_told(machine: Machine) -> None:
+    """The segment is not passed over: what lies behind the damage may be what was asked for."""
+    config = LogConfig(segment_bytes=2_000, index_interval_bytes=10_000, retention_ms=None)
+    directory, log = machine.open_log(config)
+    timestamps = [1_000 + 7 * number for number in range(300)]
+    fill(log, timestamps)
+    drive(directory.close(True, {}))
+    machine.kill()
+    _, log = machine.open_log(config)
+    first = log.segments[0]
+    *_, (position, _) = first.headers_from(0)
+    machine.storage.flip_bit(first.log_path, position + 16)  # the magic of its last batch
+    last = log.segment_end(0) - 1
+    with pytest.raises(CorruptLog, match="magic"):
+        log.offset_for_timestamp(timestamps[last], 300)
+
+
+def test_an_offset_that_rotted_is_never_the_answer(machine: Machine) -> None:
+    """It lies outside of the CRC."""
+    _, log = machine.open_log(LogConfig())
+    append(log, 3, timestamp_ms=1_000)
+    append(log, 1, timestamp_ms=2_000)
+    *_, (position, _) = log.segments[0].headers_from(0)
+    machine.storage.flip_bit(log.segments[0].log_path, position + 7, 4)
+    with pytest.raises(CorruptLog, match="belongs"):
+        log.offset_for_timestamp(2_000, 8)

@@ -1,8 +1,11 @@
 """Orders of events around the first record at or after a time: what it rests on may be odd or rotten."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
+from minibroker.protocol.checkpoints import TIME_INDEX_ENTRY_BYTES, TIME_INDEX_SUFFIX, decode_time_index
+from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -16,19 +19,22 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.record_batch import build_batch
 from minibroker.runtime.rpc import RpcError
 from tests.mutants.judged import Directed, Stage, on_stage
-from tests.mutants.schedules.words import administrator, batch, convict, say
+from tests.mutants.schedules.words import administrator, batch, convict, host, say
 from tests.undecodable import beyond_all_times, undecodable
 
 FAR_AHEAD_MS = 1 << 50
 ODD = "odd"
+RECORDS, STEP_MS = 20, 1_000
+BYTE, BIT = 6, 2
+"""Of a time in an index: 1024 ms, so that an entry seems older than the batch before its own, and not than the entry."""
 
 
 @contextlib.asynccontextmanager
-async def _odd_topic(directed: Directed) -> AsyncGenerator[None]:
+async def _odd_topic(directed: Directed, replicas: int = 3) -> AsyncGenerator[None]:
     """Its records are under no promise: the judges' own consumer would stop at what nobody can decode."""
     async with administrator(directed) as admin:
-        await admin.create_topic(ODD, partitions=1, replication_factor=3)
-        await directed.until(lambda: len(directed.cluster.in_sync_replicas(ODD)) == 3, "a full ISR")
+        await admin.create_topic(ODD, partitions=1, replication_factor=replicas)
+        await directed.until(lambda: len(directed.cluster.in_sync_replicas(ODD)) == replicas, "a full ISR")
         yield
         await admin.delete_topic(ODD)
 
@@ -79,3 +85,27 @@ async def by_time_where_a_time_leaves_64_bits(directed: Directed) -> None:
         else:
             if (answer.error_code, answer.offset) != (0, 1):
                 convict(directed, "I23", f"by time: error {answer.error_code}, offset {answer.offset}, not offset 1")
+
+
+@on_stage(Stage(settings={"log.index.interval.bytes": "100", "log.scrub.bytes.per.second": "0"}))
+async def by_time_with_a_rotten_time_index(directed: Directed) -> None:
+    """While its broker is stopped, a bit of one entry in a time index falls. Somebody seeks by each time."""
+    async with _odd_topic(directed, replicas=1):
+        for number in range(RECORDS):
+            await _send(directed, build_batch([(None, b"%d" % number, STEP_MS * number, ())]))
+        leader = _leader(directed)
+        path = directed.replica(leader, TopicPartition(ODD, 0)).log.segments[0].path + TIME_INDEX_SUFFIX
+        directed.cluster.stop(leader)
+        await directed.until(lambda: leader not in directed.cluster.alive(), "its end")
+        storage = directed.world.machine(host(leader)).storage
+        entries = decode_time_index(bytes(storage.find_file(path).content))
+        rotten = next(number for number, entry in enumerate(entries) if entry.timestamp_ms & (256 << BIT))
+        storage.flip_bit(path, rotten * TIME_INDEX_ENTRY_BYTES + BYTE, BIT)
+        directed.cluster.start(leader)
+        await directed.until(lambda: directed.cluster.leader(ODD) == leader, "it leads again")
+        await asyncio.sleep(1.0)
+        for number in range(RECORDS):
+            answer = await _first_from(directed, STEP_MS * number)
+            if (answer.error_code, answer.offset) != (0, number):
+                text = f"by time {STEP_MS * number}: error {answer.error_code}, offset {answer.offset}, not {number}"
+                convict(directed, "I22", text)
