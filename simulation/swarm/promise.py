@@ -1,4 +1,4 @@
-"""The promise as data: fault and setting -> what becomes of acknowledged records, and why.
+"""The promise as data: fault and circumstance -> what becomes of acknowledged records, and why.
 
 Owns: the table that the injector obeys, the judges hold the cluster to, and docs/OPERATIONS.md shows. Refuses to do a
 fault and to look at a cluster. A row that says MAY_LOSE is never drawn within the promise (`--beyond` draws some).
@@ -202,7 +202,7 @@ PROMISE = (
     ),
 )
 
-HEAD = "| fault | setting | acknowledged records | why |\n|---|---|---|---|\n"
+HEAD = "| fault | circumstance | acknowledged records | why |\n|---|---|---|---|\n"
 
 
 def allows(kind: str, setting: Setting) -> bool:
