@@ -34,9 +34,9 @@ from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.producer_ids import ProducerIds
 from minibroker.broker.registration import BrokerIdentity, Registration, draw_id, open_session
-from minibroker.broker.replica_manager import ReplicaManager, log_config
+from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
-from minibroker.broker.topic_config import resolve_topic_config
+from minibroker.broker.topic_config import log_config, resolve_topic_config
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.descriptor_shares import share_out
 from minibroker.runtime.ports import Coordination, Runtime

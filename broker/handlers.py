@@ -138,7 +138,7 @@ class RequestHandlers:
             return _refused(change)
         request.connection.mark_as_broker()
         self._after(change)
-        return self._manager.leader_and_isr(body)
+        return self._manager.orders.leader_and_isr(body)
 
     def _metadata(self, request: IncomingRequest, body: m.MetadataRequest) -> m.Response:
         if self._image.is_of_an_earlier_registration(self._registration.broker_epoch):
@@ -161,7 +161,7 @@ class RequestHandlers:
         if change.error_code:
             return _refused(change)
         self._after(change)
-        return self._manager.stop_replica(body)
+        return self._manager.orders.stop_replica(body)
 
     def _after(self, change: MetadataChange) -> None:
         """What else a request of the controller set in motion."""

@@ -1,8 +1,8 @@
-"""All local replicas: found, created, told by the controller what to be, and served with what they ask for.
+"""All local replicas: found, created, and served with what they ask for.
 
-Owns: the map of partitions, LeaderAndIsr and StopReplica, fencing of all partitions at once, and fetchers per leader.
-Refuses to decide about replication (the core does) and to parse requests. Periodic work is in `chores`; what an error
-of the disk means for replicas is in `disk_health`.
+Owns: the map of partitions, fencing of all partitions at once, and fetchers per leader. Refuses to decide about
+replication (the core does) and to parse requests. What the controller orders is in `replica_orders`, periodic work in
+`chores`; what an error of the disk means for replicas is in `disk_health`.
 
 Source: replication rules, section 7; hardening rules 7, 8, 13.
 """
@@ -11,15 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from minibroker.broker.alter_partition_sender import AlterPartitionSender
 from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.disk_health import DESCRIPTOR_RETRY_MS, DiskHealth
-from minibroker.broker.erased_replicas import ErasedReplicas
 from minibroker.broker.fetch import FetchHandler
 from minibroker.broker.full_disk import FullDisk
-from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log_starts import LogStarts
 from minibroker.broker.metadata_image import MetadataImage
@@ -30,9 +26,8 @@ from minibroker.broker.refusals import Refusals
 from minibroker.broker.registration import Registration
 from minibroker.broker.repairs import Repairs, is_damaged_log_of
 from minibroker.broker.replica_fetcher import FetcherConfig, ReplicaFetcher
+from minibroker.broker.replica_orders import ReplicaOrders
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.damage import may_start_anew
-from minibroker.broker.replication.replica import is_stale
 from minibroker.broker.replication.state import (
     Halted,
     ReplicaState,
@@ -40,20 +35,8 @@ from minibroker.broker.replication.state import (
     Role,
     TruncationRule,
 )
-from minibroker.broker.topic_config import TopicConfig, resolve_topic_config
-from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import NONE, TopicPartition, from_wire
-from minibroker.protocol.messages import (
-    LEADER_EPOCH_DURING_DELETE,
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LeaderAndIsrTopic,
-    PartitionError,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
+from minibroker.broker.topic_config import TopicConfig, log_config, resolve_topic_config
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError, Network, OutOfDescriptors
 
 log = logging.getLogger("minibroker.replica_manager")
@@ -106,7 +89,7 @@ class ReplicaManager:
         )
         self.repairs = Repairs(self)
         self.log_starts = LogStarts(self, self._tasks)
-        self._erased = ErasedReplicas()
+        self.orders = ReplicaOrders(self)
         self.fetches = FetchHandler(
             partitions=self.partitions,
             leader_hint=image.leader_hint,
@@ -133,14 +116,14 @@ class ReplicaManager:
             self,
             topic_partition,
             self.log_directory.logs[topic_partition],
-            self._replication_config(topic_config),
+            self.replication_config(topic_config),
             high_watermark,
         )
         partition.state.fenced = self.fenced
         self.partitions[topic_partition] = partition
         return partition
 
-    def _replication_config(self, topic_config: TopicConfig) -> ReplicationConfig:
+    def replication_config(self, topic_config: TopicConfig) -> ReplicationConfig:
         return ReplicationConfig(
             broker_id=self.config.broker_id,
             min_insync_replicas=topic_config.min_insync_replicas,
@@ -156,70 +139,7 @@ class ReplicaManager:
             if topics is not None and topic_partition.topic not in topics:
                 continue
             topic_config = resolve_topic_config(self.config, self.image.topic_configs(topic_partition.topic))
-            partition.configure(self._replication_config(topic_config), log_config(topic_config))
-
-    # ------------------------------------------------------------------------------------------- from the controller
-    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Become what the controller says, partition by partition. The whole request was admitted already."""
-        self.check_fence()
-        self.unfence()  # a new registration counts from now on, not from the next tick
-        errors: list[PartitionError] = []
-        for topic in request.topic_states:
-            topic_config = resolve_topic_config(self.config, topic.configs)
-            for state in topic.partition_states:
-                code = self._become(topic, state, topic_config)
-                if code is not ErrorCode.NONE:
-                    name = topic.topic_name
-                    log.info("LeaderAndIsr for %s-%d not applied: %s", name, state.partition_index, code.name)
-                errors.append(
-                    PartitionError(topic_name=topic.topic_name, partition_index=state.partition_index, error_code=code)
-                )
-        return LeaderAndIsrResponse(partition_errors=errors)
-
-    def _become(self, topic: LeaderAndIsrTopic, state: LeaderAndIsrPartition, topic_config: TopicConfig) -> ErrorCode:
-        me = self.config.broker_id
-        if me not in state.replicas:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if state.leader == me and me not in state.isr:
-            return ErrorCode.INVALID_REQUEST
-        topic_partition = TopicPartition(topic.topic_name, state.partition_index)
-        if (topic.topic_id, topic_partition) in self._erased:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self.log_directory.offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
-            return ErrorCode.NONE  # nothing to follow; an empty log where one is missing would look like the truth
-        try:
-            partition = self.opened(topic_partition, topic.topic_id, topic_config)
-        except OutOfDescriptors:
-            self.disk.rest(topic_partition, None)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        except DiskError as error:
-            self.disk.failed(error)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        event = ev.LeaderAndIsrReceived(
-            now_ms=self.now_ms(),
-            controller_epoch=state.controller_epoch,
-            leader_id=from_wire(state.leader),
-            leader_epoch=state.leader_epoch,
-            partition_epoch=state.partition_epoch,
-            in_sync_replicas=tuple(state.isr),
-            assignment=tuple(state.replicas),
-            fenced=self.fenced,
-        )
-        if may_start_anew(partition.state, event):
-            partition = self.repairs.start_anew(partition, topic.topic_id, topic_config)
-        if partition.state.is_offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if is_stale(partition.state, event):
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        partition.configure(self._replication_config(topic_config), log_config(topic_config))
-        partition.handle(event)
-        return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
-
-    def _has_log_of(self, topic_partition: TopicPartition, topic_id: str) -> bool:
-        known = self.partitions.get(topic_partition)
-        return known is not None and known.log.topic_id in (None, topic_id)
+            partition.configure(self.replication_config(topic_config), log_config(topic_config))
 
     def opened(self, topic_partition: TopicPartition, topic_id: str, topic_config: TopicConfig) -> Partition:
         """The partition, with its log; created where there is none, or where the name stood for another topic."""
@@ -227,49 +147,12 @@ class ReplicaManager:
         if known is not None and (known.log.topic_id == topic_id or is_damaged_log_of(known, topic_id)):
             return known
         if known is not None and known.log.topic_id is not None:
-            self._drop(topic_partition, "the topic was deleted and created again")
+            self.drop(topic_partition, "the topic was deleted and created again")
             known = None
         self.log_directory.create_log(topic_partition, topic_id, log_config(topic_config))
         return known or self._add(topic_partition, topic_config, high_watermark=0)
 
-    def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Stop serving, and delete where asked (KIP-570: a stale order changes nothing)."""
-        errors = [
-            PartitionError(
-                topic_name=topic.topic_name,
-                partition_index=state.partition_index,
-                error_code=self._stop(TopicPartition(topic.topic_name, state.partition_index), topic.topic_id, state),
-            )
-            for topic in request.topic_states
-            for state in topic.partition_states
-        ]
-        return StopReplicaResponse(partition_errors=errors)
-
-    def _stop(self, topic_partition: TopicPartition, topic_id: str, order: StopReplicaPartition) -> ErrorCode:
-        if order.delete_partition:
-            self._erased.note(topic_id, topic_partition)
-        partition = self.partitions.get(topic_partition)
-        if partition is None:
-            return ErrorCode.NONE
-        if topic_id and partition.log.topic_id not in (None, topic_id):
-            return ErrorCode.NONE  # meant for the topic that had this name before: that one is gone
-        deleting = order.leader_epoch == LEADER_EPOCH_DURING_DELETE
-        epoch = None if deleting else from_wire(order.leader_epoch)
-        known = partition.state.leader_epoch
-        if epoch is not None and known is not None and epoch < known:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if self.log_directory.offline and order.delete_partition:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        partition.handle(ev.ReplicaStopped(leader_epoch=epoch))
-        if order.delete_partition:
-            try:
-                self._drop(topic_partition, "the topic is being deleted")
-            except DiskError as error:
-                self.disk.failed(error)
-                return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NONE
-
-    def _drop(self, topic_partition: TopicPartition, reason: str) -> None:
+    def drop(self, topic_partition: TopicPartition, reason: str) -> None:
         partition = self.partitions[topic_partition]
         if partition.state.role is not Role.NONE:
             partition.handle(ev.ReplicaStopped(leader_epoch=None))
@@ -495,9 +378,3 @@ class ReplicaManager:
 
     def states(self) -> dict[TopicPartition, ReplicaState]:
         return {tp: p.state for tp, p in self.partitions.items()}
-
-
-def log_config(topic_config: TopicConfig) -> LogConfig:
-    """The part of a topic's settings that its log needs."""
-    wanted = {name: getattr(topic_config, name) for name in LogConfig.__struct_fields__}
-    return msgspec.convert(wanted, LogConfig)

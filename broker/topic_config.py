@@ -12,6 +12,7 @@ import msgspec
 from minibroker.broker.config import nearest_name
 from minibroker.broker.config_table import DAY_MS, MIB, NEVER, TOPIC_SETTINGS, BrokerConfig
 from minibroker.broker.config_values import BadValue, parse_value
+from minibroker.broker.log.config import LogConfig
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,3 +67,9 @@ def validate_topic_config(name: str, value: str) -> str | None:
     except BadValue as problem:
         return f"{name}={value.strip()!r:.200}: {problem}."
     return None
+
+
+def log_config(topic_config: TopicConfig) -> LogConfig:
+    """The part of a topic's settings that its log needs."""
+    wanted = {name: getattr(topic_config, name) for name in LogConfig.__struct_fields__}
+    return msgspec.convert(wanted, LogConfig)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from minibroker.broker import partition as partition_module
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.partition import Partition
-from minibroker.broker.replica_manager import ReplicaManager
+from minibroker.broker.replica_orders import ReplicaOrders
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import FetchRefused
 from minibroker.broker.replication.state import ReplicaState
@@ -49,7 +49,7 @@ def listening(listener: Listener) -> Iterator[None]:
     step: Any = vars(partition_module)["step"]
     step_fetch: Any = vars(partition_module)["step_fetch"]
     handle, handle_fetch = Partition.handle, Partition.handle_fetch
-    leader_and_isr, stop_replica = ReplicaManager.leader_and_isr, ReplicaManager.stop_replica
+    leader_and_isr, stop_replica = ReplicaOrders.leader_and_isr, ReplicaOrders.stop_replica
     load, append = Partition.__init__, PartitionLog.append
     truncate_to, reset_to = PartitionLog.truncate_to, PartitionLog.reset_to
 
@@ -66,7 +66,7 @@ def listening(listener: Listener) -> Iterator[None]:
         listener.stepped(acting[-1], event, effects, refused=isinstance(answer, FetchRefused))
         return answer, effects
 
-    def heard_order(self: ReplicaManager, request: Any, obey: Any) -> Any:
+    def heard_order(self: ReplicaOrders, request: Any, obey: Any) -> Any:
         listener.ordered(request.controller_epoch)
         return obey(self, request)
 
@@ -96,8 +96,8 @@ def listening(listener: Listener) -> Iterator[None]:
     patches: list[tuple[Any, str, Any]] = [
         (partition_module, "step", heard_step),
         (partition_module, "step_fetch", heard_step_fetch),
-        (ReplicaManager, "leader_and_isr", lambda self, request: heard_order(self, request, leader_and_isr)),
-        (ReplicaManager, "stop_replica", lambda self, request: heard_order(self, request, stop_replica)),
+        (ReplicaOrders, "leader_and_isr", lambda self, request: heard_order(self, request, leader_and_isr)),
+        (ReplicaOrders, "stop_replica", lambda self, request: heard_order(self, request, stop_replica)),
         (Partition, "handle", lambda self, event: acts(self, event, handle)),
         (Partition, "handle_fetch", lambda self, event: acts(self, event, handle_fetch)),
         (Partition, "__init__", heard_load),

@@ -100,7 +100,7 @@ ORDERS = (
         breaks=("I35", "I29"),
         edits=(
             Edit(
-                "broker.replica_manager",
+                "broker.replica_orders",
                 "        if epoch is not None and known is not None and epoch < known:\n"
                 "            return ErrorCode.FENCED_LEADER_EPOCH\n",
                 "",
@@ -122,7 +122,7 @@ ORDERS = (
         breaks=("I35", "I21"),
         edits=(
             Edit(
-                "broker.replica_manager",
+                "broker.replica_orders",
                 "        if topic_id and partition.log.topic_id not in (None, topic_id):\n"
                 "            return ErrorCode.NONE  # meant for the topic that had this name before: that one is gone\n",
                 "",

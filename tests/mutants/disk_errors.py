@@ -101,8 +101,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "broker.replica_manager",
-                "        if self.log_directory.offline and order.delete_partition:\n",
+                "broker.replica_orders",
+                "        if manager.log_directory.offline and order.delete_partition:\n",
                 "        if partition.state.role is Role.OFFLINE and order.delete_partition:\n",
             ),
         ),
