@@ -164,6 +164,13 @@ class DeliveryAborted(MinibrokerError):
         super().__init__(message)
         self.maybe_written = maybe_written
 
+    @classmethod
+    def by_close(cls, partition: str, maybe_written: bool) -> "DeliveryAborted":
+        """Of records that the producer's `close` gave up."""
+        fate = "it may be in the log all the same" if maybe_written else "nothing was written"
+        text = f"the producer was closed before records for {partition} were acknowledged ({fate})"
+        return cls(text, maybe_written=maybe_written)
+
 
 class UndeliveredRecords(MinibrokerError):
     """Records failed, and nobody has looked at their deliveries."""

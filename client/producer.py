@@ -278,8 +278,7 @@ class Producer:
         self._check_open()
         columns = RecordColumns(values, keys, partition, headers)
         self._batches.check_size(topic, columns.largest_bytes)
-        if timestamp_ms is not None:
-            check_timestamp(timestamp_ms)
+        check_timestamp(timestamp_ms)
         deliveries = Deliveries(self._clock.now_ms() if timestamp_ms is None else timestamp_ms)
         try:
             while len(deliveries) < len(columns):
@@ -477,23 +476,16 @@ class Producer:
             self._unrush()
         if waiting:
             partitions = sorted({str(batch.topic_partition) for batch in waiting})
-            raise FlushTimedOut(
-                f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged after "
-                f"{round(deadline.timeout_ms)} ms",
-                self._last_obstacle(),
-            )
+            late = f"after {round(deadline.timeout_ms)} ms"
+            text = f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged {late}"
+            raise FlushTimedOut(text, self._last_obstacle())
 
     def _abort_rest(self) -> None:
         """The end: nothing stays without an outcome."""
         for queue in self._accumulator.active_queues():
             for batch in queue.unfinished():
                 in_doubt = batch.maybe_written or batch.in_flight
-                fate = "it may be in the log all the same" if in_doubt else "nothing was written"
-                error = DeliveryAborted(
-                    f"the producer was closed before records for {queue.topic_partition} were acknowledged ({fate})",
-                    maybe_written=in_doubt,
-                )
-                self._accumulator.expire(batch, error)
+                self._accumulator.expire(batch, DeliveryAborted.by_close(str(queue.topic_partition), in_doubt))
         finished, self._accumulator.finished = self._accumulator.finished, []
         self._on_finished(finished)
         self._memory.end(ClientClosed("the producer was closed"))

@@ -39,8 +39,10 @@ def checked_headers(headers: Headers) -> tuple[Header, ...]:
     return tuple((name, content) for name, content in headers)
 
 
-def check_timestamp(timestamp_ms: int) -> None:
-    """64 bits are what a batch and every message have for it."""
+def check_timestamp(timestamp_ms: int | None) -> None:
+    """64 bits are what a batch and every message have for it; None: the producer's clock says it."""
+    if timestamp_ms is None:
+        return
     if not isinstance(timestamp_ms, int) or not TIMESTAMP_MIN <= timestamp_ms <= TIMESTAMP_MAX:
         raise InvalidCall(f"timestamp_ms is {timestamp_ms!r}; it must be a whole number of ms that fits into 64 bits")
 
