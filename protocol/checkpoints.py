@@ -26,6 +26,18 @@ CHECKPOINT_VERSION = 1
 ENTRIES_MAX = 1_000_000
 """More entries than a log directory or an epoch history ever holds; a claim above it is refused before parsing."""
 
+# What each of these files has at most. Beyond it lies somebody's mistake, which must not fill the memory of a reader.
+SMALL_FILE_BYTES_MAX = 64 * 1024
+"""`meta.properties`, the clean marker, `partition.metadata`, `log-start`, the note of damage: some lines, at most eight
+KiB."""
+OFFSETS_FILE_BYTES_MAX = 64 * ENTRIES_MAX
+"""An offset checkpoint and `whole-since` have a line for each log: some sixty bytes with a usual name. Even with the
+longest ones 180,000 logs fit."""
+EPOCHS_FILE_BYTES_MAX = 40 * ENTRIES_MAX
+"""`leader-epoch-checkpoint` has a line of two numbers of at most 19 digits for each epoch."""
+INDEX_FILE_BYTES_MAX = 32 * 1024 * 1024
+"""A segment is closed when its `.index` reaches 10 MiB; its `.timeindex` is half as large again."""
+
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".clean_shutdown"

@@ -26,6 +26,7 @@ from minibroker.runtime.ports import (
     DiskError,
     DiskFull,
     FileMissing,
+    FileTooLarge,
     LockHeld,
     OutOfDescriptors,
     SyncFailed,
@@ -45,6 +46,8 @@ WRITE_BYTES_MAX = 128 * 1024
 may be such memory. A call for 128 KiB costs a few microseconds more a MiB."""
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
+KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 BAD_ENTRY = frozenset(
@@ -199,12 +202,38 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
 
 
 def _open_file(path: str, flags: int) -> int:
-    """The descriptor. A pipe would keep the caller waiting for its other end."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+    """The descriptor of a regular file. A pipe would keep the caller waiting for its other end, a device never ends."""
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise BadEntry(f"cannot use {path}: it is a pipe or a socket") from None
+        raise
+    try:
+        _require_regular(path, os.fstat(descriptor).st_mode)
+    except BadEntry:
         os.close(descriptor)
-        raise BadEntry(f"cannot use {path}: it is a pipe")
+        raise
     return descriptor
+
+
+def _require_regular(path: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise BadEntry(f"cannot use {path}: it is a {KINDS.get(stat.S_IFMT(mode), 'device')}")
+
+
+def _read_all(descriptor: int, path: str, limit: int) -> bytes:
+    """Whatever size the file claims, no more than the limit is ever read."""
+    size = os.fstat(descriptor).st_size
+    chunks: list[bytes] = []
+    have = 0
+    while have <= limit and size <= limit:
+        chunk = os.read(descriptor, max(size - have, 0) + 1)  # one more: is there an end?
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+        have += len(chunk)
+    raise FileTooLarge(f"cannot read {path}: it has {max(size, have)} bytes, and at most {limit} belong there")
 
 
 class RealDirectoryLock:
@@ -238,16 +267,22 @@ class RealDisk:
 
     def file_size(self, path: str) -> int:
         with disk_errors("stat", path):
-            return os.stat(path).st_size
+            found = os.stat(path)
+            _require_regular(path, found.st_mode)
+            return found.st_size
 
     def open(self, path: str, create: bool = False) -> RealFile:
         with disk_errors("open", path):
             descriptor = _open_file(path, os.O_RDWR | (os.O_CREAT if create else 0))
             return RealFile(path, descriptor, os.fstat(descriptor).st_size)
 
-    def read_file(self, path: str) -> bytes:
-        with disk_errors("read", path), open(_open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
-            return file.read()
+    def read_file(self, path: str, limit: int) -> bytes:
+        with disk_errors("read", path):
+            descriptor = _open_file(path, os.O_RDONLY)
+            try:
+                return _read_all(descriptor, path, limit)
+            finally:
+                os.close(descriptor)
 
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         temporary = f"{path}.tmp"

@@ -125,7 +125,9 @@ class DirectoryLock(Protocol):
 
 
 class Disk(Protocol):
-    """A file system. Paths are strings with '/'. Lists are sorted. Errors: DiskError and its kinds."""
+    """A file system. Paths are strings with '/'. Lists are sorted. Errors: DiskError and its kinds.
+
+    A file is a regular one, or a link to one: what else bears its name is a BadEntry, found without waiting for it."""
 
     def make_directory(self, path: str) -> None:
         """With parents; fine if it exists."""
@@ -136,12 +138,18 @@ class Disk(Protocol):
         """Whether the name is taken, be it by a link that leads nowhere."""
         ...
 
-    def file_size(self, path: str) -> int: ...
+    def file_size(self, path: str) -> int:
+        """Of a regular file; BadEntry of anything else."""
+        ...
+
     def open(self, path: str, create: bool = False) -> File:
         """Open for reading and appending; FileMissing if it is not there and `create` is false."""
         ...
 
-    def read_file(self, path: str) -> bytes: ...
+    def read_file(self, path: str, limit: int) -> bytes:
+        """All of a small file; FileTooLarge if it has more bytes than `limit`, which are not read then."""
+        ...
+
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         """Atomic: temp file, fsync, rename, fsync of the directory (without the fsyncs if `sync` is false)."""
         ...
@@ -197,8 +205,12 @@ class FileMissing(DiskError):
 
 
 class BadEntry(DiskError):
-    """What lies at that path can never be used as it is: a directory or a pipe where a file belongs or the reverse, a
-    loop of links, a mount point that should be renamed, no permission. It says nothing about the disk."""
+    """What lies at that path can never be used as it is: a directory, a pipe, a socket or a device where a file
+    belongs, a loop of links, a mount point that should be renamed, no permission. It says nothing about the disk."""
+
+
+class FileTooLarge(BadEntry):
+    """More bytes than any file of that name ever has: it would take the memory."""
 
 
 class LockHeld(DiskError):

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from minibroker.runtime.ports import BadEntry, Buffer, DiskError, FileMissing, LockHeld
+from minibroker.runtime.ports import BadEntry, Buffer, DiskError, FileMissing, FileTooLarge, LockHeld
 from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.node import Process
 from minibroker.simulation.storage import DirectoryNode, FileNode, LinkNode, Storage, normalize, parts_of, walk_files
@@ -176,10 +176,13 @@ class SimulatedDisk:
             self.storage.trace.record("create", self.storage.host, path)
         return node if type(node) is FileNode else self.storage.find_file(path)
 
-    def read_file(self, path: str) -> bytes:
+    def read_file(self, path: str, limit: int) -> bytes:
         self._begin("read", path, opens=True)
         self.spend(self.storage.cost.read)
-        return bytes(self.storage.find_file(path).content)
+        content = self.storage.find_file(path).content
+        if len(content) > limit:
+            raise FileTooLarge(f"cannot read {path}: it has {len(content)} bytes, and at most {limit} belong there")
+        return bytes(content)
 
     def replace_file(self, path: str, data: bytes, sync: bool = True) -> None:
         self._begin("replace_file", path, opens=True)

@@ -144,6 +144,10 @@ class LinkNode(FileNode):
         """An absolute path; perhaps of nothing."""
 
 
+class SpecialNode(FileNode):
+    """A pipe, a socket or a device: nothing that a file can be made of."""
+
+
 class DirectoryNode:
     """A directory: names now, and names on stable storage."""
 
@@ -283,9 +287,16 @@ class Storage:
 
     def link(self, path: str, target: str) -> None:
         """Somebody has made a symbolic link, on stable storage."""
+        self._put(path, LinkNode(target))
+
+    def make_special(self, path: str) -> None:
+        """Somebody has made a pipe, a socket or a device, on stable storage."""
+        self._put(path, SpecialNode())
+
+    def _put(self, path: str, node: FileNode) -> None:
         parent, name = self.parent_of(path)
         assert name not in parent.entries, f"{path} is there already"
-        parent.entries[name] = LinkNode(target)
+        parent.entries[name] = node
         parent.sync()
 
     def provision(self, path: str) -> None:
@@ -355,6 +366,8 @@ class Storage:
         node = self.find(path)
         if isinstance(node, DirectoryNode):
             raise BadEntry(f"{path}: is a directory")
+        if isinstance(node, SpecialNode):
+            raise BadEntry(f"{path}: is a pipe, a socket or a device")
         return node
 
     def find_directory(self, path: str) -> DirectoryNode:

@@ -6,8 +6,8 @@ true until the directory is set aside, or an operator removes it with `minibroke
 
 import logging
 
-from minibroker.protocol.checkpoints import DAMAGE_NOTE
-from minibroker.runtime.ports import Disk, DiskError, FileMissing
+from minibroker.protocol.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
+from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,9 @@ def replace_damage_note(disk: Disk, directory: str, reason: str) -> None:
 def read_damage_note(disk: Disk, directory: str) -> str | None:
     """Why the log there is damaged; None if nobody has said so."""
     try:
-        text = disk.read_file(f"{directory}/{DAMAGE_NOTE}").decode(errors="replace").strip()
+        text = disk.read_file(f"{directory}/{DAMAGE_NOTE}", SMALL_FILE_BYTES_MAX).decode(errors="replace").strip()
     except FileMissing:
         return None
+    except FileTooLarge as error:
+        return f"found damaged before the start ({error})"
     return text or "found damaged before the start"

@@ -18,7 +18,9 @@ from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
+    OFFSETS_FILE_BYTES_MAX,
     RECOVERY_POINT_CHECKPOINT,
+    SMALL_FILE_BYTES_MAX,
     TEMPORARY_SUFFIX,
     WHOLE_SINCE,
     CorruptCheckpoint,
@@ -30,7 +32,7 @@ from minibroker.protocol.checkpoints import (
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
-from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing
+from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ def unusable(path: str, error: BadEntry) -> LogDirectoryError:
 def read_identity(disk: Disk, path: str) -> tuple[str | None, str | None]:
     """(cluster id, directory id) of a directory that was used before; nothing of a fresh or damaged one."""
     try:
-        stored = parse_meta_properties(disk.read_file(f"{path}/{META_PROPERTIES}"))
+        stored = parse_meta_properties(disk.read_file(f"{path}/{META_PROPERTIES}", SMALL_FILE_BYTES_MAX))
     except (FileMissing, BadEntry, CorruptCheckpoint):
         return None, None  # `claim_directory` says what is wrong with a damaged one
     return stored.cluster_id, stored.directory_id
@@ -70,10 +72,10 @@ def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaPr
     file = f"{path}/{META_PROPERTIES}"
     stored: MetaProperties | None = None
     try:
-        stored = parse_meta_properties(disk.read_file(file))
+        stored = parse_meta_properties(disk.read_file(file, SMALL_FILE_BYTES_MAX))
     except FileMissing:
         pass
-    except CorruptCheckpoint as error:
+    except (CorruptCheckpoint, FileTooLarge) as error:
         raise LogDirectoryError(
             f"{file} is damaged ({error}): write its four lines again (see docs/FORMATS.md), or remove it if no other"
             " broker ever used this directory"
@@ -125,17 +127,16 @@ def take_clean_marker(disk: Disk, path: str) -> tuple[bool, int | None]:
     """Whether the last stop was clean, and the broker epoch that ended. The marker is removed, durably, before anything
     is loaded: a crash while loading must not look like a clean stop (KAFKA-10471)."""
     file = f"{path}/{CLEAN_SHUTDOWN}"
+    was_clean, broker_epoch = False, None
     try:
-        content = disk.read_file(file)
+        was_clean, broker_epoch = True, parse_clean_shutdown(disk.read_file(file, SMALL_FILE_BYTES_MAX))
     except FileMissing:
         return False, None
+    except (CorruptCheckpoint, FileTooLarge) as error:
+        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)
     disk.remove(file)
     disk.sync_directory(path)
-    try:
-        return True, parse_clean_shutdown(content)
-    except CorruptCheckpoint as error:
-        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)
-        return False, None
+    return was_clean, broker_epoch
 
 
 def write_clean_marker(disk: Disk, path: str, broker_epoch: int | None) -> None:
@@ -145,10 +146,10 @@ def write_clean_marker(disk: Disk, path: str, broker_epoch: int | None) -> None:
 def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int] | None:
     """One offset checkpoint; empty when it is missing, None when it is damaged."""
     try:
-        return parse_offset_checkpoint(disk.read_file(f"{path}/{name}"))
+        return parse_offset_checkpoint(disk.read_file(f"{path}/{name}", OFFSETS_FILE_BYTES_MAX))
     except FileMissing:
         return {}
-    except CorruptCheckpoint as error:
+    except (CorruptCheckpoint, FileTooLarge) as error:
         logger.warning("%s/%s is damaged and not used: %s", path, name, error)
         return None
 
@@ -156,8 +157,8 @@ def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int] 
 def read_topic_ids(disk: Disk, path: str, name: str) -> dict[TopicPartition, str]:
     """Whose offsets those of a checkpoint are; empty when it is missing or damaged."""
     try:
-        return parse_checkpoint_topic_ids(disk.read_file(f"{path}/{name}"))
-    except (FileMissing, CorruptCheckpoint):
+        return parse_checkpoint_topic_ids(disk.read_file(f"{path}/{name}", OFFSETS_FILE_BYTES_MAX))
+    except (FileMissing, CorruptCheckpoint, FileTooLarge):
         return {}
 
 

@@ -7,8 +7,14 @@ which takes these entries over and hands back what is to be written.
 import itertools
 import logging
 
-from minibroker.protocol.checkpoints import EPOCH_CHECKPOINT, CorruptCheckpoint, EpochEntry, parse_epoch_checkpoint
-from minibroker.runtime.ports import Disk, FileMissing
+from minibroker.protocol.checkpoints import (
+    EPOCH_CHECKPOINT,
+    EPOCHS_FILE_BYTES_MAX,
+    CorruptCheckpoint,
+    EpochEntry,
+    parse_epoch_checkpoint,
+)
+from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
 __all__ = ["EpochEntry", "EpochRebuild", "epoch_file_path", "read_epoch_file", "truncate_epochs"]
 
@@ -24,10 +30,10 @@ def read_epoch_file(disk: Disk, directory: str) -> list[EpochEntry]:
     """The stored entries; none when there is no file or it makes no sense (entries must rise in both columns)."""
     path = epoch_file_path(directory)
     try:
-        entries = parse_epoch_checkpoint(disk.read_file(path))
+        entries = parse_epoch_checkpoint(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
     except FileMissing:
         return []
-    except CorruptCheckpoint as error:
+    except (CorruptCheckpoint, FileTooLarge) as error:
         logger.warning("rebuilding %s from the batches: %s", path, error)
         return []
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):

@@ -16,12 +16,13 @@ from minibroker.protocol.checkpoints import (
     LOG_START,
     LOG_START_SLOT_BYTES,
     LOG_START_SLOTS,
+    SMALL_FILE_BYTES_MAX,
     CorruptCheckpoint,
     LogStart,
     format_log_start,
     parse_log_start,
 )
-from minibroker.runtime.ports import Disk, DiskError, FileMissing
+from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +32,10 @@ def read_log_start(disk: Disk, directory: str) -> tuple[LogStart, int] | None:
     at 0 lacks nothing, and for one that begins higher nothing explains why."""
     path = f"{directory}/{LOG_START}"
     try:
-        return parse_log_start(disk.read_file(path))
+        return parse_log_start(disk.read_file(path, SMALL_FILE_BYTES_MAX))
     except FileMissing:
         return None
-    except CorruptCheckpoint as error:
+    except (CorruptCheckpoint, FileTooLarge) as error:
         logger.warning("%s is damaged and not used: %s", path, error)
         return None
 

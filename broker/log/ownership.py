@@ -21,6 +21,7 @@ from minibroker.broker.log.recovery import Known, LoadedLog, load_log, unreadabl
 from minibroker.protocol.checkpoints import (
     LOG_START,
     PARTITION_METADATA,
+    SMALL_FILE_BYTES_MAX,
     CorruptCheckpoint,
     LogStart,
     OtherVersion,
@@ -33,7 +34,7 @@ from minibroker.protocol.partition_metadata import (
     format_partition_metadata,
     parse_partition_metadata,
 )
-from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,8 +66,8 @@ def read_claims(disk: Disk, directory: str) -> Claims:
 
 def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None, Exception | None]:
     try:
-        return parse(disk.read_file(path)), None
-    except (FileMissing, CorruptCheckpoint) as error:
+        return parse(disk.read_file(path, SMALL_FILE_BYTES_MAX)), None
+    except (FileMissing, CorruptCheckpoint, FileTooLarge) as error:
         return None, error
 
 

@@ -7,9 +7,9 @@ A snapshot that is missing or damaged costs time, never truth: an older one and 
 import logging
 from bisect import bisect_right
 
-from minibroker.broker.replication.producer_state import CorruptSnapshot, ProducerStates
+from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, CorruptSnapshot, ProducerStates
 from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
-from minibroker.runtime.ports import Disk, FileMissing
+from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ class ProducerSnapshots:
         """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) when there is none."""
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
             try:
-                return offset, ProducerStates.load(self._disk.read_file(self.path(offset)))
-            except (CorruptSnapshot, FileMissing) as error:
+                return offset, ProducerStates.load(self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX))
+            except (CorruptSnapshot, FileMissing, FileTooLarge) as error:
                 logger.warning("%s is not used: %s", self.path(offset), error)
         return None, ProducerStates()
 

@@ -18,6 +18,7 @@ from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.walk import walk_headers
 from minibroker.protocol.checkpoints import (
     INDEX_ENTRY_BYTES,
+    INDEX_FILE_BYTES_MAX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_ENTRY_BYTES,
@@ -26,7 +27,7 @@ from minibroker.protocol.checkpoints import (
     segment_file_name,
 )
 from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_body, read_header
-from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing, OutOfDescriptors
+from minibroker.runtime.ports import Buffer, Disk, DiskError, File, FileMissing, FileTooLarge, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
 
@@ -365,7 +366,12 @@ def _check_epoch(header: BatchHeader, offset: int, position: int, epochs: Sequen
 
 def read_index(disk: Disk, path: str, segment_size: int, interval_bytes: int) -> SegmentIndex:
     """The table of a segment's index files; raises CorruptIndex or FileMissing."""
-    index, times = disk.read_file(path + INDEX_SUFFIX), disk.read_file(path + TIME_INDEX_SUFFIX)
+    try:
+        index, times = (
+            disk.read_file(path + suffix, INDEX_FILE_BYTES_MAX) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        )
+    except FileTooLarge as error:
+        raise CorruptIndex(str(error)) from None
     return SegmentIndex.decode(index, times, segment_size, interval_bytes)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import (
+    OFFSETS_FILE_BYTES_MAX,
     WHOLE_SINCE,
     CorruptCheckpoint,
     WholeSince,
@@ -28,7 +29,7 @@ from minibroker.protocol.checkpoints import (
     parse_whole_since,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing
+from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, FileTooLarge
 
 INCARNATIONS_MAX = 100
 """Starts that are remembered. An ISR that names an earlier one is of a partition that nobody has led since: its
@@ -57,10 +58,10 @@ class Wholeness:
     def take(self) -> None:
         """Read what the start before left, and remove it."""
         try:
-            self._before = parse_whole_since(self._disk.read_file(self._file))
+            self._before = parse_whole_since(self._disk.read_file(self._file, OFFSETS_FILE_BYTES_MAX))
         except FileMissing:
             return
-        except CorruptCheckpoint as error:
+        except (CorruptCheckpoint, FileTooLarge) as error:
             logger.warning("%s is damaged: which starts these logs are whole since is not known: %s", self._file, error)
         self._remove()
 

@@ -43,6 +43,10 @@ _SNAPSHOT_HEAD_BYTES = 16
 _PRODUCER_BYTES_MAX = 26
 _BATCH_BYTES_MAX = 34
 """What they take in a snapshot."""
+SNAPSHOT_BYTES_MAX = _SNAPSHOT_HEAD_BYTES + PRODUCERS_MAX * (
+    _PRODUCER_BYTES_MAX + BATCHES_REMEMBERED * _BATCH_BYTES_MAX
+)
+"""All producers, with all that is remembered of each."""
 
 
 class CorruptSnapshot(ProtocolError):

@@ -198,6 +198,23 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("disk_errors:directory_with_a_number_beyond_all_messages"),
     ),
+    Mutant(
+        name="D29",
+        title="a file that is larger than it may be keeps the broker from its logs",
+        origin="found from outside: 30 GiB in the place of a checkpoint ended the process, at every start",
+        rule="a small file beyond its limit is not read, and counts as one that does not read (12)",
+        breaks=("crash", "I36"),
+        edits=(
+            Edit(
+                "broker.log.directory_files",
+                "    except (CorruptCheckpoint, FileTooLarge) as error:\n"
+                '        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)\n',
+                "    except CorruptCheckpoint as error:\n"
+                '        logger.warning("%s is damaged, the stop counts as unclean: %s", file, error)\n',
+            ),
+        ),
+        schedule=Schedule("disk_errors:marker_of_a_clean_stop_is_huge"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

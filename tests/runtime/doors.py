@@ -42,6 +42,13 @@ class Doors(msgspec.Struct):
         else:
             self.world.machine("case").storage.link(path, target)
 
+    def make_pipe(self, path: str) -> None:
+        """The same: something without an end."""
+        if self.world is None:
+            os.mkfifo(path)
+        else:
+            self.world.machine("case").storage.make_special(path)
+
 
 Case = Callable[[Doors], Coroutine[Any, Any, None]]
 

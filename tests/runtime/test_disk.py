@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -10,10 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime import disk as real_disk
-from minibroker.runtime.disk import WRITE_BYTES_MAX, RealDisk
-from minibroker.runtime.ports import BadEntry, Buffer, DiskError, DiskFull, FileMissing, LockHeld, SyncFailed
+from minibroker.runtime.disk import WRITE_BYTES_MAX, RealDisk, RealFile
+from minibroker.runtime.ports import (
+    BadEntry,
+    Buffer,
+    Disk,
+    DiskError,
+    DiskFull,
+    FileMissing,
+    FileTooLarge,
+    LockHeld,
+    SyncFailed,
+)
 from tests.runtime.doors import Doors, conformance, settle
+
+
+def read(disk: Disk) -> Callable[[str], bytes]:
+    return lambda path: disk.read_file(path, SMALL_FILE_BYTES_MAX)
 
 
 @conformance
@@ -104,7 +120,7 @@ async def test_reopened_file_knows_its_size_and_appends_at_the_end(doors: Doors)
     again = doors.disk.open(path)
     assert again.size == doors.disk.file_size(path) == 3
     again.append([b"d"])
-    assert doors.disk.read_file(path) == b"abcd"
+    assert doors.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"abcd"
 
 
 @conformance
@@ -119,7 +135,7 @@ async def test_two_openings_of_a_file_see_the_same_bytes(doors: Doors) -> None:
 @conformance
 async def test_what_is_missing_is_named(doors: Doors) -> None:
     disk, missing = doors.disk, f"{doors.directory}/missing"
-    for call in (disk.open, disk.read_file, disk.file_size, disk.list_directory, disk.modified_ms, disk.free_bytes):
+    for call in (disk.open, read(disk), disk.file_size, disk.list_directory, disk.modified_ms, disk.free_bytes):
         with pytest.raises(FileMissing, match="missing"):
             call(missing)
     with pytest.raises(FileMissing, match="missing"):
@@ -146,7 +162,7 @@ async def test_a_directory_is_no_file_and_a_file_no_directory(doors: Doors) -> N
     disk = doors.disk
     disk.make_directory(f"{doors.directory}/directory")
     disk.open(f"{doors.directory}/file", create=True).close()
-    for call in (disk.open, disk.read_file, disk.remove):
+    for call in (disk.open, read(disk), disk.file_size, disk.remove):
         with pytest.raises(BadEntry, match="directory"):
             call(f"{doors.directory}/directory")
     with pytest.raises(BadEntry):
@@ -160,9 +176,9 @@ async def test_replaced_file_holds_the_new_bytes_only(doors: Doors) -> None:
     disk, path = doors.disk, f"{doors.directory}/checkpoint"
     disk.replace_file(path, b"a long first version")
     disk.replace_file(path, b"second")
-    assert disk.read_file(path) == b"second"
+    assert disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"second"
     disk.replace_file(path, b"third", sync=False)
-    assert disk.read_file(path) == b"third"
+    assert disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"third"
     assert disk.list_directory(doors.directory) == ["checkpoint"]
 
 
@@ -182,7 +198,7 @@ async def test_rename_replaces_the_target(doors: Doors) -> None:
     disk.replace_file(f"{here}/old", b"old")
     disk.rename(f"{here}/new", f"{here}/old")
     assert disk.list_directory(here) == ["old"]
-    assert disk.read_file(f"{here}/old") == b"new"
+    assert disk.read_file(f"{here}/old", SMALL_FILE_BYTES_MAX) == b"new"
 
 
 @conformance
@@ -192,7 +208,7 @@ async def test_a_renamed_directory_keeps_its_files(doors: Doors) -> None:
     file = disk.open(f"{here}/orders-0/log", create=True)
     disk.rename(f"{here}/orders-0", f"{here}/orders-0.deleted")
     file.append([b"still open"])
-    assert disk.read_file(f"{here}/orders-0.deleted/log") == b"still open"
+    assert disk.read_file(f"{here}/orders-0.deleted/log", SMALL_FILE_BYTES_MAX) == b"still open"
 
 
 @conformance
@@ -238,7 +254,7 @@ async def test_background_work_returns_its_result(doors: Doors) -> None:
 @conformance
 async def test_background_work_raises_its_error(doors: Doors) -> None:
     with pytest.raises(FileMissing):
-        await doors.disk.in_background(lambda: doors.disk.read_file(f"{doors.directory}/missing"))
+        await doors.disk.in_background(lambda: doors.disk.read_file(f"{doors.directory}/missing", SMALL_FILE_BYTES_MAX))
 
 
 # ------------------------------------------------------------------------------------------- the real disk alone
@@ -261,7 +277,7 @@ async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(d
     disk.rename(f"{directory}/full", f"{directory}/empty")
     assert disk.list_directory(directory) == ["empty", "file"]
     assert disk.list_directory(f"{directory}/empty") == ["below"]
-    assert disk.read_file(f"{directory}/file") == b"kept"
+    assert disk.read_file(f"{directory}/file", SMALL_FILE_BYTES_MAX) == b"kept"
 
 
 @conformance
@@ -274,7 +290,7 @@ async def test_a_link_to_a_directory_is_followed_but_renamed_and_removed_itself(
     disk.open(f"{here}/link/more", create=True).close()
     disk.sync_directory(f"{here}/link")
     assert disk.list_directory(f"{here}/link") == ["file", "more"]
-    assert disk.read_file(f"{here}/link/file") == b"kept"
+    assert disk.read_file(f"{here}/link/file", SMALL_FILE_BYTES_MAX) == b"kept"
     disk.rename(f"{here}/link", f"{here}/other")
     assert disk.list_directory(here) == ["elsewhere", "other"]
     assert disk.remove_tree(f"{here}/other") == f"{here}/elsewhere"
@@ -289,7 +305,7 @@ async def test_a_link_that_leads_nowhere_takes_its_name_and_no_more(doors: Doors
     for target in ("nothing", "link"):
         doors.link(f"{here}/link", f"{here}/{target}")
         assert disk.exists(f"{here}/link")
-        for call in (disk.open, disk.read_file, disk.list_directory, disk.file_size):
+        for call in (disk.open, read(disk), disk.list_directory, disk.file_size):
             with pytest.raises((FileMissing, BadEntry)):
                 call(f"{here}/link")
         with pytest.raises(BadEntry):
@@ -307,13 +323,38 @@ async def test_a_replacement_never_writes_through_a_link(doors: Doors) -> None:
     disk, here = doors.disk, doors.directory
     disk.replace_file(f"{here}/somebody's", b"kept")
     doors.link(f"{here}/file", f"{here}/somebody's")
-    assert disk.read_file(f"{here}/file") == b"kept"
+    assert disk.read_file(f"{here}/file", SMALL_FILE_BYTES_MAX) == b"kept"
     disk.replace_file(f"{here}/file", b"new")
     doors.link(f"{here}/file.tmp", f"{here}/somebody's")
     with pytest.raises(BadEntry):
         disk.replace_file(f"{here}/file", b"newer")
-    assert disk.read_file(f"{here}/file") == b"new"
-    assert disk.read_file(f"{here}/somebody's") == b"kept"
+    assert disk.read_file(f"{here}/file", SMALL_FILE_BYTES_MAX) == b"new"
+    assert disk.read_file(f"{here}/somebody's", SMALL_FILE_BYTES_MAX) == b"kept"
+
+
+@conformance
+async def test_what_is_neither_file_nor_directory_is_refused_but_can_be_removed(doors: Doors) -> None:
+    disk, here = doors.disk, doors.directory
+    doors.make_pipe(f"{here}/pipe")
+    doors.link(f"{here}/link", f"{here}/pipe")
+    assert disk.list_directory(here) == ["link", "pipe"]
+    for path in (f"{here}/pipe", f"{here}/link"):
+        for call in (disk.open, read(disk), disk.file_size, disk.list_directory, disk.make_directory, disk.lock):
+            with pytest.raises(BadEntry):
+                call(path)
+    disk.rename(f"{here}/pipe", f"{here}/other")
+    disk.remove(f"{here}/other")
+    disk.replace_file(f"{here}/link", b"a file now")
+    assert disk.read_file(f"{here}/link", SMALL_FILE_BYTES_MAX) == b"a file now"
+
+
+@conformance
+async def test_a_file_that_is_larger_than_it_may_be_is_not_read(doors: Doors) -> None:
+    path = f"{doors.directory}/file"
+    doors.disk.replace_file(path, b"0123456789")
+    assert doors.disk.read_file(path, 10) == b"0123456789"
+    with pytest.raises(FileTooLarge, match=r"file: it has 10 bytes, and at most 9 belong there"):
+        doors.disk.read_file(path, 9)
 
 
 @conformance
@@ -329,7 +370,7 @@ async def test_renaming_to_its_own_name_changes_nothing(doors: Doors) -> None:
     path = f"{doors.directory}/file"
     doors.disk.replace_file(path, b"kept")
     doors.disk.rename(path, path)
-    assert doors.disk.read_file(path) == b"kept"
+    assert doors.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"kept"
 
 
 @conformance
@@ -365,7 +406,7 @@ async def test_what_needs_a_directory_says_when_there_is_none(doors: Doors) -> N
 @conformance
 async def test_a_path_may_be_written_in_several_ways(doors: Doors) -> None:
     doors.disk.replace_file(f"{doors.directory}/./file", b"x")
-    assert doors.disk.read_file(f"{doors.directory}//file") == b"x"
+    assert doors.disk.read_file(f"{doors.directory}//file", SMALL_FILE_BYTES_MAX) == b"x"
     held = doors.disk.lock(f"{doors.directory}/.lock")
     with pytest.raises(LockHeld):
         doors.disk.lock(f"{doors.directory}/./.lock")
@@ -413,7 +454,7 @@ def test_a_large_append_is_written_in_pieces_and_is_whole(tmp_path: Path, monkey
     limit = WRITE_BYTES_MAX
     parts = [os.urandom(size) for size in (5, limit - 5, 1, limit, 2 * limit + 3, 7)]
     RealDisk().open(path, create=True).append(parts)
-    assert RealDisk().read_file(path) == b"".join(parts)
+    assert RealDisk().read_file(path, 100 * SMALL_FILE_BYTES_MAX) == b"".join(parts)
     assert written == [limit, 1, limit, limit, limit, 3, 7]
 
 
@@ -433,10 +474,10 @@ def test_a_large_append_that_fails_behind_its_first_piece_leaves_nothing(
     monkeypatch.setattr(os, "pwritev", full_soon)
     with pytest.raises(DiskFull):
         file.append([bytes(WRITE_BYTES_MAX), b"more"])
-    assert RealDisk().read_file(path) == b"before"
+    assert RealDisk().read_file(path, SMALL_FILE_BYTES_MAX) == b"before"
     monkeypatch.undo()
     file.append([b" and after"])
-    assert RealDisk().read_file(path) == b"before and after"
+    assert RealDisk().read_file(path, SMALL_FILE_BYTES_MAX) == b"before and after"
 
 
 def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,19 +490,50 @@ def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "log").read_bytes() == b"foureight888end"
 
 
-def test_a_pipe_where_a_file_belongs_is_refused_at_once(tmp_path: Path) -> None:
-    """It would wait for its other end, on the event loop, for ever."""
-    disk, pipe = RealDisk(), str(tmp_path / "pipe")
-    os.mkfifo(pipe)
-    os.mkfifo(tmp_path / "file.tmp")
-    calls = (disk.open, disk.read_file, disk.lock, lambda _: disk.replace_file(str(tmp_path / "file"), b""))
-    for call in calls:
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """A pipe would wait for its other end, on the event loop, for ever; a device has no end."""
+    disk, special = RealDisk(), str(tmp_path / kind)
+    for name in (kind, "file.tmp"):
+        SPECIAL[kind](tmp_path / name)
+    replace = lambda _: disk.replace_file(str(tmp_path / "file"), b"")  # noqa: E731
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for call in (disk.open, read(disk), disk.lock, disk.file_size, replace):
         with pytest.raises(BadEntry):
-            call(pipe)
+            call(special)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_file_that_claims_to_be_empty_and_has_no_end_is_not_read_to_its_end() -> None:
+    """As those of /proc do; here one of some kilobytes stands for it."""
+    assert os.stat("/proc/cpuinfo").st_size == 0
+    assert b"processor" in RealDisk().read_file("/proc/cpuinfo", 100 * SMALL_FILE_BYTES_MAX)
+    with pytest.raises(FileTooLarge, match="at most 10 belong"):
+        RealDisk().read_file("/proc/cpuinfo", 10)
+
+
+def test_a_huge_file_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.touch()
+    os.truncate(path, 30 << 30)
+    with pytest.raises(FileTooLarge, match=f"it has {30 << 30} bytes"):
+        RealDisk().read_file(str(path), SMALL_FILE_BYTES_MAX)
 
 
 def test_full_disk_is_its_own_error() -> None:
-    file = RealDisk().open("/dev/full")
+    file = RealFile("/dev/full", os.open("/dev/full", os.O_RDWR), 0)
     with pytest.raises(DiskFull, match="No space left"):
         file.append([b"x"])
 
@@ -527,7 +599,7 @@ def test_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(DiskError):
         disk.replace_file(path, b"new")
-    assert disk.read_file(path) == b"old"
+    assert disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"old"
     assert disk.list_directory(str(tmp_path)) == ["checkpoint"]
 
 

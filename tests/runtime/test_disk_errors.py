@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors, SyncFailed
 from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world import SimulatedWorld
@@ -122,7 +123,7 @@ def test_failed_sync_of_a_directory_says_so(fragile: FragileDisk, is_full: bool)
     [
         lambda disk, path: disk.open(f"{path}/log"),
         lambda disk, path: disk.open(f"{path}/new", create=True),
-        lambda disk, path: disk.read_file(f"{path}/log"),
+        lambda disk, path: disk.read_file(f"{path}/log", SMALL_FILE_BYTES_MAX),
         lambda disk, path: disk.replace_file(f"{path}/log", b"new"),
         lambda disk, path: disk.list_directory(path),
         lambda disk, path: disk.sync_directory(path),
@@ -207,7 +208,7 @@ def test_a_replacement_that_fails_keeps_the_old_file_and_leaves_no_other(fragile
     fragile.fail_next(call)
     with pytest.raises(DiskError):
         fragile.disk.replace_file(path, b"new")
-    assert fragile.disk.read_file(path) == b"old"
+    assert fragile.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"old"
     assert fragile.disk.list_directory(fragile.directory) == ["checkpoint"]
 
 

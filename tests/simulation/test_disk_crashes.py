@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import Disk, DiskError, DiskFull, FileMissing, SyncFailed
 from minibroker.simulation.world import SimulatedWorld
 
@@ -32,7 +33,7 @@ def test_kill_keeps_what_was_written() -> None:
     machine = Machine()
     machine.disk.open(PATH, create=True).append([b"written"])
     machine.kill()
-    assert machine.disk.read_file(PATH) == b"written"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"written"
 
 
 def test_power_loss_keeps_the_synced_bytes_only() -> None:
@@ -43,7 +44,7 @@ def test_power_loss_keeps_the_synced_bytes_only() -> None:
     file.sync()
     file.append([b"written"])
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"synced "
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"synced "
 
 
 def test_power_loss_takes_a_new_file_whose_directory_was_not_synced() -> None:
@@ -69,7 +70,7 @@ def test_a_synced_directory_keeps_its_new_entries() -> None:
     machine.disk.replace_file("/data/orders-0/file", b"x")
     machine.disk.sync_directory("/data")
     machine.power_loss()
-    assert machine.disk.read_file("/data/orders-0/file") == b"x"
+    assert machine.disk.read_file("/data/orders-0/file", SMALL_FILE_BYTES_MAX) == b"x"
 
 
 def test_an_unsynced_rename_is_undone_by_power_loss() -> None:
@@ -85,7 +86,7 @@ def test_an_unsynced_removal_is_undone_by_power_loss() -> None:
     machine.disk.replace_file(PATH, b"x")
     machine.disk.remove(PATH)
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"x"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"x"
 
 
 def test_a_replaced_file_is_old_or_new_never_mixed() -> None:
@@ -93,10 +94,10 @@ def test_a_replaced_file_is_old_or_new_never_mixed() -> None:
     machine.disk.replace_file(PATH, b"old")
     machine.disk.replace_file(PATH, b"new version")
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"new version"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"new version"
     machine.disk.replace_file(PATH, b"newest", sync=False)
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"new version"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"new version"
 
 
 def test_an_unsynced_truncation_is_undone_by_power_loss() -> None:
@@ -106,7 +107,7 @@ def test_an_unsynced_truncation_is_undone_by_power_loss() -> None:
     file.truncate(4)
     file.append([b"abc"])
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"0123456789"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"0123456789"
 
 
 def test_a_synced_truncation_stays() -> None:
@@ -118,7 +119,7 @@ def test_a_synced_truncation_stays() -> None:
     file.sync()
     file.append([b"lost"])
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"0123abc"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"0123abc"
 
 
 def test_an_unsynced_overwrite_is_undone_by_power_loss() -> None:
@@ -126,7 +127,7 @@ def test_an_unsynced_overwrite_is_undone_by_power_loss() -> None:
     machine.disk.replace_file(PATH, b"0123456789")
     machine.disk.open(PATH).write_at(2, b"xx")
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"0123456789"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"0123456789"
 
 
 def test_power_loss_may_leave_a_torn_piece_of_what_was_not_synced() -> None:
@@ -136,7 +137,7 @@ def test_power_loss_may_leave_a_torn_piece_of_what_was_not_synced() -> None:
         machine.disk.replace_file(PATH, b"synced")
         machine.disk.open(PATH).append([b"0123456789"])
         machine.power_loss(tear=True)
-        left = machine.disk.read_file(PATH)
+        left = machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX)
         assert left[:6] == b"synced"
         lengths.add(len(left) - 6)
     assert {0, 10} <= lengths
@@ -164,7 +165,7 @@ def test_full_disk_refuses_an_append_whole_and_heals() -> None:
     assert file.size == 8
     machine.storage.capacity_bytes = 100
     file.append([b"901"])
-    assert machine.disk.read_file(PATH) == b"12345678901"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"12345678901"
 
 
 def test_removed_and_truncated_bytes_are_free_again() -> None:
@@ -204,7 +205,7 @@ def test_a_failed_sync_makes_nothing_stable() -> None:
     with pytest.raises(DiskError):
         file.sync()
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b""
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b""
 
 
 def test_bit_rot_survives_a_crash() -> None:
@@ -212,7 +213,7 @@ def test_bit_rot_survives_a_crash() -> None:
     machine.disk.replace_file(PATH, b"\0\0")
     machine.storage.flip_bit(PATH, 1, bit=3)
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"\0\x08"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"\0\x08"
 
 
 def test_blank_disk_holds_nothing() -> None:
@@ -239,7 +240,7 @@ def test_background_sync_covers_what_was_written_before_it_ran() -> None:
         machine.world.spawn("broker-1", sync())
         await asyncio.sleep(delay)
         machine.power_loss()
-        outcomes.add((bool(reported), machine.disk.read_file(PATH)))
+        outcomes.add((bool(reported), machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX)))
 
     for seed in range(60):
         machine = Machine(seed)
@@ -257,7 +258,7 @@ def test_a_torn_piece_may_have_a_hole_of_zeros_and_what_was_synced_never() -> No
         file.sync()
         file.append([b"w" * 3_000])
         machine.power_loss(tear=True)
-        found = machine.disk.read_file(PATH)
+        found = machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX)
         assert found[:700] == b"s" * 700
         holes += bytes(8) in found[700:]
     assert 0 < holes < 100
@@ -276,9 +277,9 @@ def test_a_failed_sync_may_forget_and_later_ones_succeed_for_what_comes_after() 
     file.append([b"third"])
     file.sync()
     machine.kill()
-    assert machine.disk.read_file(PATH) == b"first second third"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"first second third"
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"first \0\0\0\0\0\0\0third"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"first \0\0\0\0\0\0\0third"
 
 
 def test_what_a_failed_sync_forgot_is_stable_once_it_was_written_again() -> None:
@@ -293,7 +294,7 @@ def test_what_a_failed_sync_forgot_is_stable_once_it_was_written_again() -> None
     file.append([b"again"])
     file.sync()
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b"again"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"again"
 
 
 def test_a_failed_sync_of_a_directory_may_forget_names() -> None:
@@ -329,7 +330,7 @@ def test_a_lying_disk_loses_what_it_said_was_synced() -> None:
     file.append([b"x"])
     file.sync()
     machine.power_loss()
-    assert machine.disk.read_file(PATH) == b""
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b""
 
 
 def test_a_misdirected_write_lands_in_another_file_and_leaves_zeros() -> None:
@@ -339,9 +340,9 @@ def test_a_misdirected_write_lands_in_another_file_and_leaves_zeros() -> None:
     machine.storage.misdirect_next_append(PATH)
     file.append([b"abc"])
     file.append([b"def"])
-    assert machine.disk.read_file(PATH) == b"\0\0\0def"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"\0\0\0def"
     machine.power_loss()
-    other = machine.disk.read_file("/data/other")
+    other = machine.disk.read_file("/data/other", SMALL_FILE_BYTES_MAX)
     assert len(other) == 10
     assert b"a" in other
 
@@ -354,8 +355,8 @@ def test_rot_flips_one_bit_somewhere_below_a_path() -> None:
     assert found is not None
     assert found[0] == PATH
     machine.power_loss()
-    assert sum(byte.bit_count() for byte in machine.disk.read_file(PATH)) == 1
-    assert machine.disk.read_file("/data/spared") == b"\0" * 10
+    assert sum(byte.bit_count() for byte in machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX)) == 1
+    assert machine.disk.read_file("/data/spared", SMALL_FILE_BYTES_MAX) == b"\0" * 10
     assert machine.storage.rot("/nowhere") is None
 
 
@@ -368,7 +369,7 @@ def test_a_full_disk_leaves_the_room_that_was_said_until_it_heals() -> None:
         file.append([b"c"])
     machine.storage.heal()
     file.append([b"c"])
-    assert machine.disk.read_file(PATH) == b"abc"
+    assert machine.disk.read_file(PATH, SMALL_FILE_BYTES_MAX) == b"abc"
 
 
 def test_a_disk_that_hangs_holds_synchronous_calls_and_background_work_until_it_answers() -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import LockHeld, Runtime
 from minibroker.simulation.node import ProcessDead
 from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
@@ -48,7 +49,7 @@ def test_cleanup_of_a_killed_process_reaches_no_door() -> None:
         world.start("broker-1", program)
         await asyncio.sleep(1)
         world.kill("broker-1")
-        assert world.runtime("broker-1").disk.read_file("/data/log") == b""
+        assert world.runtime("broker-1").disk.read_file("/data/log", SMALL_FILE_BYTES_MAX) == b""
 
     world.run(main())
 
@@ -120,7 +121,7 @@ def test_restarted_node_finds_its_files_and_its_lock_free() -> None:
             runtime.disk.lock("/data/.lock")
         file = runtime.disk.open("/data/log", create=True)
         file.append([b"x"])
-        starts.append(runtime.disk.read_file("/data/log"))
+        starts.append(runtime.disk.read_file("/data/log", SMALL_FILE_BYTES_MAX))
         await asyncio.sleep(1000)
 
     async def main() -> None:

@@ -18,7 +18,7 @@ from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.walk import scan_batches
 from minibroker.broker.replication.producer_state import ProducerStates
-from minibroker.protocol.checkpoints import LogStartReason
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.simulation.clock import SimulatedClock
@@ -107,7 +107,7 @@ class Machine:
         self.disk().replace_file(f"{PATH}/{PARTITION}/{name}", content)
 
     def content(self, name: str) -> bytes:
-        return self.disk().read_file(f"{PATH}/{PARTITION}/{name}")
+        return self.disk().read_file(f"{PATH}/{PARTITION}/{name}", SMALL_FILE_BYTES_MAX)
 
 
 def make_batch(

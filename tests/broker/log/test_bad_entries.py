@@ -6,6 +6,8 @@ import os
 import posixpath
 import random
 import shutil
+import socket
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +44,25 @@ def _directory_for_the_metadata(partition: Path) -> None:
     (partition / "partition.metadata").mkdir()
 
 
+def _pipe_for(name: str) -> Callable[[Path], None]:
+    def spoil(partition: Path) -> None:
+        (partition / name).unlink(missing_ok=True)
+        os.mkfifo(partition / name)
+
+    spoil.__name__ = f"pipe_for_{name}"
+    return spoil
+
+
+def _endless_device_for_the_epochs(partition: Path) -> None:
+    (partition / "leader-epoch-checkpoint").unlink(missing_ok=True)
+    (partition / "leader-epoch-checkpoint").symlink_to("/dev/zero")
+
+
+def _pipe_for_the_partition(partition: Path) -> None:
+    partition.rename(partition.parent / "elsewhere")
+    os.mkfifo(partition)
+
+
 def _loop_for_the_partition(partition: Path) -> None:
     partition.rename(partition.parent / "elsewhere")
     partition.symlink_to(partition.name)
@@ -64,6 +85,9 @@ def open_real(path: Path) -> LogDirectory:
         _loop_for_a_segment,
         _link_to_nothing_for_a_segment,
         _directory_for_the_metadata,
+        *map(_pipe_for, ("partition.metadata", "log-start", "leader-epoch-checkpoint", "damage", f"{0:020d}.log")),
+        _endless_device_for_the_epochs,
+        _pipe_for_the_partition,
         _loop_for_the_partition,
         _file_for_the_partition,
     ],
@@ -268,8 +292,17 @@ def _as_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _as_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+def _as_endless_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
 @pytest.mark.parametrize("name", TOP_LEVEL)
-@pytest.mark.parametrize("put", [_as_directory, _as_loop, _as_pipe])
+@pytest.mark.parametrize("put", [_as_directory, _as_loop, _as_pipe, _as_socket, _as_endless_device])
 def test_a_bad_entry_of_the_directory_stops_the_broker_with_the_cure(
     tmp_path: Path, name: str, put: Callable[[Path], None]
 ) -> None:
@@ -292,6 +325,45 @@ def test_a_bad_entry_of_the_directory_stops_the_broker_with_the_cure(
         kept.rename(entry)
     log = open_real(path).logs[PARTITION]
     assert (log.damage, log.log_end_offset) == (None, 6)
+
+
+# ------------------------------------------------------------------------------------------------------- huge files
+HUGE = 300 << 20
+"""Sparse; more than any limit."""
+REBUILT = ("leader-epoch-checkpoint", f"{0:020d}.index", f"{0:020d}.timeindex", f"{6:020d}.snapshot")
+AS_IF_CORRUPT = ("whole-since", "recovery-point-offset-checkpoint", "replication-offset-checkpoint", ".clean_shutdown")
+
+
+def _make_huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, HUGE)
+
+
+@pytest.mark.parametrize("name", [*REBUILT, "log-start", "partition.metadata", "damage", *AS_IF_CORRUPT])
+def test_a_huge_file_counts_as_unreadable_and_takes_no_memory(tmp_path: Path, name: str) -> None:
+    directory = open_real(tmp_path)
+    append(directory.create_log(PARTITION, TOPIC_ID, LogConfig(index_interval_bytes=100)), 3)
+    drive(directory.close(clean=True, high_watermarks={}))
+    _make_huge(tmp_path / name if name in AS_IF_CORRUPT else tmp_path / str(PARTITION) / name)
+    tracemalloc.start()
+    directory = open_real(tmp_path)
+    log = directory.logs[PARTITION]
+    if name != "damage":
+        assert log.read(0, 1 << 20, 6).size_bytes > 0
+        append(log, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < HUGE // 10
+    assert not directory.offline
+    assert (log.damage is not None) is (name == "damage")
+    assert directory.was_clean is (name != ".clean_shutdown")
+
+
+def test_a_huge_meta_properties_stops_the_broker_with_the_cure(tmp_path: Path) -> None:
+    drive(open_real(tmp_path).close(clean=True, high_watermarks={}))
+    _make_huge(tmp_path / "meta.properties")
+    with pytest.raises(LogDirectoryError, match=r"meta.properties is damaged .*it has \d+ bytes.*write its four lines"):
+        open_real(tmp_path)
 
 
 def test_a_file_in_the_place_of_the_directory_stops_the_broker_with_the_cure(tmp_path: Path) -> None:

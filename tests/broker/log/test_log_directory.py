@@ -10,7 +10,13 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.recovery import RecoveryReport
-from minibroker.protocol.checkpoints import LogStart, LogStartReason, parse_log_start, parse_offset_checkpoint
+from minibroker.protocol.checkpoints import (
+    SMALL_FILE_BYTES_MAX,
+    LogStart,
+    LogStartReason,
+    parse_log_start,
+    parse_offset_checkpoint,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.partition_metadata import PartitionMetadata, parse_partition_metadata
 from minibroker.runtime.clock import RealClock
@@ -225,7 +231,7 @@ def test_a_recovery_point_above_the_log_is_brought_down(machine: Machine) -> Non
     append(log, 20)
     assert log.segment_count == 1  # a closed segment below the old recovery point would not be scanned
     drive(directory.maintain(0))
-    content = machine.disk().read_file(f"{PATH}/recovery-point-offset-checkpoint")
+    content = machine.disk().read_file(f"{PATH}/recovery-point-offset-checkpoint", SMALL_FILE_BYTES_MAX)
     assert parse_offset_checkpoint(content) == {PARTITION: 0}
 
 

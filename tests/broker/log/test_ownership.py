@@ -7,7 +7,7 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import LogStart, LogStartReason, format_log_start
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStart, LogStartReason, format_log_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all
@@ -36,7 +36,10 @@ def swap(machine: Machine) -> None:
 
 def names_in(machine: Machine, partition: TopicPartition) -> dict[str, bytes]:
     directory = f"{PATH}/{partition}"
-    return {name: machine.disk().read_file(f"{directory}/{name}") for name in machine.file_names("", directory)}
+    return {
+        name: machine.disk().read_file(f"{directory}/{name}", SMALL_FILE_BYTES_MAX)
+        for name in machine.file_names("", directory)
+    }
 
 
 @pytest.mark.invariant("I2", "I16")

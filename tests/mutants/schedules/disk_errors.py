@@ -5,10 +5,11 @@ import contextlib
 
 from minibroker.broker.broker import Broker
 from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateRequest, DescribeReplicaStateResponse
 from minibroker.runtime.rpc import PeerBroken
-from minibroker.simulation.storage import Storage
+from minibroker.simulation.storage import FileNode, Storage
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, broker_epoch, convict, host, members, restarted, say
 
@@ -281,3 +282,16 @@ async def directory_with_a_number_beyond_all_messages(directed: Directed) -> Non
         await say(directed, follower, DescribeReplicaStateRequest())
     except PeerBroken as error:
         convict(directed, "I42", f"what broker {follower} says of its replicas cannot be read: {error}")
+
+
+@on_stage(Stage())
+async def marker_of_a_clean_stop_is_huge(directed: Directed) -> None:
+    """Somebody put another file in the place of a small one. It is no reason to stay away."""
+    follower = directed.followers()[0]
+    directed.cluster.kill(follower)
+    storage = _storage(directed, follower)
+    directory, name = storage.parent_of("/data/log/.clean_shutdown")
+    directory.entries[name] = marker = FileNode()
+    marker.content += bytes(SMALL_FILE_BYTES_MAX + 1)
+    directed.cluster.start(follower)
+    await directed.produce("meanwhile")
