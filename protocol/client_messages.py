@@ -167,7 +167,9 @@ class ListOffsetsPartitionResponse(Message, frozen=True, kw_only=True):
     offset: I64 = -1  # about: -1 with no error: no record is that young
     leader_epoch: I32 = -1
     current_leader: CurrentLeader | None = None
-    producers: Snapshot = b""  # about: to a follower that asks for the earliest: a `.snapshot` of who wrote below it
+    producers: Snapshot = (
+        b""  # about: to a follower that asks for the earliest: a `.snapshot`, its place nil, of who wrote below it
+    )
     low_watermark: I64 = -1  # about: likewise: below it no in-sync replica promises anything any more
 
 

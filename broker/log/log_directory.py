@@ -209,6 +209,7 @@ class LogDirectory:
         self, partition: TopicPartition, topic_id: str | None, config: LogConfig, loaded: LoadedLog
     ) -> PartitionLog:
         log = PartitionLog(self.storage, partition, topic_id, self._directory_of(partition), config, loaded)
+        log.snapshots.belong_to(topic_id, partition.partition)
         self.logs[partition] = log
         self._checkpoints.loaded(log)
         return log
@@ -255,6 +256,7 @@ class LogDirectory:
         self._disk.replace_file(file, format_partition_metadata(metadata), sync=False)
         log.unsynced.add(file)
         log.topic_id = topic_id
+        log.snapshots.belong_to(topic_id, metadata.partition)
         log.write_first_start()
 
     def _forget(self, partition: TopicPartition) -> None:

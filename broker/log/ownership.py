@@ -122,7 +122,8 @@ def load_own_log(
             return unreadable_log(disk, directory, foreign), None
         topic_id = _settled_topic_id(disk, directory, claims)
         noted = read_damage_note(disk, directory)
-        evidence = msgspec.structs.replace(known(topic_id), damage=noted)
+        number = partition.partition
+        evidence = msgspec.structs.replace(known(topic_id), damage=noted, topic_id=topic_id, partition=number)
         loaded = load_log(disk, directory, evidence, index_interval_bytes=index_interval_bytes)
         if loaded.damage is not None and noted is None:
             _note_damage(disk, directory, loaded.damage)

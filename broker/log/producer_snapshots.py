@@ -1,13 +1,14 @@
 """The `.snapshot` files of one partition: producer states as they were when the log ended at the offset in the name.
 
 Owns: which snapshots exist, and finding the newest sound one at or below an offset. Refuses to know what is in them.
-A snapshot that is missing or damaged costs time, never truth: an older one and the batches behind it say the same.
+A snapshot that is missing, damaged, or of another place costs time, never truth: an older one and the batches behind
+it say the same.
 """
 
 import logging
 from bisect import bisect_right
 
-from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, CorruptSnapshot, ProducerStates
+from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, CorruptSnapshot, Place, ProducerStates
 from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX, segment_file_name
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
@@ -17,12 +18,21 @@ logger = logging.getLogger(__name__)
 class ProducerSnapshots:
     """Offsets of the snapshot files of one partition directory, rising."""
 
-    __slots__ = ("_directory", "_disk", "offsets")
+    __slots__ = ("_directory", "_disk", "_partition", "_topic_id", "offsets")
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self._directory = directory
+        self._topic_id: str | None = None
+        self._partition = -1
         self.offsets = sorted(offsets)
+
+    def belong_to(self, topic_id: str | None, partition: int) -> None:
+        """Whose producers they are about: each says so, and none is believed that says otherwise."""
+        self._topic_id, self._partition = topic_id, partition
+
+    def _place(self, offset: int) -> Place:
+        return Place(self._topic_id or "", self._partition, offset)
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{segment_file_name(offset, SNAPSHOT_SUFFIX)}"
@@ -30,7 +40,7 @@ class ProducerSnapshots:
     def write(self, offset: int, states: ProducerStates) -> str:
         """Keep the states of the log that ends at `offset`; returns the path, which is not synced yet."""
         path = self.path(offset)
-        self._disk.replace_file(path, states.snapshot(), sync=False)
+        self._disk.replace_file(path, states.snapshot(self._place(offset)), sync=False)
         if offset not in self.offsets:
             self.offsets.insert(bisect_right(self.offsets, offset), offset)
         return path
@@ -39,7 +49,8 @@ class ProducerSnapshots:
         """The newest sound snapshot at or below `end_offset` and its offset; (None, no states) when there is none."""
         for offset in reversed(self.offsets[: bisect_right(self.offsets, end_offset)]):
             try:
-                return offset, ProducerStates.load(self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX))
+                content = self._disk.read_file(self.path(offset), SNAPSHOT_BYTES_MAX)
+                return offset, ProducerStates.load(content, self._place(offset))
             except (CorruptSnapshot, FileMissing, FileTooLarge) as error:
                 logger.warning("%s is not used: %s", self.path(offset), error)
         return None, ProducerStates()

@@ -87,6 +87,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """As it was last checkpointed, of this very topic."""
     damage: str | None = None
     """It was damaged before: it is read as far as it can be, and nothing of it is changed."""
+    topic_id: str | None = None
+    partition: int = -1
 
 
 def load_log(disk: Disk, directory: str, known: Known, *, index_interval_bytes: int) -> LoadedLog:
@@ -125,6 +127,7 @@ class _Loader:
         self.interval_bytes = interval_bytes
         self.segments, snapshot_offsets = list_partition(disk, directory)
         self.snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
+        self.snapshots.belong_to(known.topic_id, known.partition)
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
         self.stored_epochs = read_epoch_file(disk, directory)

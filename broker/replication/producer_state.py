@@ -34,17 +34,20 @@ are forgotten first: invented ids cannot fill the memory."""
 EXPIRATION_MS = 86_400_000
 NOT_DATED = 0
 """Of batches that were found in the log, after a start or a cut."""
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 _CRC = struct.Struct(">I")
 _BATCH = struct.Struct("=iiqqI")
 """A `ProducedBatch` in memory: over a thousand partitions forty thousand are remembered, at 28 bytes instead of 250."""
 
-_SNAPSHOT_HEAD_BYTES = 16
+_SNAPSHOT_HEAD_BYTES = 17
+_PLACE_BYTES_MAX = 2_100
 _PRODUCER_BYTES_MAX = 26
 _BATCH_BYTES_MAX = 34
-"""What they take in a snapshot."""
-SNAPSHOT_BYTES_MAX = _SNAPSHOT_HEAD_BYTES + PRODUCERS_MAX * (
-    _PRODUCER_BYTES_MAX + BATCHES_REMEMBERED * _BATCH_BYTES_MAX
+"""What they take in a snapshot; a topic's id is as long as a message allows."""
+SNAPSHOT_BYTES_MAX = (
+    _SNAPSHOT_HEAD_BYTES
+    + _PLACE_BYTES_MAX
+    + PRODUCERS_MAX * (_PRODUCER_BYTES_MAX + BATCHES_REMEMBERED * _BATCH_BYTES_MAX)
 )
 """All producers, with all that is remembered of each."""
 
@@ -104,7 +107,19 @@ class Refuse(msgspec.Struct, frozen=True):
 Verdict: TypeAlias = Accept | Duplicate | Refuse
 ACCEPT = Accept()
 
-_Snapshot: TypeAlias = tuple[int, list[tuple[int, int, int, list[ProducedBatch]]]]
+
+class Place(NamedTuple):
+    """Which log ended where when a snapshot of its producers was kept."""
+
+    topic_id: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of topic {self.topic_id!r} at offset {self.offset}"
+
+
+_Snapshot: TypeAlias = tuple[int, Place | None, list[tuple[int, int, int, list[ProducedBatch]]]]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Snapshot)
 
@@ -204,14 +219,15 @@ class ProducerStates:
         states._states = dict(self._states)
         return states
 
-    def snapshot(self) -> bytes:
-        """u32 CRC-32C of the rest, then msgpack [version, [[producer_id, producer_epoch, appended_ms, [[first_sequence,
-        last_sequence, base_offset, last_offset, crc], ..]], ..]]."""
+    def snapshot(self, place: Place | None = None) -> bytes:
+        """u32 CRC-32C of the rest, then msgpack [version, [topic_id, partition, offset], [[producer_id, producer_epoch,
+        appended_ms, [[first_sequence, last_sequence, base_offset, last_offset, crc], ..]], ..]]. No place (nil): it is
+        told to who asked for it, not kept."""
         producers = [
             (producer, state.producer_epoch, state.appended_ms, state.batches)
             for producer, state in self._states.items()
         ]
-        body = _ENCODER.encode((SNAPSHOT_VERSION, producers))
+        body = _ENCODER.encode((SNAPSHOT_VERSION, place, producers))
         return _CRC.pack(crc32c(body)) + body
 
     def told_below(self, offset: int, bytes_max: int) -> bytes:
@@ -231,17 +247,20 @@ class ProducerStates:
         return states.snapshot() if chosen else b""
 
     @classmethod
-    def load(cls, content: bytes) -> "ProducerStates":
-        """The states of a snapshot; raises CorruptSnapshot."""
+    def load(cls, content: bytes, place: Place | None = None) -> "ProducerStates":
+        """The states of a snapshot; raises CorruptSnapshot, also where it is of another place: what it says is true
+        elsewhere, or was once."""
         body = content[_CRC.size :]
         if len(content) < _CRC.size or crc32c(body) != _CRC.unpack_from(content)[0]:
             raise CorruptSnapshot("the CRC of the producer snapshot does not match")
         try:
-            version, producers = _DECODER.decode(body)
+            version, found, producers = _DECODER.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptSnapshot(f"the producer snapshot does not decode: {error}") from None
         if version != SNAPSHOT_VERSION:
             raise CorruptSnapshot(f"the producer snapshot has version {version}, not {SNAPSHOT_VERSION}")
+        if found != place:
+            raise CorruptSnapshot(f"the producer snapshot is of {found}, not of {place}")
         states = cls()
         for producer_id, producer_epoch, appended_ms, batches in producers:
             if not 1 <= len(batches) <= BATCHES_REMEMBERED:

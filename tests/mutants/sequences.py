@@ -124,6 +124,15 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("sequences:a_producer_packs_what_nobody_can_decode"),
     ),
     Mutant(
+        name="D27",
+        title="a snapshot of producers is believed wherever it is of",
+        origin="found from outside: an older one under the newest's name, and a retry was written a second time",
+        rule="a snapshot names topic, partition and offset; what is of another place is not used (10)",
+        breaks=("I25",),
+        edits=(Edit("broker.replication.producer_state", "        if found != place:\n", "        if False:\n"),),
+        schedule=Schedule("sequences:older_snapshot_comes_back"),
+    ),
+    Mutant(
         name="D14",
         title="other bytes under a known sequence are acknowledged as a duplicate",
         origin="found by attack",

@@ -8,10 +8,12 @@ from minibroker.broker.log import recovery, walk
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import (
     PARTITION,
     PATH,
+    TOPIC_ID,
     Batch,
     Machine,
     append,
@@ -284,6 +286,34 @@ def test_side_files_are_rebuilt(machine: Machine, suffix: str, damage: str) -> N
         assert log.storage.tail_cache.size_bytes == 0
         assert log.read(offset, 1, 60).base_offset == offset - offset % 2
     log.truncate_to(41)
+    check_log(log)
+
+
+@pytest.mark.invariant("I15", "I25")
+@pytest.mark.parametrize("source", ["older", "other partition", "other topic"])
+def test_a_snapshot_of_another_place_is_not_used(machine: Machine, source: str) -> None:
+    """D27: its checksum is right. A retry of what was written since would be written a second time."""
+    config = LogConfig(segment_bytes=900, index_interval_bytes=100)
+    directory = machine.open(config)
+    log = directory.create_log(PARTITION, TOPIC_ID, config)
+    of_topic = source == "other topic"
+    other = directory.create_log(
+        TopicPartition("other" if of_topic else PARTITION.topic, 0 if of_topic else 1),
+        "id-of-other" if of_topic else TOPIC_ID,
+        config,
+    )
+    for number in range(30):
+        append(log, 1, producer=(1, 0, 2 * number))
+        append(other, 1, producer=(number, 0, 0))
+    drive(directory.close(True, {}))
+    machine.kill()
+    *_, older, newest = machine.file_names(".snapshot")
+    other_name = machine.file_names(".snapshot", other.directory)[-1]
+    source_path = f"{log.directory}/{older}" if source == "older" else f"{other.directory}/{other_name}"
+    machine.edit(newest, machine.disk().read_file(source_path, 1 << 20))
+    directory = machine.open(config)
+    log = directory.create_log(PARTITION, TOPIC_ID, config)
+    assert log.report.clean
     check_log(log)
 
 

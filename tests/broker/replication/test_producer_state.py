@@ -307,7 +307,7 @@ def test_retries_in_any_mixture_write_each_record_once(sends: list[tuple[int, bo
 
 @pytest.mark.parametrize("batch", [(2**31, 0, 0, 0, 0), (0, 0, 2**63, 0, 0), (0, 0, 0, 0, 2**32)])
 def test_a_snapshot_with_a_number_that_no_batch_can_hold_is_refused(batch: tuple[int, ...]) -> None:
-    body = msgspec.msgpack.encode((1, [(7, 0, 0, [(0, 0, 0, 0, 0), batch])]))
+    body = msgspec.msgpack.encode((2, None, [(7, 0, 0, [(0, 0, 0, 0, 0), batch])]))
     with pytest.raises(CorruptSnapshot):
         ProducerStates.load(struct.pack(">I", crc32c(body)) + body)
 

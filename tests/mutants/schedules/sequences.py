@@ -5,6 +5,7 @@ import asyncio
 from minibroker.broker.replication import producer_state
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
+from minibroker.protocol.checkpoints import SNAPSHOT_SUFFIX
 from minibroker.protocol.messages import (
     ApiKey,
     ProducePartition,
@@ -238,3 +239,36 @@ async def a_producer_packs_what_nobody_can_decode(directed: Directed) -> None:
                 found.append((await consumer.getone(timeout_ms=5_000)).value or b"")
         except MinibrokerError as error:
             convict(directed, "I22", f"a consumer stops behind {found}: {error}")
+
+
+@on_stage(Stage(brokers=1, topics={TOPIC: (1, 1, 1)}, settings={"log.segment.bytes": "4096"}))
+async def older_snapshot_comes_back(directed: Directed) -> None:
+    """While a broker is stopped, the newest snapshot of its producers becomes the one before it. Then batches that were
+    written are sent again."""
+
+    async def send(sequence: int) -> ProducePartitionResponse:
+        record = (None, f"{sequence}{PADDING}".encode(), 0, ())
+        batch = build_batch([record], producer_id=900, producer_epoch=0, base_sequence=sequence)
+        reply = await say(directed, directed.leader, _produce(batch))
+        assert isinstance(reply, ProduceResponse)
+        return reply.responses[0].partition_responses[0]
+
+    for number in range(RECORDS):
+        written = await send(number)
+        assert (written.error_code, written.base_offset) == (0, number)
+    leader = directed.leader
+    directory = directed.replica(leader).log.directory
+    directed.cluster.stop(leader)
+    await directed.until(lambda: not directed.cluster.alive(), "its end")
+    files = directed.world.machine(host(leader)).storage.files(directory)
+    *_, older, newest = sorted(path for path, _ in files if path.endswith(SNAPSHOT_SUFFIX))
+    storage = directed.world.machine(host(leader)).storage
+    storage.find_file(newest).content[:] = storage.find_file(older).content
+    directed.cluster.start(leader)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) == leader, "it leads again")
+    await asyncio.sleep(1.0)
+    for number in range(RECORDS - BATCHES_REMEMBERED, RECORDS):
+        again = await send(number)
+        if (again.error_code, again.base_offset) != (0, number):
+            text = f"sequence {number} again: error {again.error_code}, offset {again.base_offset}, not {number}"
+            convict(directed, "I25", text)
