@@ -9,15 +9,15 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from minibroker.audit.errors import AuditError
+from minibroker.audit.regular_files import read_regular
 from minibroker.audit.replica import ReplicaFacts
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.checkpoints import OFFSETS_FILE_BYTES_MAX, CorruptCheckpoint
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.json_text import decode_json
@@ -25,8 +25,6 @@ from minibroker.protocol.meta_properties import MetaProperties, parse_meta_prope
 from minibroker.protocol.partition_metadata import parse_partition_metadata
 
 CLUSTER_STATE = "cluster-state.json"
-SMALL_FILE_BYTES_MAX = 64 * 1024 * 1024
-"""A checkpoint beyond this is damage: a million partitions fit."""
 _BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")
 
 T = TypeVar("T")
@@ -117,7 +115,7 @@ def _log_directories(directory: str) -> list[str]:
         raise AuditError(f"{directory} is not a directory: give a cluster's data directory or brokers' log directories")
     if _is_log_directory(directory):
         return [directory]
-    children = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir())
+    children = sorted(entry.path for entry in os.scandir(directory) if os.path.isdir(entry))
     found = [child for child in children if _is_log_directory(child)]
     if not found:
         raise AuditError(
@@ -186,7 +184,7 @@ def _replicas(log: LogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaF
 
     high_watermarks = offsets(checkpoints.HIGH_WATERMARK_CHECKPOINT)
     recovery_points = offsets(checkpoints.RECOVERY_POINT_CHECKPOINT)
-    partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if entry.is_dir()}
+    partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
     return [
         _replica(
             log,
@@ -239,6 +237,9 @@ def _segments(directory: str) -> tuple[tuple[int, int], ...]:
         parsed = checkpoints.parse_segment_file_name(entry.name)
         if parsed is None or parsed[1] != checkpoints.LOG_SUFFIX:
             continue
+        if not os.path.isfile(entry) and os.path.lexists(entry):
+            found.append((parsed[0], 1))  # who reads it says what it is
+            continue
         try:
             found.append((parsed[0], entry.stat().st_size))
         except FileNotFoundError:
@@ -251,8 +252,7 @@ def _segments(directory: str) -> tuple[tuple[int, int], ...]:
 def _read_parsed(path: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]]) -> T | None:
     """The parsed content; None when the file is missing, or does not read (then `damage` says why)."""
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(SMALL_FILE_BYTES_MAX)
+        content = read_regular(path, OFFSETS_FILE_BYTES_MAX)
     except FileNotFoundError:
         return None
     except OSError as error:

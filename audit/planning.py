@@ -6,9 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 
+from minibroker.audit.regular_files import read_regular
 from minibroker.audit.replica import ReplicaFacts, segment_file
 from minibroker.audit.segment_reader import RangeTask, open_window
-from minibroker.protocol.checkpoints import INDEX_SUFFIX, CorruptCheckpoint, decode_index
+from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, CorruptCheckpoint, decode_index
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch
 
@@ -66,8 +67,7 @@ def _exact_cuts(directory: str, segment: int, size: int, range_bytes: int) -> li
     cuts: list[int] = []
     whole = RangeTask(directory=directory, segment=segment, size=size, start=0, end=size)
     try:
-        with open(segment_file(directory, segment, INDEX_SUFFIX), "rb") as file:
-            entries = decode_index(file.read())
+        entries = decode_index(read_regular(segment_file(directory, segment, INDEX_SUFFIX), INDEX_FILE_BYTES_MAX))
         positions = [entry.position for entry in entries]
         with open_window(whole) as window:
             for target in range(range_bytes, size, range_bytes):

@@ -20,8 +20,9 @@ from itertools import pairwise
 import msgspec
 
 from minibroker.audit.good_batches import take_good_batches
+from minibroker.audit.regular_files import open_regular
 from minibroker.audit.replica import NO_VALUE, UNDECODED, Columns, Gap, RangeScan, segment_file
-from minibroker.protocol.checkpoints import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
@@ -35,8 +36,8 @@ from minibroker.protocol.record_batch import (
 
 CHUNK_BYTES = 2 * 1024 * 1024
 """Read at once: large enough for few system calls, small enough to stay in a processor's cache until checked."""
-INDEX_BYTES_MAX = 64 * 1024 * 1024
-"""An index beyond this cannot belong to a segment; it is not read but reported."""
+INDEX_BYTES_MAX = INDEX_FILE_BYTES_MAX + 1
+"""So much of a longer one shows that it is none."""
 MAGIC_BYTE = bytes([MAGIC])
 MAGIC_AT = 16
 LENGTH_AT = 8
@@ -90,7 +91,7 @@ def _scan_window(
 def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
     """A window on the task's segment, closed at the end."""
     file = segment_file(task.directory, task.segment)
-    descriptor = os.open(file, os.O_RDONLY)
+    descriptor = open_regular(file)
     try:
         yield SegmentWindow(lambda count, position: os.pread(descriptor, count, position), task.size, file)
     finally:
@@ -267,7 +268,7 @@ class SegmentWindow:
 
 def _read_small(task: RangeTask, suffix: str) -> bytes | None:
     try:
-        with open(segment_file(task.directory, task.segment, suffix), "rb") as file:
+        with open(open_regular(segment_file(task.directory, task.segment, suffix)), "rb") as file:
             return file.read(INDEX_BYTES_MAX)
     except OSError:
         return None

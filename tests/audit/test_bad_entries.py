@@ -1,0 +1,92 @@
+"""What lies in the place of a file of a log directory is named, and neither keeps the audit waiting nor fills it."""
+
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.findings import PartitionResult, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.protocol.ids import TopicPartition
+from tests.audit.damage import ENCODED
+from tests.audit.planted_cluster import PlantedCluster
+
+LINES = TopicPartition("lines", 0)
+HUGE = 300 << 20
+"""Sparse; more than any limit."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    cluster.replica(1, LINES).write_metadata()
+    cluster.replica(1, LINES).write_log_start(0)
+    return cluster
+
+
+def judged(cluster: PlantedCluster) -> tuple[PartitionResult, list[str]]:
+    inventory = discover([str(cluster.root)])
+    (result,) = judge_locally(inventory, None, with_values=False)
+    return result, [f"{item.file} {item.reason}" for item in inventory.damage]
+
+
+def as_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def as_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def as_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def as_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def as_huge_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, HUGE)
+
+
+ALL = (as_pipe, as_directory, as_device, as_loop, as_huge_file)
+
+
+@pytest.mark.parametrize("name", ["log-start", "partition.metadata", "leader-epoch-checkpoint"])
+@pytest.mark.parametrize("put", ALL)
+def test_of_a_replica(cluster: PlantedCluster, name: str, put: Callable[[Path], None]) -> None:
+    file = cluster.replica(1, LINES).directory / name
+    file.unlink(missing_ok=True)
+    put(file)
+    tracemalloc.start()
+    result, _ = judged(cluster)
+    assert tracemalloc.get_traced_memory()[1] < HUGE // 4
+    tracemalloc.stop()
+    assert any(name in str(finding) for finding in result.findings)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("put", [as_pipe, as_directory, as_device, as_loop])
+def test_of_a_segment(cluster: PlantedCluster, suffix: str, put: Callable[[Path], None]) -> None:
+    file = cluster.replica(1, LINES).file(0, suffix)
+    file.unlink(missing_ok=True)
+    put(file)
+    result, _ = judged(cluster)
+    assert result.findings
+    assert (result.verdict is Verdict.IDENTICAL) is (suffix != ".log"), result.findings
+
+
+@pytest.mark.parametrize("name", ["meta.properties", ".clean_shutdown", "replication-offset-checkpoint"])
+@pytest.mark.parametrize("put", ALL)
+def test_of_a_log_directory(cluster: PlantedCluster, name: str, put: Callable[[Path], None]) -> None:
+    file = cluster.log_directory(1) / name
+    file.unlink(missing_ok=True)
+    put(file)
+    _, damage = judged(cluster)
+    assert [each for each in damage if each.startswith(str(file))]
