@@ -1,0 +1,226 @@
+"""The real disk alone: pieces, failing calls, full disks, entries that are no files."""
+
+import errno
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX
+from minibroker.runtime import disk as real_disk
+from minibroker.runtime.disk import WRITE_BYTES_MAX, RealDisk, RealFile
+from minibroker.runtime.ports import (
+    BadEntry,
+    Buffer,
+    Disk,
+    DiskError,
+    DiskFull,
+    FileTooLarge,
+    LockHeld,
+    SyncFailed,
+)
+
+
+def read(disk: Disk) -> Callable[[str], bytes]:
+    return lambda path: disk.read_file(path, SMALL_FILE_BYTES_MAX)
+
+
+def test_failed_append_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The kernel takes the first 4 KiB and then refuses."""
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    file.append([b"kept"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(DiskError, match="log"):
+            file.append([b"x" * 3000, b"y" * 3000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.size == 4
+    assert (tmp_path / "log").read_bytes() == b"kept"
+    file.append([b" again"])
+    assert (tmp_path / "log").read_bytes() == b"kept again"
+
+
+def test_a_large_append_is_written_in_pieces_and_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = os.pwritev
+
+    def counted(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
+        written.append(sum(map(len, parts)))
+        return write(descriptor, parts, position)
+
+    monkeypatch.setattr(os, "pwritev", counted)
+    path = str(tmp_path / "file")
+    limit = WRITE_BYTES_MAX
+    parts = [os.urandom(size) for size in (5, limit - 5, 1, limit, 2 * limit + 3, 7)]
+    RealDisk().open(path, create=True).append(parts)
+    assert RealDisk().read_file(path, 100 * SMALL_FILE_BYTES_MAX) == b"".join(parts)
+    assert written == [limit, 1, limit, limit, limit, 3, 7]
+
+
+def test_a_large_append_that_fails_behind_its_first_piece_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "file")
+    file = RealDisk().open(path, create=True)
+    file.append([b"before"])
+    write = os.pwritev
+
+    def full_soon(descriptor: int, parts: Sequence[Buffer], position: int) -> int:
+        if position > len(b"before"):
+            raise OSError(errno.ENOSPC, "no space")
+        return write(descriptor, parts, position)
+
+    monkeypatch.setattr(os, "pwritev", full_soon)
+    with pytest.raises(DiskFull):
+        file.append([bytes(WRITE_BYTES_MAX), b"more"])
+    assert RealDisk().read_file(path, SMALL_FILE_BYTES_MAX) == b"before"
+    monkeypatch.undo()
+    file.append([b" and after"])
+    assert RealDisk().read_file(path, SMALL_FILE_BYTES_MAX) == b"before and after"
+
+
+def test_partial_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_seven(descriptor: int, parts: list[bytes], position: int) -> int:
+        return os.pwrite(descriptor, b"".join(parts)[:7], position)
+
+    monkeypatch.setattr(os, "pwritev", write_seven)
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    file.append([b"four", b"eight888", b"end"])
+    assert (tmp_path / "log").read_bytes() == b"foureight888end"
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """A pipe would wait for its other end, on the event loop, for ever; a device has no end."""
+    disk, special = RealDisk(), str(tmp_path / kind)
+    for name in (kind, "file.tmp"):
+        SPECIAL[kind](tmp_path / name)
+    replace = lambda _: disk.replace_file(str(tmp_path / "file"), b"")  # noqa: E731
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for call in (disk.open, read(disk), disk.lock, disk.file_size, replace):
+        with pytest.raises(BadEntry):
+            call(special)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_file_that_claims_to_be_empty_and_has_no_end_is_not_read_to_its_end() -> None:
+    """As those of /proc do; here one of some kilobytes stands for it."""
+    assert os.stat("/proc/cpuinfo").st_size == 0
+    assert b"processor" in RealDisk().read_file("/proc/cpuinfo", 100 * SMALL_FILE_BYTES_MAX)
+    with pytest.raises(FileTooLarge, match="at most 10 belong"):
+        RealDisk().read_file("/proc/cpuinfo", 10)
+
+
+def test_a_huge_file_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.touch()
+    os.truncate(path, 30 << 30)
+    with pytest.raises(FileTooLarge, match=f"it has {30 << 30} bytes"):
+        RealDisk().read_file(str(path), SMALL_FILE_BYTES_MAX)
+
+
+def test_full_disk_is_its_own_error() -> None:
+    file = RealFile("/dev/full", os.open("/dev/full", os.O_RDWR), 0)
+    with pytest.raises(DiskFull, match="No space left"):
+        file.append([b"x"])
+
+
+@pytest.mark.parametrize("call", ["file", "directory", "replacement"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failed_sync_is_never_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    """The kernel may have dropped the pages: no room made later brings them back (ATC 2020)."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    disk = RealDisk()
+    file = disk.open(str(tmp_path / "log"), create=True)
+    calls: dict[str, Callable[[], None]] = {
+        "file": file.sync,
+        "directory": lambda: disk.sync_directory(str(tmp_path)),
+        "replacement": lambda: disk.replace_file(str(tmp_path / "checkpoint"), b"new"),
+    }
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(SyncFailed, match=os.strerror(number)):
+        calls[call]()
+
+
+def test_an_append_that_cannot_be_cut_again_is_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that are no record stand at the end: with room again, the next append would land behind them."""
+
+    def fail(descriptor: int, parts: object, position: int) -> int:
+        os.pwrite(descriptor, b"half", position)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def cannot_cut(descriptor: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    monkeypatch.setattr(os, "pwritev", fail)
+    monkeypatch.setattr(os, "ftruncate", cannot_cut)
+    with pytest.raises(DiskError, match="cannot cut a failed append") as failure:
+        file.append([b"half of it"])
+    assert not isinstance(failure.value, DiskFull)
+
+
+def test_other_errors_at_sync_are_disk_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskError, match=r"cannot sync .*log: Input/output error") as caught:
+        file.sync()
+    assert not isinstance(caught.value, DiskFull)
+
+
+def test_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, path = RealDisk(), str(tmp_path / "checkpoint")
+    disk.replace_file(path, b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskError):
+        disk.replace_file(path, b"new")
+    assert disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"old"
+    assert disk.list_directory(str(tmp_path)) == ["checkpoint"]
+
+
+def test_lock_of_another_process_holds_until_it_ends(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    code = f"import fcntl,sys; f=open({path!r},'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LockHeld):
+            RealDisk().lock(path)
+        holder.kill()
+    RealDisk().lock(path).release()
+
+
+def test_background_threads_are_named_and_few() -> None:
+    assert real_disk.BACKGROUND_THREADS <= 8
+    assert RealDisk()._pool is None  # none before they are needed
