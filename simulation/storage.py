@@ -10,6 +10,7 @@ descriptor left. One test per sentence of this model.
 
 import posixpath
 import random
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
@@ -38,6 +39,8 @@ LINKS_MAX = 40
 UNLIMITED = 1_000_000_000
 
 SYNCS = frozenset({"sync", "sync_directory"})
+CHANGES = SYNCS | {"append", "write_at", "truncate", "replace_file", "rename", "remove", "make_directory"}
+"""Calls after which a crash leaves something else than before."""
 
 
 class Cost(msgspec.Struct):
@@ -202,6 +205,17 @@ class Storage:
         """No call gets a file descriptor; what is open stays."""
         self._hangs_until = 0.0
         self._misdirected: list[str] = []
+        self._trap: tuple[int, Callable[[], None]] | None = None
+
+    def trap(self, calls: int, act: Callable[[], None]) -> None:
+        """`act` comes in the place of the n-th call from now on that changes something: the end of the process between
+        two of its calls."""
+        assert calls > 0
+        self._trap = calls, act
+
+    def clear_trap(self) -> None:
+        """Nothing waits for a call any more."""
+        self._trap = None
 
     def fail(
         self,
@@ -263,6 +277,8 @@ class Storage:
             self.trace.record("misdirected", self.host, path, name, position)
 
     def check_fault(self, call: str, path: str) -> None:
+        if self._trap is not None and call in CHANGES:
+            self._step_to_trap()
         for fault in self.faults:
             if fault.call == call and path.startswith(fault.path_prefix) and fault.times > 0:
                 fault.times -= 1
@@ -279,6 +295,13 @@ class Storage:
                 if fault.is_full:
                     raise DiskFull(f"cannot {call} {path}: no space left on device (simulated)")
                 raise DiskError(f"cannot {call} {path}: input/output error (simulated)")
+
+    def _step_to_trap(self) -> None:
+        assert self._trap is not None
+        calls, act = self._trap
+        self._trap = None if calls == 1 else (calls - 1, act)
+        if calls == 1:
+            act()
 
     def check_descriptor(self, call: str, path: str) -> None:
         """Asked by each call that takes a descriptor of its own."""

@@ -20,12 +20,15 @@ from minibroker.protocol.checkpoints import (
     segment_file_name,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.storage import DirectoryNode, FileNode, Storage, normalize
-from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS
+from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
+from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS, VANISHING
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
-from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.file_changes import FileChanges, unlink
+from minibroker.simulation.swarm.hand import Hand, name_of
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, Place, Places, below
 
+RUNNING_SHARE = 0.3
+"""How many of the files that may vanish under a running broker do."""
 BETWEEN_SHARE = 0.5
 """How much of the rot comes between an end and a start; the rest at rest under a running broker."""
 FEW_FLIPS_MAX = 3
@@ -33,6 +36,10 @@ DOWN_SECONDS = (0.0, 0.1, 0.5, 2.0)
 LIE_SECONDS = (0.3, 1.0, 2.0)
 FAILURE_TIMES = (1, 1, 3, 1_000)
 SEGMENTS_MIN = 2
+STOP_SECONDS = 15.0
+"""A clean stop asks the controller, and is answered or gives up by then."""
+VANISHED_SECONDS = 4.0
+"""What a running broker makes of files that vanish is done by then, or an operator starts it again."""
 
 
 class DiskFaults:
@@ -42,6 +49,7 @@ class DiskFaults:
         self.hand = hand
         self.disk = disk
         self.random = rng
+        self.changes = FileChanges(rng)
         self._places = Places(rng)
 
     def victim(self) -> int:
@@ -72,37 +80,64 @@ class DiskFaults:
                 hurt = True
         return hurt
 
-    async def between(self, victim: int, act: Callable[[], bool]) -> None:
-        """It is killed, its disk suffers, and it is started again."""
+    async def between(self, victim: int, act: Callable[[], bool], way: str = "kill") -> None:
+        """It is killed or stopped, its disk suffers, and it is started again."""
         hand = self.hand
         if not hand.is_alive(victim) or hand.hangs_by_a_thread() or not hand.may_fall(victim):
             return
         hand.held.add(victim)
         try:
-            hand.note("kill", victim)
-            hand.end_by_kill(victim)
-            act()
+            hand.note(way, victim)
+            if way == "kill":
+                hand.end_by_kill(victim)
+            else:
+                hand.stopping.append(hand.world.process(name_of(victim)))
+                hand.cluster.stop(victim)
+                if not await hand.wait(lambda: not hand.is_alive(victim), STOP_SECONDS):
+                    return
+            if way == "kill" or self.disk.may_be(victim):
+                act()
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
             hand.held.discard(victim)
         hand.start(victim)
 
     # -------------------------------------------------------------------------------------------------------- files
-    async def _change_files(self, kind: str, act: Callable[[Storage], str | None]) -> None:
+    async def change(self, kind: str) -> None:
+        """One of `file_changes`, while its broker is down; some under a running one, too."""
         victim = self.victim()
         if not self.disk.may_be(victim):
             return
+        if kind in VANISHING and self.random.random() < RUNNING_SHARE:
+            await self._vanish(victim, kind)
+        else:
+            way = self.random.choice(("kill", "term"))
+            await self.between(victim, lambda: self.suffer(victim, kind, self.changes.act(kind)), way)
 
-        def suffer() -> bool:
-            storage = self.hand.storage(victim)
-            what = act(storage)
-            if what is not None:
-                self.disk.becomes(victim)
-                self.hand.note(f"disk {kind}", victim, what)
-                storage.trace.record("files-changed", storage.host, kind, what)
-            return what is not None
+    async def _vanish(self, victim: int, kind: str) -> None:
+        """The broker notices it in its own time; where its directory has failed by that, an operator starts it anew."""
+        hand = self.hand
+        if not hand.is_alive(victim) or not self.suffer(victim, kind, self.changes.act(kind)):
+            return
+        hand.broken_disks.add(victim)
+        await asyncio.sleep(VANISHED_SECONDS)
+        if not hand.is_in_every_isr(victim):
+            hand.bounce(victim)
 
-        await self.between(victim, suffer)
+    def suffer(self, victim: int, kind: str, act: Callable[[Storage], str | None]) -> bool:
+        """Whether anything changed."""
+        storage = self.hand.storage(victim)
+        what = act(storage)
+        if what is not None:
+            self.disk.becomes(victim)
+            self.hand.note(f"disk {kind}", victim, what)
+            storage.trace.record("files-changed", storage.host, kind, what)
+        return what is not None
+
+    async def _change_files(self, kind: str, act: Callable[[Storage], str | None]) -> None:
+        victim = self.victim()
+        if self.disk.may_be(victim):
+            await self.between(victim, lambda: self.suffer(victim, kind, act))
 
     async def missing_segment(self) -> None:
         await self._change_files("missing_segment", self.remove_segment)
@@ -332,13 +367,3 @@ def make_stable(storage: Storage) -> None:
         directory = directories.pop()
         directory.sync()
         directories += [each for each in directory.entries.values() if isinstance(each, DirectoryNode)]
-
-
-def unlink(storage: Storage, path: str) -> None:
-    """Gone, on stable storage too; nothing if it is not there."""
-    parent = storage.find_directory(normalize(path).rpartition("/")[0])
-    name = path.rpartition("/")[2]
-    node = parent.entries.pop(name, None)
-    parent.synced_entries.pop(name, None)
-    if isinstance(node, FileNode):
-        storage.used_bytes -= len(node.content)

@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterator
 
 from minibroker.broker import scrubber
+from minibroker.simulation.swarm.crash_points import CrashPoints
 from minibroker.simulation.swarm.disk_faults import DiskFaults
-from minibroker.simulation.swarm.disk_options import RUNNING_ROT, DiskOptions
+from minibroker.simulation.swarm.disk_options import DEATHS, FILE_CHANGES, LATER_FAULTS, OLDER, RUNNING_ROT, DiskOptions
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.promise import Setting, allows
@@ -47,7 +48,9 @@ class DiskInjector:
         self._options = options
         self._random = rng
         self._faults = DiskFaults(hand, self.disk, rng)
-        self._cluster = WholeCluster(hand, self._faults, rng)
+        self._crash_points = CrashPoints(hand, rng)
+        self._cluster = WholeCluster(hand, self._faults, self._crash_points, rng)
+        self._takes_copies = bool({*OLDER, "all_end_and_an_older_copy_is_back"} & {*options.faults, *options.plots})
 
     async def run(self) -> None:
         """The phase under faults: one after the other, each awaited."""
@@ -57,24 +60,40 @@ class DiskInjector:
         while hand.world.loop.time() < end:
             await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
             self.disk.settle()
+            if self._takes_copies:
+                self._faults.changes.album.take(hand.storage(self._random.choice(hand.cluster.broker_ids)))
             if self._random.random() < options.plot_share:
                 await self._play(self._random.choice(options.plots))
             else:
-                await self._break(self._random.choice(options.faults))
+                await self._break_something(self._random.choice(options.faults))
 
     async def _play(self, kind: str) -> None:
         before = len(self._hand.history)
         await getattr(self._cluster, kind)()
         self._hand.injected[f"cluster {kind}"] += len(self._hand.history) > before
 
-    async def _break(self, kind: str) -> None:
+    async def _break_something(self, kind: str) -> None:
+        """This, or of the later ones another, if it fits nothing."""
+        later = [each for each in self._options.faults if each in LATER_FAULTS]
+        kinds = [kind, *self._random.sample(later, len(later))] if kind in LATER_FAULTS else [kind]
+        for each in kinds:
+            if await self._break(each):
+                return
+
+    async def _break(self, kind: str) -> bool:
         assert allows(kind, Setting.ANOTHER_COPY), "FaultyDisk.may_be sees to that setting"
         before = self._hand.counts[f"disk {kind}"]
         if kind in RUNNING_ROT:
             await self._faults.rot(kind)
+        elif kind in FILE_CHANGES:
+            await self._faults.change(kind)
+        elif kind in DEATHS:
+            await getattr(self._crash_points, kind)()
         else:
             await getattr(self._faults, kind)()
-        self._hand.injected[f"disk {kind}"] += self._hand.counts[f"disk {kind}"] - before
+        times = self._hand.counts[f"disk {kind}"] - before
+        self._hand.injected[f"disk {kind}"] += times
+        return times > 0
 
     # ------------------------------------------------------------------------------------------------------ mending
     async def mend(self) -> list[str]:

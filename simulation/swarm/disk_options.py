@@ -10,19 +10,35 @@ import msgspec
 DISK_FAULTS_SHARE = 0.5
 """How many runs have them, if nobody asks: the others are what they were before."""
 
-RUNNING_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_epochs", "rot_snapshot", "rot_identity")
+FIRST_ROT = ("rot_header", "rot_payload", "rot_index", "rot_checkpoint", "rot_epochs", "rot_snapshot", "rot_identity")
 """Bit rot in one kind of file: at rest under a running broker, or between its end and its next start."""
 FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment")
 CALLS = ("sync_forgets", "sync_forgets_full", "call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 WHOLE_DISKS = ("lost_disk", "foreign_disk", "lying_disk")
-FIRST_FAULTS = (*RUNNING_ROT, *FILES, *CALLS, *WHOLE_DISKS)
+FIRST_FAULTS = (*FIRST_ROT, *FILES, *CALLS, *WHOLE_DISKS)
 MISPLACED = ("swapped_directories", "foreign_log_start")
 """What is sound, but of another partition of the same topic. Drawn last, so that recorded seeds draw what they drew."""
-DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED)
+VANISHING = ("zeroed_segment", "newest_segments_gone", "all_segments_gone", "directory_gone")
+"""Under a running broker, too."""
+SHORTENED = ("cut_at_batch", "emptied_segment", *VANISHING)
+"""A log that ends early, or is not there."""
+NOTES = ("missing_note", "emptied_note")
+"""Small files that say what a log is, or how far it is to be believed."""
+OLDER = ("older_file", "older_directory", "older_disk")
+"""An older copy is put back."""
+FILE_CHANGES = (*SHORTENED, *NOTES, *OLDER)
+DEATHS = ("dies_in_a_start", "dies_in_a_close", "dies_at_work")
+"""Killed, or without power, between two calls to the disk."""
+NOTES_ROT = "rot_notes"
+RUNNING_ROT = (*FIRST_ROT, NOTES_ROT)
 
 MISPLACED_SHARE = 0.2
+LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *DEATHS)
+"""In half of the runs; the other half draws what it drew before there were these."""
+LATER_RUNS_SHARE = 0.5
+DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED, *LATER_FAULTS)
 
-CLUSTER_PLOTS = (
+FIRST_PLOTS = (
     "all_stopped",
     "all_killed",
     "all_without_power",
@@ -34,6 +50,12 @@ CLUSTER_PLOTS = (
     "topic_reborn",
 )
 """Everybody ends, and starts in any order; or a topic lives a second time, with records under promise."""
+LATER_PLOTS = (
+    "all_end_and_a_log_is_shorter",
+    "all_end_and_an_older_copy_is_back",
+    "all_end_and_one_dies_in_its_start",
+)
+CLUSTER_PLOTS = (*FIRST_PLOTS, *LATER_PLOTS)
 
 CALL_NAMES = (
     *("append", "read", "write_at", "truncate", "sync", "open", "replace_file", "rename", "remove"),
@@ -75,10 +97,13 @@ def draw_faulty(rng: random.Random) -> DiskOptions:
     if rng.random() < 0.6:
         settings["log.tail.cache.bytes"] = "0"  # what is read comes from the disk
     faults = rng.sample(FIRST_FAULTS, rng.randint(1, 4))
-    plots = rng.sample(CLUSTER_PLOTS, rng.randint(1, 3))
+    plots = rng.sample(FIRST_PLOTS, rng.randint(1, 3))
     plot_share = rng.choice((0.0, 0.3, 0.7))
     pause_mean = rng.choice((0.2, 0.5, 1.0))
     faults += [kind for kind in MISPLACED if rng.random() < MISPLACED_SHARE]
+    if rng.random() < LATER_RUNS_SHARE:
+        faults += rng.sample(LATER_FAULTS, rng.randint(3, 6))
+        plots += rng.sample(LATER_PLOTS, rng.randint(1, 2))
     return DiskOptions(
         faults=tuple(sorted(faults)),
         plots=tuple(sorted(plots)),

@@ -9,7 +9,8 @@ import msgspec
 
 from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.runtime.ports import FileMissing
-from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
+from minibroker.simulation.storage import FileNode, Storage
+from minibroker.simulation.swarm.file_changes import copied
 from minibroker.simulation.swarm.hand import Hand, name_of
 
 UNSEEN_SECONDS = 3.0
@@ -142,18 +143,3 @@ class FaultyDisk:
         self.rot = []
         self.was_replaced = blank
         storage.trace.record("disk-replaced", name_of(self.broker), blank)
-
-
-def copied(node: DirectoryNode) -> DirectoryNode:
-    """All of it, on stable storage."""
-    twin = DirectoryNode()
-    for name, child in node.entries.items():
-        if isinstance(child, DirectoryNode):
-            twin.entries[name] = copied(child)
-        else:
-            twin.entries[name] = file = FileNode()
-            file.content = bytearray(child.content)
-            file.modified_ms = child.modified_ms
-            file.sync()
-    twin.sync()
-    return twin

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from minibroker.simulation.swarm.disk_options import MISPLACED, RUNNING_ROT
+from minibroker.simulation.swarm.disk_options import DEATHS, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
 
 
 class Verdict(StrEnum):
@@ -43,7 +43,10 @@ class Row(Struct, frozen=True):
 
 
 _ROT = RUNNING_ROT
-_FILES = ("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment", *MISPLACED)
+_FILES = (
+    *("missing_segment", "missing_index", "missing_file", "foreign_segment", "directory_as_segment"),
+    *(*MISPLACED, *NOTES),
+)
 _SYNCS = ("sync_forgets", "sync_forgets_full")
 _CALLS = ("call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 _ENDS = ("all_stopped", "all_killed", "all_end_anyhow")
@@ -53,7 +56,9 @@ PROMISE = (
         "one broker is killed, paused, cut off or loses power",
         Setting.ANOTHER_COPY,
         Verdict.SURVIVES,
-        "an in-sync replica leads; who comes back cuts what was never committed and copies the rest",
+        "an in-sync replica leads; who comes back cuts what was never committed and copies the rest. It may die between"
+        " any two calls to its disk: each leaves files that the next start can tell",
+        DEATHS,
     ),
     Row(
         "one broker is killed, paused or cut off",
@@ -81,6 +86,34 @@ PROMISE = (
         "files that contradict each other, or name another partition, are damage, never the leftover of a deletion; the"
         " replica copies anew",
         _FILES,
+    ),
+    Row(
+        "a log of one disk is cut at any batch, emptied, zeroed or removed, or files of one disk (or all of it) are put"
+        " back as they were earlier",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "who was down is believed nothing until it has caught up; two logs that nothing has disturbed, or all, are"
+        " asked before anybody is elected",
+        (*SHORTENED, *OLDER),
+    ),
+    Row(
+        "files of one disk are gone, cut or older than they were",
+        Setting.ONLY_COPY,
+        Verdict.STOPS_SAFELY,
+        "where the disk itself shows it: files contradict each other, or a log ends below its last checkpointed high"
+        " watermark or below the end that a clean stop wrote down. No leader until an operator elects on purpose",
+    ),
+    Row(
+        "files of one disk are gone, cut or older than they were, and nothing on it shows that",
+        Setting.ONLY_COPY,
+        Verdict.MAY_LOSE,
+        "a log that ends early and agrees with all its files is a sound, shorter log",
+    ),
+    Row(
+        "the clock of a leader runs ahead",
+        Setting.ANY,
+        Verdict.MAY_LOSE,
+        "`retention.ms` counts by the leader's clock: what is too old by it is deleted, on all replicas",
     ),
     Row(
         "a segment file of another partition of the same topic is put in under a name that it fits",
@@ -150,6 +183,13 @@ PROMISE = (
         _ENDS,
     ),
     Row(
+        "all brokers are killed, one of them by a power cut, and its starts die on the way",
+        Setting.ANOTHER_COPY,
+        Verdict.SURVIVES,
+        "what proves that a log is whole is taken away before anything else is written",
+        ("all_end_and_one_dies_in_its_start",),
+    ),
+    Row(
         "all brokers lose power at once",
         Setting.FLUSHED,
         Verdict.SURVIVES,
@@ -173,6 +213,8 @@ PROMISE = (
             "all_killed_and_a_disk_replaced",
             "all_end_and_a_disk_rots",
             "all_end_and_a_segment_is_gone",
+            "all_end_and_a_log_is_shorter",
+            "all_end_and_an_older_copy_is_back",
         ),
     ),
     Row(

@@ -8,13 +8,16 @@ import random
 
 from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
+    DAMAGE_NOTE,
     EPOCH_CHECKPOINT,
     INDEX_SUFFIX,
+    LOG_START,
     LOG_SUFFIX,
     META_PROPERTIES,
     PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    WHOLE_SINCE,
 )
 from minibroker.simulation.storage import FileNode, Storage
 
@@ -38,6 +41,8 @@ LOW_BYTES_SHARE = 0.7
 DIGIT_SHARE = 0.7
 """How often a checkpoint's digit becomes another digit, so that the file still reads."""
 DIGITS = range(ord("0"), ord("9") + 1)
+PADDING = ord("\n")
+"""Of which a log start is full."""
 
 Place = tuple[str, int, int]
 """A file, a position in it, and what the byte becomes."""
@@ -107,11 +112,20 @@ class Places:
         return self._any_bit(storage, META_PROPERTIES, PARTITION_METADATA, CLEAN_SHUTDOWN)
 
     def rot_checkpoint(self, storage: Storage) -> Place | None:
-        """Of the whole directory: recovery points, high watermarks, log starts."""
+        """Of the whole directory: recovery points, high watermarks."""
         return self._digit(storage, "-offset-checkpoint")
 
     def rot_epochs(self, storage: Storage) -> Place | None:
         return self._digit(storage, EPOCH_CHECKPOINT)
+
+    def rot_notes(self, storage: Storage) -> Place | None:
+        """Where a log starts, since when the logs are whole, what is damaged."""
+        kinds = [files for name in (LOG_START, WHOLE_SINCE, DAMAGE_NOTE) if (files := below(storage, f"/{name}"))]
+        if not kinds:
+            return None
+        path, file = self._random.choice(self._random.choice(kinds))
+        written = [at for at, byte in enumerate(file.content) if byte != PADDING]
+        return self._flipped(path, file, self._random.choice(written)) if written else None
 
     def _any_bit(self, storage: Storage, *suffixes: str) -> Place | None:
         files = below(storage, *suffixes)

@@ -9,8 +9,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from minibroker.simulation.swarm.crash_points import CALLS_OF_A_START, CrashPoints
 from minibroker.simulation.swarm.disk_faults import DiskFaults
-from minibroker.simulation.swarm.disk_options import RUNNING_ROT
+from minibroker.simulation.swarm.disk_options import FIRST_ROT, OLDER, SHORTENED
 from minibroker.simulation.swarm.hand import Hand, name_of
 from minibroker.simulation.swarm.promise import Setting, allows
 from minibroker.simulation.swarm.second_life import SecondLife
@@ -20,6 +21,7 @@ END_SECONDS = 15.0
 BETWEEN_ENDS = (0.0, 0.0, 0.05, 0.3, 1.5)
 BETWEEN_STARTS = (0.0, 0.0, 0.05, 0.5, 1.0, 3.0)
 DOWN_SECONDS = (0.0, 0.2, 1.0)
+FIRST_SHARE = 0.7
 READY_SECONDS = 6.0
 SETTLED_SECONDS = 10.0
 """Everybody is back in every ISR by then, if nothing else is broken: only then the next fault says anything."""
@@ -28,10 +30,11 @@ SETTLED_SECONDS = 10.0
 class WholeCluster:
     """Each public method is one plot."""
 
-    def __init__(self, hand: Hand, faults: DiskFaults, rng: random.Random) -> None:
+    def __init__(self, hand: Hand, faults: DiskFaults, crash_points: CrashPoints, rng: random.Random) -> None:
         self.hand = hand
         self.random = rng
         self._faults = faults
+        self._crash_points = crash_points
         self._disk = faults.disk
         self._life = SecondLife(hand, rng)
 
@@ -60,6 +63,42 @@ class WholeCluster:
     async def all_end_and_a_segment_is_gone(self) -> None:
         await self._all_end(("term", "kill"), self._lose_segment)
 
+    async def all_end_and_a_log_is_shorter(self) -> None:
+        await self._all_end(("term", "kill", "kill"), lambda victim: self._change(victim, SHORTENED), is_first=True)
+
+    async def all_end_and_an_older_copy_is_back(self) -> None:
+        await self._all_end(("term", "kill"), lambda victim: self._change(victim, OLDER), is_first=True)
+
+    async def all_end_and_one_dies_in_its_start(self) -> None:
+        """One loses power, then the others are killed; it starts before them, and dies on the way."""
+        hand = self.hand
+        brokers = list(hand.cluster.broker_ids)
+        if not await hand.wait(self._is_ready, READY_SECONDS):
+            return
+        victim = self.random.choice(brokers)
+        if not hand.may_lose({victim}):
+            return
+        hand.held.update(brokers)
+        hand.note("all end", f"{victim} without power")
+        try:
+            if not hand.options.flushes:
+                hand.weaken(victim)
+            self._end(victim, "power")
+            for broker_id in self.random.sample(hand.others(victim), len(brokers) - 1):
+                await asyncio.sleep(self.random.choice(BETWEEN_ENDS))
+                self._end(broker_id, "kill")
+            await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+        finally:
+            hand.held.clear()
+        self._crash_points.lay("all_end_and_one_dies_in_its_start", victim, CALLS_OF_A_START)
+        hand.start(victim)
+        await self._crash_points.spring(victim)
+        hand.start(victim)
+        for broker_id in self.random.sample(hand.others(victim), len(brokers) - 1):
+            await asyncio.sleep(self.random.choice(BETWEEN_STARTS))
+            hand.start(broker_id)
+        await hand.wait(lambda: all(map(hand.is_in_every_isr, brokers)), SETTLED_SECONDS)
+
     async def topic_reborn(self) -> None:
         """A topic whose log start had risen is deleted and made again; records; then one or all are killed."""
         if not await self._life.live_again():
@@ -73,7 +112,10 @@ class WholeCluster:
                 self.hand.note("reborn topic's leader bounced", leader)
 
     # ------------------------------------------------------------------------------------------------------ phrases
-    async def _all_end(self, ways: tuple[str, ...], meanwhile: Callable[[int], bool] | None = None) -> None:
+    async def _all_end(
+        self, ways: tuple[str, ...], meanwhile: Callable[[int], bool] | None = None, is_first: bool = False
+    ) -> None:
+        """`is_first`: who suffered meanwhile starts before the others, mostly."""
         hand = self.hand
         brokers = list(hand.cluster.broker_ids)
         if not await hand.wait(self._is_ready, READY_SECONDS):
@@ -90,13 +132,17 @@ class WholeCluster:
             for broker_id, way in zip(order, ways, strict=True):
                 self._end(broker_id, way)
                 await asyncio.sleep(pause)
+            hurt: int | None = None
             if await hand.wait(lambda: not hand.cluster.alive(), END_SECONDS) and meanwhile is not None:
-                self._hurt(sound, meanwhile)
+                hurt = self._hurt(sound, meanwhile)
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
             hand.held.clear()
         pause = self.random.choice(BETWEEN_STARTS)
-        for broker_id in self.random.sample(brokers, len(brokers)):
+        order = self.random.sample(brokers, len(brokers))
+        if is_first and hurt is not None and self.random.random() < FIRST_SHARE:
+            order.sort(key=lambda each: each != hurt)
+        for broker_id in order:
             hand.start(broker_id)
             await asyncio.sleep(pause)
         await hand.wait(lambda: all(map(hand.is_in_every_isr, brokers)), SETTLED_SECONDS)
@@ -123,14 +169,16 @@ class WholeCluster:
         else:
             hand.cluster.power_loss(broker_id)
 
-    def _hurt(self, sound: set[int], act: Callable[[int], bool]) -> None:
-        """One disk suffers whose every record somebody else in sync has."""
+    def _hurt(self, sound: set[int], act: Callable[[int], bool]) -> int | None:
+        """One disk suffers whose every record somebody else in sync has. Returns whose."""
         hand = self.hand
         for victim in self.random.sample(hand.cluster.broker_ids, len(hand.cluster.broker_ids)):
             if all((sound - {victim}) & set(state.members) for state in hand.guarded_states()):
-                if act(victim):
-                    hand.note("disk hurt while all are down", victim)
-                return
+                if not act(victim):
+                    return None
+                hand.note("disk hurt while all are down", victim)
+                return victim
+        return None
 
     def _replace(self, victim: int) -> bool:
         self._disk.becomes(victim)
@@ -139,7 +187,14 @@ class WholeCluster:
         return True
 
     def _rot(self, victim: int) -> bool:
-        return self._faults.let_rot(victim, self.random.choice(RUNNING_ROT))
+        return self._faults.let_rot(victim, self.random.choice(FIRST_ROT))
+
+    def _change(self, victim: int, kinds: tuple[str, ...]) -> bool:
+        """The first of these changes that fits."""
+        changes = self._faults.changes
+        return any(
+            self._faults.suffer(victim, kind, changes.act(kind)) for kind in self.random.sample(kinds, len(kinds))
+        )
 
     def _lose_segment(self, victim: int) -> bool:
         what = self._faults.remove_segment(self.hand.storage(victim))

@@ -113,7 +113,8 @@ def list_all() -> None:
 @click.argument("name")
 @click.argument("runs", nargs=-1, required=True)
 def try_runs(name: str, runs: tuple[str, ...]) -> None:
-    """Run NAME (or -) with RUNS (`17`, `1-20`, `schedule:theme:function`) in this process and print all findings."""
+    """Run NAME (or -) with RUNS (`17`, `1-20`, `disks:1-20`, `schedule:theme:function`) in this process and print all
+    findings."""
     from tests.mutants.one_run import UNPATCHED, perform
     from tests.mutants.patching import apply
 
@@ -133,9 +134,10 @@ def try_runs(name: str, runs: tuple[str, ...]) -> None:
 def _expanded(runs: tuple[str, ...]) -> list[str]:
     found: list[str] = []
     for run in runs:
-        first, _, last = run.partition("-")
-        if first.isdigit():
-            found += [f"seed:{seed}" for seed in range(int(first), int(last or first) + 1)]
+        kind, _, seeds = run.rpartition(":")
+        first, _, last = seeds.partition("-")
+        if first.isdigit() and kind in ("", "seed", "disks"):
+            found += [f"{kind or 'seed'}:{seed}" for seed in range(int(first), int(last or first) + 1)]
         else:
             found.append(run)
     return found

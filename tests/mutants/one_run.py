@@ -1,6 +1,6 @@
 """The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
 
-`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `schedule:theme:function`,
+`python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `disks:17` (with faulty disks), `schedule:theme:function`,
 `model:scenery@depth` (every order of events of a small model, down to that depth) or `core:function`. With `--stop` it
 ends after the first run that convicts the mutant.
 """
@@ -63,11 +63,15 @@ def perform(run: str) -> RunResult:
     )
 
 
-def _run_seed(name: str) -> "tuple[list[Finding], float]":
+def _run_seed(name: str, disk_faults: bool = False) -> "tuple[list[Finding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
-    outcome = run_seed(int(name), disk_faults=False)
+    outcome = run_seed(int(name), disk_faults=disk_faults)
     return outcome.findings, outcome.virtual_seconds
+
+
+def _run_disks(name: str) -> "tuple[list[Finding], float]":
+    return _run_seed(name, disk_faults=True)
 
 
 def _run_schedule(name: str) -> "tuple[list[Finding], float]":
@@ -107,7 +111,7 @@ def _tell_core(name: str) -> "tuple[list[Finding], float]":
     return found, 0.0
 
 
-_KINDS = {"seed": _run_seed, "schedule": _run_schedule, "model": _search_model, "core": _tell_core}
+_KINDS = {"seed": _run_seed, "disks": _run_disks, "schedule": _run_schedule, "model": _search_model, "core": _tell_core}
 
 
 def main() -> None:

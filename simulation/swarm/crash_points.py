@@ -1,0 +1,96 @@
+"""Ends of a broker between two calls to its disk, where no other event of the loop comes between.
+
+Owns: the trap for one broker at a time, and the orders that lay it: in a start, in a close, at work. Whether the broker
+may fall is asked when the trap springs. Refuses to choose a time (`disk_injector`) and to end a whole cluster.
+"""
+
+import asyncio
+import contextvars
+import random
+
+from minibroker.simulation.node import PROCESS, ProcessDead
+from minibroker.simulation.swarm.hand import Hand, name_of
+
+CALLS_OF_A_START = (1, 45)
+CALLS_OF_A_CLOSE = (1, 40)
+CALLS_AT_WORK = (1, 120)
+"""Those that change something: from the first one to one that few orders reach."""
+SPRUNG_SECONDS = 3.0
+"""What a broker does by itself has come so far by then."""
+DOWN_SECONDS = (0.0, 0.0, 0.1, 0.5)
+POWER_SHARE = 0.4
+
+
+class CrashPoints:
+    """Each public method but `lay` and `spring` is one fault."""
+
+    def __init__(self, hand: Hand, rng: random.Random) -> None:
+        self.hand = hand
+        self.random = rng
+
+    async def dies_in_a_start(self) -> None:
+        """It is killed, and its next start does not come to its end."""
+        hand, victim = self.hand, self.random.choice(self.hand.cluster.broker_ids)
+        if not hand.kill(victim):
+            return
+        self.lay("dies_in_a_start", victim, CALLS_OF_A_START)
+        await asyncio.sleep(self.random.choice(DOWN_SECONDS))
+        hand.start(victim)
+        await self.spring(victim)
+
+    async def dies_in_a_close(self) -> None:
+        """Asked to stop, and killed on the way."""
+        hand, victim = self.hand, self.random.choice(self.hand.cluster.broker_ids)
+        if not hand.is_alive(victim) or hand.hangs_by_a_thread() or not hand.may_fall(victim):
+            return
+        hand.note("term", victim)
+        hand.stopping.append(hand.world.process(name_of(victim)))
+        self.lay("dies_in_a_close", victim, CALLS_OF_A_CLOSE)
+        hand.cluster.stop(victim)
+        await self.spring(victim)
+
+    async def dies_at_work(self) -> None:
+        """In an append, a cut, a repair, a deletion: whatever comes."""
+        victim = self.random.choice(self.hand.cluster.broker_ids)
+        if not self.hand.is_alive(victim):
+            return
+        self.lay("dies_at_work", victim, CALLS_AT_WORK)
+        await self.spring(victim)
+
+    def lay(self, kind: str, victim: int, calls: tuple[int, int]) -> None:
+        """Short ways are as likely as long ones."""
+        first, last = calls
+        number = round(first * (last / first) ** self.random.random())
+        way = "power" if self.random.random() < POWER_SHARE else "kill"
+
+        def sprung() -> None:
+            process = PROCESS.get()
+            if process is None or process.name != name_of(victim):
+                return
+            if contextvars.Context().run(self._end, kind, victim, way, number):  # its end is no act of its own
+                raise ProcessDead(process.name)
+
+        self.hand.storage(victim).trap(number, sprung)
+
+    def _end(self, kind: str, victim: int, way: str, number: int) -> bool:
+        hand = self.hand
+        counts_for_less = hand.hangs_by_a_thread() and hand.truth.counts_for_what_it_lost(victim)
+        if way == "power" and not hand.may_lose({victim}) and not counts_for_less:
+            way = "kill"
+        if way == "kill" and not counts_for_less and (hand.hangs_by_a_thread() or not hand.may_fall(victim)):
+            return False
+        hand.note(f"disk {kind}", victim, way, f"at call {number}")
+        if way == "kill":
+            hand.end_by_kill(victim)
+        else:
+            if not hand.options.flushes:
+                hand.weaken(victim)
+            hand.cluster.power_loss(victim)
+        hand.later(lambda: hand.start(victim), self.random.choice(DOWN_SECONDS))
+        return True
+
+    async def spring(self, victim: int) -> None:
+        """Wait for it; then nothing waits any more."""
+        before = self.hand.world.process(name_of(victim)) if self.hand.is_alive(victim) else None
+        await self.hand.wait(lambda: before is None or not before.alive, SPRUNG_SECONDS)
+        self.hand.storage(victim).clear_trap()

@@ -1,0 +1,156 @@
+"""Files of one disk that are gone, cut, emptied, zeroed, or older: each change does what it is called."""
+
+import random
+
+import pytest
+
+from minibroker.protocol.record_batch import build_batch
+from minibroker.simulation.loop import VirtualLoop
+from minibroker.simulation.storage import Storage
+from minibroker.simulation.swarm.disk_options import FILE_CHANGES, NOTES, OLDER, SHORTENED
+from minibroker.simulation.swarm.file_changes import FileChanges, directory_id, logs_of, put_file
+from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, Places, batches_of
+from minibroker.simulation.trace import Trace
+from tests.simulation.test_disk_faults import whole
+from tests.simulation.test_promise import under_the_hand
+
+PARTITION = f"{LOG_DIRECTORY}/a-0"
+FIRST, LAST = f"{PARTITION}/{0:020d}", f"{PARTITION}/{4:020d}"
+BATCH = bytes(build_batch([(None, b"value", 0, ())]))
+META = b"version=1\ndirectory.id=%s\n"
+
+
+def storage() -> Storage:
+    """Of a broker that has one log of two segments."""
+    loop = VirtualLoop()
+    disk = Storage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
+    disk.provision(PARTITION)
+    put_file(disk, f"{LOG_DIRECTORY}/meta.properties", META % b"mine")
+    put_file(disk, f"{LOG_DIRECTORY}/whole-since", b"since\n")
+    for name, content in ((".log", 4 * BATCH), (".index", b"index"), (".snapshot", b"producers")):
+        put_file(disk, FIRST + name, content)
+        put_file(disk, LAST + name, content)
+    put_file(disk, f"{PARTITION}/leader-epoch-checkpoint", b"epochs")
+    put_file(disk, f"{PARTITION}/log-start", b"start".ljust(100, b"\n"))
+    loop.close()
+    return disk
+
+
+def contents(disk: Storage) -> dict[str, bytes]:
+    return {path: bytes(file.content) for path, file in disk.files("/")}
+
+
+def aged(disk: Storage, changes: FileChanges) -> None:
+    """A copy is taken, and everything is written on."""
+    changes.album.take(disk)
+    put_file(disk, f"{LAST}.log", 6 * BATCH)
+    put_file(disk, f"{PARTITION}/leader-epoch-checkpoint", b"later epochs")
+
+
+@pytest.mark.parametrize("kind", FILE_CHANGES)
+def test_change_of_files_is_there_after_a_power_cut_too_and_room_is_counted(kind: str) -> None:
+    disk, changes = storage(), FileChanges(random.Random(1))
+    aged(disk, changes)
+    before = contents(disk)
+    assert changes.act(kind)(disk) is not None
+    after = contents(disk)
+    assert after != before
+    assert disk.used_bytes == sum(map(len, after.values()))
+    disk.lose_power(tear=False)
+    assert contents(disk) == after
+
+
+@pytest.mark.parametrize("kind", FILE_CHANGES)
+def test_change_of_files_leaves_a_blank_disk_alone(kind: str) -> None:
+    disk, changes = storage(), FileChanges(random.Random(1))
+    aged(disk, changes)
+    disk.wipe()
+    disk.provision("/data")
+    assert changes.act(kind)(disk) is None
+
+
+def gone(disk: Storage) -> set[str]:
+    return {path.rpartition("/")[2] for path in contents(storage()).keys() - contents(disk).keys()}
+
+
+def shortened(kind: str) -> Storage:
+    disk = storage()
+    assert kind in SHORTENED
+    assert FileChanges(random.Random(1)).act(kind)(disk) is not None
+    return disk
+
+
+def test_cut_log_ends_with_a_whole_batch() -> None:
+    disk = shortened("cut_at_batch")
+    content = disk.find_file(f"{LAST}.log").content
+    assert 0 < len(content) < 4 * len(BATCH)
+    assert sum(size for _, size in batches_of(content)) == len(content)
+
+
+def test_emptied_segment_is_the_last_one_and_keeps_its_name() -> None:
+    assert [len(file.content) for _, file in logs_of(shortened("emptied_segment"))[PARTITION]] == [4 * len(BATCH), 0]
+
+
+def test_zeroed_segment_keeps_its_length() -> None:
+    found = [bytes(file.content) for _, file in logs_of(shortened("zeroed_segment"))[PARTITION]]
+    assert sorted(found) == [bytes(4 * len(BATCH)), 4 * BATCH]
+
+
+def test_newest_segments_go_with_indexes_and_what_snapshots_say_behind_them() -> None:
+    last = f"{4:020d}"
+    assert gone(shortened("newest_segments_gone")) == {f"{last}.log", f"{last}.index"}
+
+
+def test_all_segments_go_and_the_notes_stay() -> None:
+    disk = shortened("all_segments_gone")
+    assert logs_of(disk) == {}
+    assert disk.find_file(f"{PARTITION}/log-start").content
+
+
+def test_directory_that_goes_takes_all_of_a_partition_and_nothing_else() -> None:
+    disk = shortened("directory_gone")
+    assert set(contents(disk)) == {f"{LOG_DIRECTORY}/meta.properties", f"{LOG_DIRECTORY}/whole-since"}
+
+
+@pytest.mark.parametrize("kind", NOTES)
+def test_notes_that_suffer_are_of_every_kind(kind: str) -> None:
+    hurt = {FileChanges(random.Random(seed)).act(kind)(storage()) or "" for seed in range(40)}
+    names = {path.rpartition("/")[2] for path in hurt}
+    assert names >= {"whole-since", "log-start", "leader-epoch-checkpoint", f"{4:020d}.snapshot"}
+
+
+def test_notes_rot_where_something_is_written() -> None:
+    for seed in range(20):
+        disk = storage()
+        place = Places(random.Random(seed)).rot_notes(disk)
+        assert place is not None
+        assert disk.find_file(place[0]).content[place[1]] != ord("\n")
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_older_copy_is_never_one_of_the_disk_that_was_there_before(kind: str) -> None:
+    disk, changes = storage(), FileChanges(random.Random(1))
+    aged(disk, changes)
+    put_file(disk, f"{LOG_DIRECTORY}/meta.properties", META % b"another")
+    assert directory_id(disk.root) == b"directory.id=another"
+    assert changes.act(kind)(disk) is None
+
+
+def test_older_directory_holds_what_it_held_and_what_lies_beside_it_stays() -> None:
+    disk, changes = storage(), FileChanges(random.Random(1))
+    before = contents(disk)
+    aged(disk, changes)
+    put_file(disk, f"{LOG_DIRECTORY}/whole-since", b"later\n")
+    assert changes.act("older_directory")(disk) == PARTITION
+    assert contents(disk) == {**before, f"{LOG_DIRECTORY}/whole-since": b"later\n"}
+
+
+def test_notes_of_a_real_broker_are_found() -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        kinds = {str(FileChanges(random.Random(seed)).missing_note(hand.storage(1))) for seed in range(10)}
+        assert any(path.endswith("/log-start") for path in kinds)
+        assert any(path.endswith("/partition.metadata") for path in kinds)
+
+    under_the_hand(case)
