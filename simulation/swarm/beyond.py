@@ -5,19 +5,16 @@ the logs really lack. Refuses to blame anybody for the loss itself. The cluster 
 """
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Awaitable, Callable
 
 from minibroker.protocol.ids import NONE, TopicPartition
-from minibroker.protocol.messages import ElectLeadersRequest, ElectLeadersResponse, confirmation_of
 from minibroker.protocol.record_batch import decode_records
-from minibroker.runtime.ports import NetworkError
-from minibroker.runtime.rpc import RpcError, connect
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.truth import Truth
-from minibroker.simulation.cluster import PORT, SimulatedCluster
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.opening import open_run
@@ -30,9 +27,6 @@ DISASTERS = ("all_lose_power", "in_sync_disks_replaced", "unclean_election", "la
 NOT_A_LOSS = frozenset({"I20", "I36", "I37", "crash"})
 """Identical replicas, convergence, and living brokers are demanded here, too."""
 CALM_SECONDS = 1.5
-ORDER_TIMEOUT_MS = 5_000
-ORDERS_MAX = 20
-"""An operator tries again while the controller is not there yet."""
 OFFSET = re.compile(r"offset (\d+)")
 
 Place = tuple[TopicPartition, int]
@@ -120,30 +114,7 @@ class Disasters:
             hand.start(broker_id)
         if not await hand.wait(lambda: all(state.leader == NONE for state in hand.truth.states()), 20.0):
             raise AssertionError("a partition is led, though no in-sync replica has its log")
-        await self._accept_loss()
-
-    async def _accept_loss(self) -> None:
-        """As `minibroker partition elect --accept-loss` orders it, until every partition is led."""
-        hand = self.hand
-
-        async def order() -> None:
-            controller = hand.cluster.controller()
-            network = hand.cluster.client_runtime().network
-            with contextlib.suppress(NetworkError, RpcError):
-                connection = await connect(
-                    network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS
-                )
-                told = await connection.request(ElectLeadersRequest(), ORDER_TIMEOUT_MS)
-                assert isinstance(told, ElectLeadersResponse)
-                confirmed = [confirmation_of(each) for each in told.partitions if not each.error_code]
-                if confirmed:
-                    await connection.request(ElectLeadersRequest(confirmed=confirmed), ORDER_TIMEOUT_MS)
-                connection.abort()
-
-        for _ in range(ORDERS_MAX):
-            await order()
-            if await hand.wait(lambda: all(state.leader != NONE for state in hand.truth.states()), 1.0):
-                return
+        await accept_loss(hand, lambda: all(state.leader != NONE for state in hand.truth.states()))
 
     async def unclean_election(self) -> None:
         """The in-sync replicas are gone for a while, and one that was behind is allowed to lead."""

@@ -57,6 +57,8 @@ class DiskInjector:
         hand, options = self._hand, self._options
         end = hand.world.loop.time() + hand.options.seconds
         await asyncio.sleep(FIRST_SECONDS)
+        for broker_id in hand.cluster.broker_ids if self._takes_copies else ():
+            self._faults.changes.album.take(hand.storage(broker_id))
         while hand.world.loop.time() < end:
             await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
             self.disk.settle()
@@ -65,19 +67,22 @@ class DiskInjector:
             if self._random.random() < options.plot_share:
                 await self._play(self._random.choice(options.plots))
             else:
-                await self._break_something(self._random.choice(options.faults))
+                await self._break_something()
 
     async def _play(self, kind: str) -> None:
         before = len(self._hand.history)
         await getattr(self._cluster, kind)()
         self._hand.injected[f"cluster {kind}"] += len(self._hand.history) > before
 
-    async def _break_something(self, kind: str) -> None:
-        """This, or of the later ones another, if it fits nothing."""
-        later = [each for each in self._options.faults if each in LATER_FAULTS]
-        kinds = [kind, *self._random.sample(later, len(later))] if kind in LATER_FAULTS else [kind]
-        for each in kinds:
-            if await self._break(each):
+    async def _break_something(self) -> None:
+        """One kind after the other, until one fits; what this run has not had yet comes first."""
+        faults, injected = self._options.faults, self._hand.injected
+        if not set(faults) & set(LATER_FAULTS):
+            await self._break(self._random.choice(faults))
+            return
+        kinds = self._random.sample(faults, len(faults))
+        for kind in sorted(kinds, key=lambda each: injected[f"disk {each}"] > 0):
+            if await self._break(kind):
                 return
 
     async def _break(self, kind: str) -> bool:

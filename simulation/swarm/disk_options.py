@@ -54,6 +54,7 @@ LATER_PLOTS = (
     "all_end_and_a_log_is_shorter",
     "all_end_and_an_older_copy_is_back",
     "all_end_and_one_dies_in_its_start",
+    "only_copy_is_damaged",
 )
 CLUSTER_PLOTS = (*FIRST_PLOTS, *LATER_PLOTS)
 

@@ -61,6 +61,8 @@ class FileChanges:
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
         self.album = Album(rng)
+        self.only: frozenset[str] | None = None
+        """Directories of the logs that may suffer; None: any."""
 
     def act(self, kind: str) -> Callable[[Storage], str | None]:
         """By its name."""
@@ -140,6 +142,7 @@ class FileChanges:
         """A log that holds something: its directory and its segments."""
         logs = [each for each in logs_of(storage).items() if len(each[1]) >= segments_min]
         full = [(directory, files) for directory, files in logs if any(file.content for _, file in files)]
+        full = [each for each in full if self.only is None or each[0] in self.only]
         return self._random.choice(full) if full else None
 
     # ----------------------------------------------------------------------------------------------------- small files
@@ -198,8 +201,7 @@ class FileChanges:
         root = self.album.older(storage)
         if root is None:
             return None
-        storage.root = root
-        _count(storage)
+        restore(storage, root)
         return LOG_DIRECTORY
 
 
@@ -234,6 +236,12 @@ def copied(node: DirectoryNode) -> DirectoryNode:
             file.sync()
     twin.sync()
     return twin
+
+
+def restore(storage: Storage, root: DirectoryNode) -> None:
+    """All that is there is what was there then."""
+    storage.root = root
+    _count(storage)
 
 
 def put_file(storage: Storage, path: str, content: bytes) -> None:

@@ -102,6 +102,7 @@ PROMISE = (
         Verdict.STOPS_SAFELY,
         "where the disk itself shows it: files contradict each other, or a log ends below its last checkpointed high"
         " watermark or below the end that a clean stop wrote down. No leader until an operator elects on purpose",
+        ("only_copy_is_damaged",),
     ),
     Row(
         "files of one disk are gone, cut or older than they were, and nothing on it shows that",

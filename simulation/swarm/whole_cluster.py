@@ -13,6 +13,7 @@ from minibroker.simulation.swarm.crash_points import CALLS_OF_A_START, CrashPoin
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import FIRST_ROT, OLDER, SHORTENED
 from minibroker.simulation.swarm.hand import Hand, name_of
+from minibroker.simulation.swarm.only_copy import OnlyCopy
 from minibroker.simulation.swarm.promise import Setting, allows
 from minibroker.simulation.swarm.second_life import SecondLife
 
@@ -22,6 +23,7 @@ BETWEEN_ENDS = (0.0, 0.0, 0.05, 0.3, 1.5)
 BETWEEN_STARTS = (0.0, 0.0, 0.05, 0.5, 1.0, 3.0)
 DOWN_SECONDS = (0.0, 0.2, 1.0)
 FIRST_SHARE = 0.7
+ONLY_COPY_TRIES = 2
 READY_SECONDS = 6.0
 SETTLED_SECONDS = 10.0
 """Everybody is back in every ISR by then, if nothing else is broken: only then the next fault says anything."""
@@ -37,6 +39,7 @@ class WholeCluster:
         self._crash_points = crash_points
         self._disk = faults.disk
         self._life = SecondLife(hand, rng)
+        self._only_copy = OnlyCopy(hand, faults, rng)
 
     async def all_stopped(self) -> None:
         await self._all_end(("term",))
@@ -98,6 +101,12 @@ class WholeCluster:
             await asyncio.sleep(self.random.choice(BETWEEN_STARTS))
             hand.start(broker_id)
         await hand.wait(lambda: all(map(hand.is_in_every_isr, brokers)), SETTLED_SECONDS)
+
+    async def only_copy_is_damaged(self) -> None:
+        """Again, if no damage was found that the disk shows."""
+        for _ in range(ONLY_COPY_TRIES):
+            if await self.hand.wait(self._is_ready, READY_SECONDS) and await self._only_copy.play():
+                return
 
     async def topic_reborn(self) -> None:
         """A topic whose log start had risen is deleted and made again; records; then one or all are killed."""

@@ -1,0 +1,50 @@
+"""An operator who elects where nobody can be elected without a loss.
+
+Owns: the order, as `minibroker partition elect --accept-loss` gives it, again and again until it is done. Refuses to
+decide what may be lost: the caller says which elections it accepts.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+from minibroker.protocol.messages import (
+    ElectionOutlook,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    confirmation_of,
+)
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcError, connect
+from minibroker.simulation.cluster import PORT
+from minibroker.simulation.swarm.hand import Hand
+
+ORDER_TIMEOUT_MS = 5_000
+ORDERS_MAX = 20
+"""An operator tries again while the controller is not there yet."""
+LOOK_SECONDS = 1.0
+
+
+async def accept_loss(
+    hand: Hand, is_done: Callable[[], bool], accepts: Callable[[ElectionOutlook], bool] = lambda told: True
+) -> bool:
+    """Whether it was done in the end. What is told is confirmed if `accepts` says so."""
+    for _ in range(ORDERS_MAX):
+        await _order(hand, accepts)
+        if await hand.wait(is_done, LOOK_SECONDS):
+            return True
+    return False
+
+
+async def _order(hand: Hand, accepts: Callable[[ElectionOutlook], bool]) -> None:
+    controller = hand.cluster.controller()
+    network = hand.cluster.client_runtime().network
+    with contextlib.suppress(NetworkError, RpcError):
+        connection = await connect(
+            network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS
+        )
+        told = await connection.request(ElectLeadersRequest(), ORDER_TIMEOUT_MS)
+        assert isinstance(told, ElectLeadersResponse)
+        confirmed = [confirmation_of(each) for each in told.partitions if not each.error_code and accepts(each)]
+        if confirmed:
+            await connection.request(ElectLeadersRequest(confirmed=confirmed), ORDER_TIMEOUT_MS)
+        connection.abort()

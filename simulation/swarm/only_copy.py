@@ -1,0 +1,254 @@
+"""The only in-sync copy is damaged so that its disk shows it: nobody may lead until an operator accepts the loss.
+
+Owns: the order of it, within the promise's rows of the only copy that stop safely, and the judgement that nobody leads
+before the order. What the only copy had is on another replica, too, which was in sync until shortly before: so the
+operator's election loses nothing, and every other judge holds the cluster to that. Refuses damage that a disk does not
+show: of that the promise is silent.
+"""
+
+import asyncio
+import random
+
+from minibroker.protocol.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARK_CHECKPOINT,
+    CorruptCheckpoint,
+    parse_offset_checkpoint,
+    parse_segment_file_name,
+)
+from minibroker.protocol.ids import NONE, TopicPartition
+from minibroker.protocol.messages import ElectionOutlook
+from minibroker.protocol.record_batch import read_header
+from minibroker.runtime.ports import FileMissing
+from minibroker.simulation.storage import Storage
+from minibroker.simulation.swarm.accepting import accept_loss
+from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.disk_options import SHORTENED
+from minibroker.simulation.swarm.file_changes import copied, logs_of, restore
+from minibroker.simulation.swarm.hand import Hand, name_of
+from minibroker.simulation.swarm.rot_places import HEADER_BYTES, LOG_DIRECTORY, batches_of
+
+BLANK, ROTTEN = "blank", "rotten"
+QUIET_SECONDS = 25.0
+"""Nobody writes meanwhile, so that the others have all that the only copy has."""
+EQUAL_SECONDS = 2.0
+ALONE_SECONDS = 8.0
+END_SECONDS = 15.0
+CHECKPOINT_SECONDS = (0.0, 0.8, 6.0)
+BETWEEN_STARTS = (0.0, 0.5, 2.0)
+JUDGED_SECONDS = 2.5
+"""Who wrongly believes such a disk has elected it by then."""
+SETTLED_SECONDS = 10.0
+
+
+class OnlyCopy:
+    """Of one run; `play` is the plot."""
+
+    def __init__(self, hand: Hand, faults: DiskFaults, rng: random.Random) -> None:
+        self.hand = hand
+        self.random = rng
+        self._faults = faults
+        self._guarded: dict[TopicPartition, int] = {}
+        """Partitions that nobody may lead yet, and where the only copy ended."""
+        hand.truth.listeners.append(self._on_state)
+
+    async def play(self) -> bool:
+        """From a cluster that is whole. Whether the only copy was damaged."""
+        hand, last = self.hand, self.random.choice(self.hand.cluster.broker_ids)
+        for partition in hand.workload.partitions:
+            hand.workload.quiet_until[partition] = hand.world.loop.elapsed + QUIET_SECONDS
+        is_hurt = False
+        try:
+            await hand.wait(self._are_equal, EQUAL_SECONDS)
+            is_hurt = await self._end_all(last)
+            await self._start_all(last)
+            if is_hurt:
+                await self._stand_still(last)
+                await self._elect(last)
+        finally:
+            self._guarded.clear()
+            for partition in hand.workload.partitions:
+                hand.workload.quiet_until.pop(partition, None)
+        await hand.wait(lambda: all(map(hand.is_in_every_isr, hand.cluster.broker_ids)), SETTLED_SECONDS)
+        return is_hurt
+
+    def _are_equal(self) -> bool:
+        hand = self.hand
+        return all(len({hand.log_end(b, s.partition) for b in s.members}) == 1 for s in hand.truth.states())
+
+    # ------------------------------------------------------------------------------------------------------- the end
+    async def _end_all(self, last: int) -> bool:
+        """Whether the disk of the last one suffered."""
+        hand = self.hand
+        hand.held.update(hand.cluster.broker_ids)
+        hand.note("all end", f"{last} last")
+        try:
+            for broker_id in self.random.sample(hand.others(last), len(hand.others(last))):
+                await self._end(broker_id, self.random.choice(("term", "kill")))
+            await hand.wait(lambda: all(self._is_alone(last, s.members) for s in hand.truth.states()), ALONE_SECONDS)
+            await asyncio.sleep(self.random.choice(CHECKPOINT_SECONDS))
+            way = self.random.choice(("term", "kill"))
+            await self._end(last, way)
+            return not hand.cluster.alive() and self._hurt(last, way)
+        finally:
+            hand.held.clear()
+
+    @staticmethod
+    def _is_alone(last: int, members: tuple[int, ...]) -> bool:
+        return last not in members or members == (last,)
+
+    async def _end(self, broker_id: int, way: str) -> None:
+        hand = self.hand
+        if not hand.is_alive(broker_id):
+            return
+        hand.note(way, broker_id)
+        if way == "kill":
+            hand.end_by_kill(broker_id)
+            return
+        hand.stopping.append(hand.world.process(name_of(broker_id)))
+        hand.cluster.stop(broker_id)
+        if not await hand.wait(lambda: not hand.is_alive(broker_id), END_SECONDS):
+            hand.end_by_kill(broker_id)
+
+    # ---------------------------------------------------------------------------------------------------- the damage
+    def _hurt(self, last: int, way: str) -> bool:
+        """The first kind of damage that fits and that the disk shows."""
+        hand, storage = self.hand, self.hand.storage(last)
+        alone = [state.partition for state in hand.guarded_states() if state.members == (last,)]
+        elsewhere = [hand.storage(each) for each in hand.others(last)]
+        safe = {
+            partition: end_of(storage, partition)
+            for partition in alone
+            if (tail := last_batch(storage, partition)) is not None
+            and tail in [last_batch(each, partition) for each in elsewhere]
+        }
+        kinds = [BLANK, ROTTEN, *SHORTENED]
+        for kind in self.random.sample(kinds, len(kinds)) if safe else ():
+            if kind == BLANK:
+                hurt = self._replace(last, safe) if len(safe) == len(alone) else {}
+            elif kind == ROTTEN:
+                hurt = self._rot(last, safe) if way == "kill" else {}
+            else:
+                hurt = self._shorten(last, kind, safe)
+            if hurt:
+                self._guarded = hurt
+                hand.note("the only copy is hurt", last, kind, *sorted(map(str, hurt)))
+                return True
+        return False
+
+    def _replace(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._faults.disk.becomes(last)
+        self._faults.disk.replace()
+        return safe
+
+    def _rot(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """A batch of the last segment, in front of others: no write that a crash has cut off."""
+        partition = self.random.choice(sorted(safe))
+        path, file = logs_of(self.hand.storage(last))[directory_of(partition)][-1]
+        batches = batches_of(file.content)[:-1]
+        if not batches:
+            return {}
+        position, size = self.random.choice(batches)
+        at = position + self.random.randrange(HEADER_BYTES, size)
+        self._faults.disk.becomes(last)
+        self._faults.disk.rots(path, at, file.content[at] ^ 1)
+        return {partition: safe[partition]}
+
+    def _shorten(self, last: int, kind: str, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """One log ends early. Where nothing on the disk contradicts that, it is taken back."""
+        storage, changes = self.hand.storage(last), self._faults.changes
+        before = copied(storage.root)
+        partition = self.random.choice(sorted(safe))
+        changes.only = frozenset({directory_of(partition)})
+        is_changed = self._faults.changes.act(kind)(storage) is not None
+        changes.only = None
+        end = end_of(storage, partition)
+        if is_changed and end < reached(storage, partition, safe[partition]):
+            self._faults.disk.becomes(last)
+            storage.trace.record("files-changed", storage.host, kind, str(partition))
+            return {partition: safe[partition]}
+        restore(storage, before)
+        return {}
+
+    # -------------------------------------------------------------------------------------------- what comes after it
+    async def _start_all(self, last: int) -> None:
+        hand, pause = self.hand, self.random.choice(BETWEEN_STARTS)
+        order = self.random.sample(hand.cluster.broker_ids, len(hand.cluster.broker_ids))
+        if self.random.random() < 0.5:
+            order.sort(key=lambda each: each != last)
+        for broker_id in order:
+            hand.start(broker_id)
+            await asyncio.sleep(pause)
+
+    async def _stand_still(self, last: int) -> None:
+        """And an operator starts the broker again that does not come up, once, twice, or not at all."""
+        hand = self.hand
+        for _ in range(self.random.choice((0, 1, 1, 2))):
+            await asyncio.sleep(JUDGED_SECONDS)
+            await self._end(last, self.random.choice(("term", "kill")))
+            hand.start(last)
+        await asyncio.sleep(JUDGED_SECONDS)
+
+    async def _elect(self, last: int) -> None:
+        hand, ends = self.hand, dict(self._guarded)
+
+        def accepts(told: ElectionOutlook) -> bool:
+            chosen = next(each for each in told.candidates if each.broker_id == told.chosen)
+            partition = TopicPartition(told.topic_name, told.partition_index)
+            return told.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
+
+        hand.note("an operator accepts the loss")
+        self._guarded.clear()
+        hand.truth.allows_unclean_election = True
+        try:
+            await accept_loss(hand, lambda: all(state.leader != NONE for state in hand.truth.states()), accepts)
+        finally:
+            hand.truth.allows_unclean_election = False
+
+    def _on_state(self, partition: TopicPartition) -> None:
+        true = self.hand.truth.state(partition)
+        if partition in self._guarded and true is not None and true.leader != NONE:
+            facts = (f"the only copy ended at {self._guarded[partition]}", f"ZooKeeper holds {true}")
+            text = f"broker {true.leader} leads, though the only in-sync copy is damaged and nobody ordered it"
+            self.hand.truth.find("I28", text, partition, *facts)
+            del self._guarded[partition]
+
+
+def directory_of(partition: TopicPartition) -> str:
+    """Where its files lie."""
+    return f"{LOG_DIRECTORY}/{partition}"
+
+
+def last_batch(storage: Storage, partition: TopicPartition) -> bytes | None:
+    """Two logs with the same last batch are the same, as long as nobody's bytes are wrong."""
+    for _, file in reversed(logs_of(storage).get(directory_of(partition), [])):
+        for position, size in reversed(batches_of(file.content)):
+            return bytes(file.content[position : position + size])
+    return None
+
+
+def end_of(storage: Storage, partition: TopicPartition) -> int:
+    """How far its batches follow one from another."""
+    end: int | None = None
+    for path, file in logs_of(storage).get(directory_of(partition), []):
+        parsed = parse_segment_file_name(path.rpartition("/")[2])
+        assert parsed is not None
+        end = parsed[0] if end is None else end
+        for position, _ in batches_of(file.content):
+            header = read_header(bytes(file.content), position)
+            if header.base_offset != end:
+                return end
+            end += header.record_count
+    return end or 0
+
+
+def reached(storage: Storage, partition: TopicPartition, end: int) -> int:
+    """How far the disk says that the log reached: all of it after a clean stop, else its last high watermark."""
+    clean, marks = (f"{LOG_DIRECTORY}/{name}" for name in (CLEAN_SHUTDOWN, HIGH_WATERMARK_CHECKPOINT))
+    files = dict(storage.files(f"{LOG_DIRECTORY}/"))
+    if clean in files:
+        return end
+    try:
+        return parse_offset_checkpoint(bytes(storage.find_file(marks).content)).get(partition, 0)
+    except (FileMissing, CorruptCheckpoint):
+        return 0

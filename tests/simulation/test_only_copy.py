@@ -1,0 +1,87 @@
+"""The plot of the only in-sync copy whose disk shows that it is damaged: what it may hurt, and who may lead then."""
+
+import random
+
+import pytest
+
+from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, format_offset_checkpoint
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import build_batch
+from minibroker.simulation.loop import VirtualLoop
+from minibroker.simulation.storage import Storage
+from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.file_changes import put_file
+from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.only_copy import OnlyCopy, directory_of, end_of, last_batch, reached
+from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY
+from minibroker.simulation.trace import Trace
+from tests.simulation.test_disk_faults import whole
+from tests.simulation.test_promise import PARTITION, under_the_hand
+
+A = TopicPartition("a", 0)
+BATCHES = [bytes(build_batch([(None, b"%d" % offset, 0, ())], base_offset=offset)) for offset in range(3)]
+
+
+def storage(*batches: bytes) -> Storage:
+    loop = VirtualLoop()
+    disk = Storage("broker-1", loop, random.Random(1), Trace(lambda: 0.0))
+    disk.provision(directory_of(A))
+    put_file(disk, f"{directory_of(A)}/{0:020d}.log", b"".join(batches))
+    loop.close()
+    return disk
+
+
+def test_log_on_a_disk_ends_where_its_batches_no_longer_follow_one_from_another() -> None:
+    assert end_of(storage(*BATCHES), A) == 3
+    assert end_of(storage(BATCHES[0], BATCHES[2]), A) == 1
+    assert end_of(storage(bytes(100)), A) == 0
+    assert last_batch(storage(*BATCHES), A) == BATCHES[-1]
+    assert last_batch(storage(), A) is None
+
+
+def test_disk_shows_the_end_of_a_clean_stop_or_its_last_high_watermark_or_nothing() -> None:
+    disk = storage(*BATCHES)
+    assert reached(disk, A, 3) == 0
+    put_file(disk, f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}", format_offset_checkpoint({A: 2}))
+    assert reached(disk, A, 3) == 2
+    put_file(disk, f"{LOG_DIRECTORY}/.clean_shutdown", b"clean")
+    assert reached(disk, A, 3) == 3
+
+
+def played(hand: Hand, seed: int) -> OnlyCopy:
+    rng = random.Random(seed)
+    return OnlyCopy(hand, DiskFaults(hand, FaultyDisk(hand), rng), rng)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_leads_on_a_damaged_only_copy_until_an_operator_orders_it_and_nothing_is_lost(seed: int) -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        working = hand.world.loop.create_task(hand.workload.run())
+        await hand.wait(lambda: hand.workload.is_enough, 10.0)
+        acknowledged = max(offset for _, offset in hand.workload._history.acked)
+        assert await played(hand, seed).play()
+        await whole(hand)
+        assert hand.counts["an operator accepts the loss"] == 1
+        assert hand.truth.findings == []
+        assert not hand.truth.allows_unclean_election
+        assert all(hand.log_end(broker_id, PARTITION) > acknowledged for broker_id in hand.cluster.broker_ids)
+        working.cancel()
+
+    under_the_hand(case)
+
+
+def test_leader_of_a_partition_whose_only_copy_is_damaged_is_a_finding() -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        plot = played(hand, 1)
+        leader = hand.leader(PARTITION)
+        assert leader is not None
+        plot._guarded = {PARTITION: 5}
+        hand.kill(leader)
+        await hand.wait(lambda: bool(hand.truth.findings), 10.0)
+        [found] = hand.truth.findings
+        assert (found.invariant, found.partition) == ("I28", PARTITION)
+
+    under_the_hand(case)
