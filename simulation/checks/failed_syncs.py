@@ -66,7 +66,7 @@ class FailedSyncs:
         """I12, where a disk had errors."""
         for broker_id in self._cluster.alive():
             machine = self._cluster.world.machine(f"broker-{broker_id}")
-            if machine.process in self._hurt:
+            if machine.process in self._hurt and machine.process not in self._truth.robbed:
                 for true in self._truth.states():
                     replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
                     if replica is not None and not replica.state.is_offline and not replica.log.storage.unwell:

@@ -12,6 +12,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
 from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import Process
 
 FINDINGS_MAX = 20
 EXPIRY_HEARD_SECONDS = 10.0
@@ -51,6 +52,8 @@ class Truth:
         self.faulty: set[int] = set()
         """Brokers whose disk lied, rots or was replaced, until they are whole again: what such a disk holds at a start
         is no fault of its broker. What it does then is judged as ever."""
+        self.robbed: set[Process] = set()
+        """Processes from under which somebody took files: what they believe of them is no fault of theirs."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
         """Whether a broker's registration was removed by another one and it cannot know yet (see `fencing`)."""
         self._cluster = cluster

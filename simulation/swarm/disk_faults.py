@@ -120,6 +120,7 @@ class DiskFaults:
         if not hand.is_alive(victim) or not self.suffer(victim, kind, self.changes.act(kind)):
             return
         hand.broken_disks.add(victim)
+        hand.truth.robbed.add(hand.world.process(name_of(victim)))
         await asyncio.sleep(VANISHED_SECONDS)
         if not hand.is_in_every_isr(victim):
             hand.bounce(victim)

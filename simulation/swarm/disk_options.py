@@ -34,8 +34,8 @@ RUNNING_ROT = (*FIRST_ROT, NOTES_ROT)
 
 MISPLACED_SHARE = 0.2
 LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *DEATHS)
-"""In half of the runs; the other half draws what it drew before there were these."""
-LATER_RUNS_SHARE = 0.5
+"""In most of the runs, one soon after the other; the rest draws what it drew before there were these."""
+LATER_RUNS_SHARE = 0.7
 DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED, *LATER_FAULTS)
 
 FIRST_PLOTS = (
@@ -103,8 +103,9 @@ def draw_faulty(rng: random.Random) -> DiskOptions:
     pause_mean = rng.choice((0.2, 0.5, 1.0))
     faults += [kind for kind in MISPLACED if rng.random() < MISPLACED_SHARE]
     if rng.random() < LATER_RUNS_SHARE:
-        faults += rng.sample(LATER_FAULTS, rng.randint(3, 6))
+        faults = rng.sample(faults, min(2, len(faults))) + rng.sample(LATER_FAULTS, rng.randint(4, 6))
         plots += rng.sample(LATER_PLOTS, rng.randint(1, 2))
+        plot_share, pause_mean = rng.choice((0.3, 0.6)), 0.2
     return DiskOptions(
         faults=tuple(sorted(faults)),
         plots=tuple(sorted(plots)),

@@ -2,9 +2,11 @@
 
 import random
 
+from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.file_changes import FileChanges
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.rot_places import Places
 from minibroker.simulation.swarm.run import run_seed
@@ -63,6 +65,25 @@ def test_rot_is_gone_when_the_file_is_another_one() -> None:
         hand.cluster.kill(1)
         hand.world.runtime("broker-1").disk.replace_file(path, content)
         assert path not in [each.path for each in disk.remaining()]
+
+    under_the_hand(case)
+
+
+def test_broker_is_not_blamed_for_what_it_believes_of_files_that_were_taken_from_under_it() -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        judge, process = FailedSyncs(hand.cluster, hand.truth), hand.world.process("broker-1")
+        judge._hurt.add(process)
+        hand.truth.robbed.add(process)
+        working = hand.world.loop.create_task(hand.workload.run())
+        await hand.wait(lambda: hand.log_end(1, PARTITION) > 0, SESSION_SECONDS)
+        assert FileChanges(random.Random(1)).all_segments_gone(hand.storage(1)) is not None
+        judge.look()
+        assert hand.truth.findings == []
+        hand.truth.robbed.clear()
+        judge.look()
+        assert [found.invariant for found in hand.truth.findings] == ["I12"]
+        working.cancel()
 
     under_the_hand(case)
 
