@@ -8,6 +8,7 @@ show: of that the promise is silent.
 
 import asyncio
 import random
+from collections.abc import Iterable
 
 from minibroker.protocol.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -38,6 +39,8 @@ CHECKPOINT_SECONDS = (0.0, 0.8, 6.0)
 BETWEEN_STARTS = (0.0, 0.5, 2.0)
 JUDGED_SECONDS = 2.5
 """Who wrongly believes such a disk has elected it by then."""
+LEADERLESS_SECONDS = 20.0
+"""A new controller has looked by then, as slow as ZooKeeper may be."""
 SETTLED_SECONDS = 10.0
 
 
@@ -188,6 +191,11 @@ class OnlyCopy:
             await self._end(last, self.random.choice(("term", "kill")))
             hand.start(last)
         await asyncio.sleep(JUDGED_SECONDS)
+        await hand.wait(self._nobody_leads, LEADERLESS_SECONDS)
+
+    def _nobody_leads(self) -> bool:
+        """Of what is guarded: until a controller is there, the one that has ended stands in ZooKeeper."""
+        return all(s.leader == NONE for s in self.hand.guarded_states() if s.partition in self._guarded)
 
     async def _elect(self, last: int) -> None:
         hand, ends = self.hand, dict(self._guarded)
@@ -201,9 +209,13 @@ class OnlyCopy:
         self._guarded.clear()
         hand.truth.allows_unclean_election = True
         try:
-            await accept_loss(hand, lambda: all(state.leader != NONE for state in hand.truth.states()), accepts)
+            await accept_loss(hand, lambda: self._are_led(ends), accepts)
         finally:
             hand.truth.allows_unclean_election = False
+
+    def _are_led(self, partitions: Iterable[TopicPartition]) -> bool:
+        """By the word of a broker that lives."""
+        return all(self.hand.cluster.leader(each.topic, each.partition) is not None for each in partitions)
 
     def _on_state(self, partition: TopicPartition) -> None:
         true = self.hand.truth.state(partition)
