@@ -28,7 +28,7 @@ def test_trap_springs_in_the_place_of_the_nth_call_that_changes_something() -> N
     file.append([b" two"])
     with pytest.raises(ProcessDead):
         file.append([b" three"])
-    assert world.runtime("broker-1").disk.read_file("/data/log") == b"one two"
+    assert world.runtime("broker-1").disk.read_file("/data/log", 100) == b"one two"
 
 
 @pytest.mark.parametrize("kind", ["dies_in_a_start", "dies_in_a_close", "dies_at_work"])
