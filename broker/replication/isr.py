@@ -14,6 +14,7 @@ from minibroker.broker.replication.events import (
     ProposeIsr,
     Synced,
     SyncLog,
+    Warn,
 )
 from minibroker.broker.replication.follower import report_end
 from minibroker.broker.replication.high_watermark import (
@@ -151,14 +152,29 @@ def on_alter_partition_answered(state: ReplicaState, event: AlterPartitionAnswer
     if pending is None or pending.proposal_id != event.proposal_id or not state.is_leader:
         return
     if event.error_code is ErrorCode.NONE:
-        mine = event.leader_epoch == state.leader_epoch and state.config.broker_id in event.in_sync_replicas
-        if mine and event.partition_epoch >= state.partition_epoch:  # equal: nothing had to change (KAFKA-12751)
+        if _answers(state, pending, event):
             commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
+        else:
+            said = f"ISR {event.in_sync_replicas}, epoch {event.leader_epoch}, version {event.partition_epoch}"
+            effects.append(
+                Warn(message=f"the controller's answer does not fit what was proposed: {said}; asking again")
+            )
+            _send(state, effects, after_ms=PROPOSAL_RETRY_MS)
     elif event.error_code in NOT_APPLIED:
         state.pending_isr = None
         advance_high_watermark(state, event.now_ms, effects)
     elif event.error_code not in OUTCOME_UNKNOWN:
         _send(state, effects, after_ms=PROPOSAL_RETRY_MS)
+
+
+def _answers(state: ReplicaState, pending: PendingIsr, event: AlterPartitionAnswered) -> bool:
+    """Success means that this very set is committed, in this reign, by one write at most: every other write begins a
+    new epoch. A version that is believed and never reached would make each order after it a late one."""
+    return (
+        event.leader_epoch == state.leader_epoch
+        and set(event.in_sync_replicas) == set(pending.in_sync_replicas)
+        and event.partition_epoch in (state.partition_epoch, state.partition_epoch + 1)  # equal: KAFKA-12751
+    )
 
 
 def on_alter_partition_lost(state: ReplicaState, event: AlterPartitionLost, effects: list[Effect]) -> None:

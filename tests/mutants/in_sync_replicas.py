@@ -27,6 +27,36 @@ ANSWERS = (
         ),
         schedule=Schedule("deposed:answer_to_an_isr_change_is_lost"),
     ),
+    Mutant(
+        name="D24b",
+        title="a leader believes any version of its state",
+        origin="found from outside: one absurd answer, and each later order was a late one",
+        rule="success commits the proposed set at the version it was proposed on, or the next one (6)",
+        breaks=("I36", "I37"),
+        edits=(
+            Edit(
+                "broker.replication.isr",
+                "        and event.partition_epoch in (state.partition_epoch, state.partition_epoch + 1)",
+                "        and event.partition_epoch >= state.partition_epoch",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:answer_names_a_version_far_ahead"),
+    ),
+    Mutant(
+        name="D24c",
+        title="an answer that does not fit its proposal ends the asking",
+        origin="found from outside: a proposal that was pending for ever",
+        rule="a proposal is asked for until an answer that fits, an error or an order settles it (hardening 6)",
+        breaks=("I36",),
+        edits=(
+            Edit(
+                "broker.replication.isr",
+                "            )\n            _send(state, effects, after_ms=PROPOSAL_RETRY_MS)\n",
+                "            )\n",
+            ),
+        ),
+        schedule=Schedule("in_sync_replicas:answer_names_another_epoch"),
+    ),
 )
 
 ELIGIBILITY = (

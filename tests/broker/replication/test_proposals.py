@@ -1,7 +1,13 @@
-"""What a proposal names when it is sent again."""
+"""What a proposal names when it is sent again, and which answer settles it."""
+
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from minibroker.broker.replication import events as ev
+from minibroker.broker.replication.replica import step
+from minibroker.protocol.errors import ErrorCode
 from tests.broker.replication.stage import Stage
 
 
@@ -25,3 +31,44 @@ def test_a_repeated_proposal_names_the_registration_that_caught_up() -> None:
     stage.alter(1, "lost")
 
     assert leader.proposals[0].new_isr_with_epochs == ((1, None), (2, 20), (3, 30))
+
+
+@pytest.mark.invariant("I8", "I36")
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"partition_epoch": 2**31 - 1},
+        {"partition_epoch": 0},
+        {"leader_epoch": 7},
+        {"leader_epoch": 0},
+        {"in_sync_replicas": (1,)},
+        {"in_sync_replicas": (2, 3)},
+        {"in_sync_replicas": (1, 2, 9)},
+    ],
+)
+def test_an_answer_that_does_not_fit_the_proposal_settles_nothing(absurd: dict[str, Any]) -> None:
+    """Believed, a version that is never reached makes every order a late one; ignored, the proposal is asked for no
+    more. It is asked again (hardening rule 6), and settled then."""
+    stage = Stage(3)
+    stage.elect(2)
+    stage.elect(1, isr=(1, 2))
+    stage.produce(1, "a")
+    for _ in range(2):
+        for follower in (2, 3):
+            stage.fetch(follower)
+    leader = stage.actors[1]
+    proposal = leader.proposals[0]
+    before = leader.state.partition_epoch
+    fitting = ev.AlterPartitionAnswered(
+        proposal_id=proposal.proposal_id,
+        error_code=ErrorCode.NONE,
+        leader_epoch=proposal.leader_epoch,
+        in_sync_replicas=(1, 3, 2),
+        partition_epoch=before + 1,
+        now_ms=0,
+    )
+    effects = step(leader.state, replace(fitting, **absurd))
+    assert [type(effect).__name__ for effect in effects] == ["Warn", "ProposeIsr"]
+    assert (leader.state.partition_epoch, leader.state.in_sync_replicas) == (before, (1, 2))
+    step(leader.state, fitting)
+    assert (leader.state.partition_epoch, set(leader.state.in_sync_replicas)) == (before + 1, {1, 2, 3})

@@ -326,8 +326,11 @@ class CrashWalk(Walk):
                     stage.fetch(broker_id, broker_epoch=self.lives[broker_id])
                 self._sync_now(actor)
             while leader.proposals:
-                self._record(leader.proposals[0])
-                stage.alter(leader.broker_id, "ok")
+                if leader.proposals[0].leader_epoch == stage.leader_epoch:
+                    self._record(leader.proposals[0])
+                    stage.alter(leader.broker_id, "ok")
+                else:
+                    stage.alter(leader.broker_id, "FENCED_LEADER_EPOCH")
             stage.check_lag(leader.broker_id)
             self._check()
         table = " | ".join(stage.table())

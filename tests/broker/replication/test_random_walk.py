@@ -190,7 +190,8 @@ class Walk:
                     stage.follow(broker_id)
                     stage.fetch(broker_id, broker_epoch=1)
             while leader.proposals:
-                stage.alter(leader.broker_id, "ok")
+                is_current = leader.proposals[0].leader_epoch == stage.leader_epoch
+                stage.alter(leader.broker_id, "ok" if is_current else "FENCED_LEADER_EPOCH")
             stage.check_lag(leader.broker_id)
             self._check()
         logs = {tuple(w.value for w in a.log) for a in stage.actors.values()}

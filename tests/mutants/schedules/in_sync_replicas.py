@@ -1,7 +1,12 @@
 """Orders of events around the in-sync set: eligibility, incarnations, lag, and the minimum."""
 
 import asyncio
+from unittest.mock import patch
 
+from msgspec.structs import replace
+
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication.events import AlterPartitionAnswered, Event
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     ApiKey,
@@ -268,3 +273,40 @@ async def shrink_between_append_and_acknowledgement(directed: Directed) -> None:
         if code != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             convict(directed, "I24", f"appended with the full ISR, answered {code} with the leader alone")
     waiting.cancel()
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+async def _absurd_answer(directed: Directed, **absurd: int) -> None:
+    """A follower goes and comes back; the first answer to a proposal says something else than was decided.
+    Then it is cut off from the leader, which must be able to go on without it."""
+    lies, handle = 1, Partition.handle
+
+    def hear(partition: Partition, event: Event) -> None:
+        nonlocal lies
+        if lies and isinstance(event, AlterPartitionAnswered) and event.error_code is ErrorCode.NONE:
+            lies -= 1
+            event = replace(event, **absurd)
+        handle(partition, event)
+
+    away = directed.followers()[0]
+    with patch.object(Partition, "handle", hear):
+        directed.cluster.kill(away)
+        await directed.until(lambda: away not in members(directed), "an ISR without it")
+        directed.cluster.start(away)
+        await directed.until(lambda: not lies, "the answer")
+    await directed.until_isr(*directed.cluster.broker_ids)
+    directed.world.network.partition(host(directed.leader), host(away))
+    await asyncio.sleep(3.0)
+    await must_be_acknowledged(directed, "after an absurd answer")
+
+
+@on_stage(Stage())
+async def answer_names_a_version_far_ahead(directed: Directed) -> None:
+    """No write will ever reach it."""
+    await _absurd_answer(directed, partition_epoch=1 << 30)
+
+
+@on_stage(Stage())
+async def answer_names_another_epoch(directed: Directed) -> None:
+    """Without an error, as if the proposal had been another leader's."""
+    await _absurd_answer(directed, leader_epoch=1 << 20)
