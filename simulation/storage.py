@@ -10,7 +10,7 @@ descriptor left. One test per sentence of this model.
 
 import posixpath
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import msgspec
@@ -346,6 +346,18 @@ class Storage:
         self.root = DirectoryNode()
         self.used_bytes = 0
 
+    @property
+    def holds_forgotten(self) -> bool:
+        """Whether the kernel shows anything that a failed sync has lost."""
+        return any(node.cached_only for node in walk_nodes(self.root))
+
+    def keep_forgotten(self) -> None:
+        """What it shows is stable after all."""
+        for node in walk_nodes(self.root):
+            if node.cached_only:
+                node.cached_only.clear()
+                node.sync()
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Bit rot: on stable storage, too."""
         file = self.find_file(path)
@@ -426,3 +438,11 @@ def walk_files(node: DirectoryNode, path: str = "") -> list[tuple[str, FileNode]
         child, below = node.entries[name], f"{path}/{name}"
         files.extend([(below, child)] if isinstance(child, FileNode) else walk_files(child, below))
     return files
+
+
+def walk_nodes(node: FileNode | DirectoryNode) -> Iterator[FileNode | DirectoryNode]:
+    """This, and all that is below it."""
+    yield node
+    if isinstance(node, DirectoryNode):
+        for name in sorted(node.entries):
+            yield from walk_nodes(node.entries[name])

@@ -152,7 +152,8 @@ class LogDirectory:
             meta, directory.same_boot = directory_files.claim_directory(disk, path, stored, broker_id, cluster_id, rng)
             directory.directory_id = meta.directory_id
             await directory._load(on_progress)
-            directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows
+            if directory.same_boot or await directory._checkpoints.lower_marks():
+                directory_files.note_boot(disk, path, stored, meta)  # last: until then a power loss shows
         except BaseException as error:
             lock.release()
             if isinstance(error, BadEntry):

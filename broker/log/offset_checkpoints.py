@@ -10,16 +10,19 @@ closes no segment (`checkpointed_recovery_point`). Where logs start stands in a 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 
 from minibroker.broker.log import directory_files
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.storage import Storage
 from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError
+from minibroker.runtime.ports import DiskError, DiskFull
 
 Offsets = dict[TopicPartition, int]
+
+logger = logging.getLogger(__name__)
 
 
 class OffsetCheckpoints:
@@ -74,6 +77,23 @@ class OffsetCheckpoints:
         self.high_watermarks = {partition: mark for partition, mark in marks.items() if partition in self._logs}
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)
 
+    async def lower_marks(self) -> bool:
+        """After a power cut logs may end below the marks that stand here: the next start on this boot would take that
+        for damage. Whether it is written down; without room it is not."""
+        ends = {partition: log.log_end_offset for partition, log in self._logs.items() if log.damage is None}
+        marks = {each: min(mark, ends.get(each, mark)) for each, mark in self.high_watermarks.items()}
+        if marks == self.high_watermarks:
+            return True
+        disk, path = self._storage.disk, self._storage.path
+        ids = self._ids_of(marks)
+        try:
+            await disk.in_background(directory_files.offsets_writer(disk, path, HIGH_WATERMARK_CHECKPOINT, marks, ids))
+        except DiskFull as error:
+            logger.warning("the high watermarks of %s stay above the log ends: %s", path, error)
+            return False
+        self.high_watermarks = marks
+        return True
+
     async def write_recovery_points(self) -> None:
         """Data first, then the recovery point, then this (KAFKA-10101)."""
         written: dict[TopicPartition, tuple[PartitionLog, int]] = {}
@@ -104,9 +124,7 @@ class OffsetCheckpoints:
             storage.require_online()
             storage.urgent.discard(name)
             found = offsets()
-            logs = ((each, self._logs.get(each)) for each in found)
-            topic_ids = {each: log.topic_id for each, log in logs if log is not None and log.topic_id is not None}
-            write = directory_files.offsets_writer(storage.disk, storage.path, name, found, topic_ids)
+            write = directory_files.offsets_writer(storage.disk, storage.path, name, found, self._ids_of(found))
             try:
                 await storage.disk.in_background(write)
             except BaseException as error:
@@ -114,3 +132,7 @@ class OffsetCheckpoints:
                 if isinstance(error, DiskError):
                     storage.own_file_failed(error)
                 raise
+
+    def _ids_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        logs = ((each, self._logs.get(each)) for each in partitions)
+        return {each: log.topic_id for each, log in logs if log is not None and log.topic_id is not None}

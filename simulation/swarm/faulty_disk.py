@@ -97,10 +97,13 @@ class FaultyDisk:
         return [each for each in self.rot if each.is_there(storage)]
 
     def take_back(self) -> int:
-        """Undo the rot that nobody looks for and nobody has written over; how much that was."""
+        """Undo the rot that nobody looks for and nobody has written over; how much that was. What a failed sync lost,
+        and the kernel shows, becomes stable."""
         if self.broker is None:
             return 0
         storage = self._hand.storage(self.broker)
+        if not storage.faults:
+            storage.keep_forgotten()
         rest = [each for each in self.remaining() if not each.is_scrubbed(storage)]
         for each in reversed(rest):
             each.node.scribble(each.position, bytes([each.before]))
@@ -117,7 +120,8 @@ class FaultyDisk:
             self.take_back()
         if self.remaining() or not hand.is_in_every_isr(self.broker):
             return
-        if hand.storage(self.broker).faults or hand.storage(self.broker).ignores_sync:
+        storage = hand.storage(self.broker)
+        if storage.faults or storage.ignores_sync or storage.holds_forgotten:
             return
         self.seconds_to_repair.append(now - self.since)
         if self.was_replaced:

@@ -5,7 +5,7 @@ import random
 from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
-from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.faulty_disk import UNSEEN_SECONDS, FaultyDisk
 from minibroker.simulation.swarm.file_changes import FileChanges
 from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.rot_places import Places
@@ -84,6 +84,25 @@ def test_broker_is_not_blamed_for_what_it_believes_of_files_that_were_taken_from
         judge.look()
         assert [found.invariant for found in hand.truth.findings] == ["I12"]
         working.cancel()
+
+    under_the_hand(case)
+
+
+def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        disk, storage = FaultyDisk(hand), hand.storage(1)
+        disk.becomes(1)
+        file = storage.find_file("/data/log/meta.properties")
+        file.content += b"more"
+        file.forget_unsynced()
+        disk.settle()
+        assert disk.broker == 1
+        await hand.wait(lambda: False, UNSEEN_SECONDS + 0.1)
+        disk.settle()
+        assert disk.broker is None
+        hand.cluster.power_loss(1)
+        assert file.content.endswith(b"more")
 
     under_the_hand(case)
 

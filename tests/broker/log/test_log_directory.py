@@ -171,7 +171,9 @@ def test_everything_survives_a_power_cut_after_a_clean_stop(machine: Machine) ->
 
 # -------------------------------------------------------------------------------------------------------- checkpoints
 def test_high_watermarks_are_remembered(machine: Machine) -> None:
-    directory, _ = machine.open_log()
+    directory, log = machine.open_log()
+    append(log, 9)
+    drive(log.flush())
     drive(directory.sync_metadata())
     drive(directory.checkpoint_high_watermarks({PARTITION: 17}))
     machine.lose_power()
@@ -375,3 +377,36 @@ async def test_all_of_it_works_on_a_real_disk(tmp_path: Path) -> None:
     log_path = tmp_path / "data" / str(PARTITION) / f"{48:020d}.log"
     assert log_path.stat().st_size == directory.logs[PARTITION].segments[-1].size
     await directory.close(True, {})
+
+
+def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_too(machine: Machine) -> None:
+    """The first one dies before it has checkpointed anything: the machine has run on since then, but not before."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    append(log, 3)
+    drive(directory.checkpoint_high_watermarks({PARTITION: log.log_end_offset}))
+    ended = log.log_end_offset
+    machine.lose_power()
+    for _ in range(3):
+        log = machine.open().logs[PARTITION]
+        assert log.log_end_offset < ended
+        assert log.damage is None
+        machine.kill()
+
+
+def test_power_cut_shows_until_there_is_room_for_lower_marks(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 3)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    append(log, 3)
+    drive(directory.checkpoint_high_watermarks({PARTITION: log.log_end_offset}))
+    machine.lose_power()
+    machine.storage.fail("replace_file", f"{PATH}/replication-offset-checkpoint", is_full=True)
+    for _ in range(2):
+        directory = machine.open()
+        assert not directory.same_boot
+        assert directory.logs[PARTITION].damage is None
+        machine.kill()

@@ -20,6 +20,8 @@ EPOCHS = f"/data/log/{TOPIC}-0/leader-epoch-checkpoint"
 PAYLOAD = -3
 CHECKPOINT_SECONDS = 6.0
 """Then the high watermarks were written down."""
+LOADED_SECONDS = 1.0
+"""Then a start has loaded its logs, and checkpointed nothing yet."""
 START_SECONDS = 6.0
 """Then who can be elected is."""
 
@@ -159,6 +161,21 @@ async def start_dies_behind_its_claim(directed: Directed) -> None:
     await directed.until(lambda: bool(directed.world.crashes), "a start that fails")
     directed.world.crashes.clear()
     _storage(directed, 1).heal()
+    await _start_all(directed, 1)
+    await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage(sound_disks=True))
+async def start_dies_before_it_checkpoints(directed: Directed) -> None:
+    """One loses power below its checkpointed high watermark, and its first start is killed once its log is loaded."""
+    await _produce_some(directed)
+    await asyncio.sleep(CHECKPOINT_SECONDS)
+    directed.world.power_loss(host(1), tear=False)
+    for broker_id in (2, 3):
+        directed.cluster.kill(broker_id)
+    directed.cluster.start(1)
+    await asyncio.sleep(LOADED_SECONDS)
+    directed.cluster.kill(1)
     await _start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
