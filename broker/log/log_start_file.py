@@ -19,6 +19,7 @@ from minibroker.protocol.checkpoints import (
     SMALL_FILE_BYTES_MAX,
     CorruptCheckpoint,
     LogStart,
+    LogStartReason,
     format_log_start,
     parse_log_start,
 )
@@ -62,6 +63,10 @@ class StartRecord:
         self._disk.replace_file(self._path, _whole(start, 0), sync=False)
         unsynced.add(self._path)
         self.known = start
+
+    @property
+    def is_anew(self) -> bool:
+        return self.known is not None and self.known.reason is LogStartReason.STARTED_ANEW
 
     def write_at_once(self, start: LogStart) -> None:
         """Synced when this returns. Rare, so on the event loop."""

@@ -360,8 +360,11 @@ class PartitionLog:
         return self._start_at(self.log_start_offset, self.start_reason)
 
     def _start_at(self, offset: int, reason: LogStartReason) -> LogStart | None:
+        """A log that was begun anew says so as long as an older recovery point on the disk reaches farther."""
         if self.topic_id is None:
             return None
+        if self.recovery_point < self.checkpointed_recovery_point and self.start_record.is_anew:
+            reason = LogStartReason.STARTED_ANEW
         number = self.topic_partition.partition
         return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
 

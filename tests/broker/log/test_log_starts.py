@@ -13,7 +13,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import LogStart, LogStartReason, format_log_start, parse_log_start
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import iterate_headers
-from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all, retain
+from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive, read_all, reset, retain
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 BY_SIZE = LogConfig(segment_bytes=600, index_interval_bytes=100, retention_ms=None, retention_bytes=2_000)
@@ -226,3 +226,16 @@ def test_a_record_under_way_does_not_land_in_the_next_topic_of_that_name(machine
     machine.kill()
     log = machine.open(CONFIG).logs[TopicPartition(*PARTITION)]
     assert (log.damage, log.log_start_offset, log.log_end_offset, log.topic_id) == (None, 0, 10, "another-id")
+
+
+def test_an_older_recovery_point_is_no_proof_against_a_log_that_was_begun_anew(machine: Machine) -> None:
+    """Its checkpoint is of before the reset, and what was appended since has expired."""
+    directory, log = machine.open_log(CONFIG)
+    append(log, 20)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    reset(log, 0)
+    append(log, 5)
+    drive(log.record_start(10, LogStartReason.RETENTION))
+    machine.lose_power()
+    assert machine.open_log(CONFIG)[1].damage is None
