@@ -47,6 +47,8 @@ class DiskRules:
         self._cluster = cluster
         self._truth = truth
         self._seen: dict[int, Seen] = {}
+        self._faulty: dict[int, Seen | None] = {}
+        """As it was when the disk was faulty last: replicas may be made anew then, with marks of their own."""
         self._failed: dict[Process, str] = {}
         """Processes whose append to a segment failed, and where."""
         for broker_id in cluster.broker_ids:
@@ -85,13 +87,17 @@ class DiskRules:
         """Has a checkpoint forgotten somebody who is still there?"""
         for broker_id in self._cluster.broker_ids:
             storage = self._storage(broker_id)
+            if broker_id in self._truth.faulty:
+                self._faulty[broker_id] = self._read(storage, self._faulty.get(broker_id))
+                continue
             now, before = self._read(storage, self._seen.get(broker_id)), self._seen.get(broker_id)
             if now is None or now is before:
                 continue
             self._seen[broker_id] = now
-            if before is None or before.root is not now.root or before.boots != now.boots:
+            faulty = self._faulty.get(broker_id)
+            if before is None or (faulty is not None and before.content == faulty.content):
                 continue
-            if broker_id in self._truth.faulty:
+            if before.root is not now.root or before.boots != now.boots:
                 continue
             for partition in sorted(before.marks.keys() - now.marks.keys()):
                 if self._truth.is_promised(partition.topic) and _has_directory(storage, partition):

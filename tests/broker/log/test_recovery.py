@@ -159,6 +159,17 @@ def test_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_ran
     assert log.damage is not None, "the note stays"
 
 
+def test_high_watermark_that_a_power_loss_has_overtaken_is_no_proof_for_the_start_after_next(machine: Machine) -> None:
+    """The tail was lost with the power; the start that found that is killed (seed 8000025)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
+    machine.lose_power()
+    log = machine.open_log(ONE_SEGMENT)[1]
+    assert (log.damage, log.log_end_offset < 20) == (None, True)
+    assert restart(machine).damage is None
+
+
 def test_high_watermark_of_the_topic_that_had_the_name_before_says_nothing(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
