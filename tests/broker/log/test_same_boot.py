@@ -1,0 +1,103 @@
+"""What a start believes where only a process was killed, or a stop was clean: the kernel has all that was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from tests.broker.log.machine import Machine, append, drive, make_batch
+from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_with
+
+
+@pytest.mark.invariant("I12")
+def test_any_flipped_bit_is_damage_where_the_machine_ran_on(machine: Machine) -> None:
+    """The kernel had all of it: nothing there was torn (D18)."""
+    _, written = start_with(machine, 6)
+    content, size = machine.content(FIRST), len(written[0][1])
+    for position in range(2 * size, 3 * size):
+        for bit in (1, 16, 128):
+            damaged = bytearray(content)
+            damaged[position] ^= bit
+            machine.edit(FIRST, bytes(damaged))
+            log = restart(machine)
+            epoch_grew = 12 <= position - 2 * size < 16 and log.log_end_offset > 4  # outside of any CRC
+            assert log.damage is not None or epoch_grew
+            assert machine.content(FIRST) == bytes(damaged), "nothing is cut"
+            if log.damage is not None:
+                machine.disk().remove(f"{log.directory}/damage")
+            machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000])
+def test_a_garbage_tail_is_damage_where_the_machine_ran_on(machine: Machine, garbage: bytes) -> None:
+    start_with(machine)
+    machine.edit(FIRST, machine.content(FIRST) + garbage)
+    assert restart(machine).damage is not None
+
+
+def test_write_that_was_cut_off_is_a_torn_tail_where_the_machine_ran_on(machine: Machine) -> None:
+    start_with(machine, 3)
+    whole, next_batch = machine.content(FIRST), make_batch(6)[1]
+    for length in range(1, len(next_batch)):
+        machine.edit(FIRST, whole + next_batch[:length])
+        log = restart(machine)
+        assert (log.damage, log.log_end_offset, log.report.bytes_cut) == (None, 6, length)
+
+
+@pytest.mark.invariant("I19")
+def test_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_ran_on(machine: Machine) -> None:
+    """Whole batches are gone from its end, and nothing else shows that (D17)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    (_, first), *_ = append(log, 10, records=1)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 8}))
+    content = machine.content(FIRST)
+    for kept in (8, 7, 1, 0):
+        machine.edit(FIRST, content[: kept * len(first)])
+        log = restart(machine)
+        assert (log.damage is not None) is (kept < 8)
+    log = restart(machine)
+    assert log.damage is not None, "the note stays"
+
+
+def test_high_watermark_that_a_power_loss_has_overtaken_is_no_proof_for_the_start_after_next(machine: Machine) -> None:
+    """The tail was lost with the power; the start that found that is killed (seed 8000025)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
+    machine.lose_power()
+    log = machine.open_log(ONE_SEGMENT)[1]
+    assert (log.damage, log.log_end_offset < 20) == (None, True)
+    assert restart(machine).damage is None
+
+
+def test_high_watermark_of_the_topic_that_had_the_name_before_says_nothing(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
+    log = directory.create_log(log.topic_partition, "another", ONE_SEGMENT)
+    append(log, 1)
+    assert restart(machine).damage is None
+
+
+def test_damage_that_a_start_finds_is_found_by_the_next_start_too(machine: Machine) -> None:
+    """What proved it is written over: the clean marker, the recovery point (D19)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    (_, first), *_ = append(log, 10)
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.edit(FIRST, machine.content(FIRST)[: 5 * len(first)])
+    assert machine.open_log(ONE_SEGMENT)[1].damage is not None
+    for _ in range(2):
+        assert restart(machine).damage is not None
+        assert len(machine.content(FIRST)) == 5 * len(first)
+
+
+@pytest.mark.invariant("I13")
+def test_older_epoch_file_is_not_believed_after_a_clean_stop(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 5, epoch=1)
+    older = machine.content("leader-epoch-checkpoint")
+    append(log, 5, epoch=3)
+    known = log.epoch_entries()
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.edit("leader-epoch-checkpoint", older)
+    assert machine.open_log(ONE_SEGMENT)[1].epoch_entries() == known
