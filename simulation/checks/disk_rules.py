@@ -38,6 +38,8 @@ class Seen(msgspec.Struct, frozen=True):
     boots: int
     content: bytes
     marks: dict[TopicPartition, int]
+    directories: dict[TopicPartition, object]
+    """Those of its partitions that were there when it was seen first: one that was made anew has no mark to keep."""
 
 
 class DiskRules:
@@ -100,7 +102,9 @@ class DiskRules:
             if before.root is not now.root or before.boots != now.boots:
                 continue
             for partition in sorted(before.marks.keys() - now.marks.keys()):
-                if self._truth.is_promised(partition.topic) and _has_directory(storage, partition):
+                directory = before.directories.get(partition)
+                is_kept = directory is not None and directory is _directory(storage, partition)
+                if self._truth.is_promised(partition.topic) and is_kept:
                     facts = (f"it had the mark {before.marks[partition]}", f"now it has {sorted(now.marks)}")
                     text = f"the checkpoint of broker {broker_id} forgot a replica's mark"
                     self._truth.find("I11", text, partition, *facts)
@@ -126,7 +130,9 @@ class DiskRules:
             content = bytes(storage.find_file(MARKS_PATH).content)
             if known is not None and (known.root, known.boots, known.content) == (storage.root, storage.boots, content):
                 return known
-            return Seen(storage.root, storage.boots, content, parse_offset_checkpoint(content))
+            marks = parse_offset_checkpoint(content)
+            directories = {each: _directory(storage, each) for each in marks}
+            return Seen(storage.root, storage.boots, content, marks, directories)
         except (FileMissing, CorruptCheckpoint):
             return None
 
@@ -136,9 +142,8 @@ class DiskRules:
     def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
 
-def _has_directory(storage: Storage, partition: TopicPartition) -> bool:
+def _directory(storage: Storage, partition: TopicPartition) -> object | None:
     try:
-        storage.find_directory(f"{LOG_DIRECTORY}/{partition_directory_name(partition)}")
+        return storage.find_directory(f"{LOG_DIRECTORY}/{partition_directory_name(partition)}")
     except FileMissing:
-        return False
-    return True
+        return None

@@ -74,6 +74,8 @@ class InSyncJudge:
         self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
         self._known: dict[TopicPartition, TrueState] = {}
         self._led_since: dict[TopicPartition, float] = {}
+        self._stood_still: dict[int, float] = {}
+        """When a broker was last seen paused, or in a slow call."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
         self._wrap_pauses()
@@ -299,13 +301,18 @@ class InSyncJudge:
             self._truth.find("H14", "the ISR fell below the minimum without an fsync", after.partition, *facts)
 
     def _sample(self) -> None:
-        """Hardening rule 4: some time after the ISR fell below the minimum, its leader's copy survives a power loss."""
+        """Hardening rule 4: some time after the ISR fell below the minimum, its leader's copy survives a power loss.
+        Time counts in which its process ran."""
+        for broker_id in self._cluster.alive():
+            if not self._cluster.world.process(f"broker-{broker_id}").runs:
+                self._stood_still[broker_id] = self._loop.elapsed
         for true in self._truth.states():
             if len(true.members) >= min(true.min_isr, true.replication_factor) or true.leader == -1:
                 continue
             host = f"broker-{true.leader}"
             replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
-            since = max(true.since, self._led_since.get(true.partition, 0.0))
+            moments = (self._led_since.get(true.partition, 0.0), self._stood_still.get(true.leader, 0.0))
+            since = max(true.since, *moments)
             settled = self._loop.elapsed - since > SETTLED_SECONDS
             if replica is None or not settled or self._cluster.world.machine(host).storage.faults:
                 continue

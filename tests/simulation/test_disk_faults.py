@@ -107,6 +107,27 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
     under_the_hand(case)
 
 
+def test_identity_that_a_start_has_taken_from_a_rotten_file_stays() -> None:
+    """Taken back, the file would name a directory that no ISR knows any more (seed 7000270)."""
+
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        disk, path = FaultyDisk(hand), "/data/log/meta.properties"
+        disk.becomes(1)
+        file = hand.storage(1).find_file(path)
+        at = file.content.index(b"directory.id=") + len("directory.id=")
+        hand.kill(1)
+        disk.rots(path, at, ord("b") if file.content[at] != ord("b") else ord("c"))
+        rotten = bytes(file.content)
+        hand.start(1)
+        await hand.wait(lambda: False, SESSION_SECONDS)
+        disk.take_back()
+        assert bytes(hand.storage(1).find_file(path).content) == rotten
+        assert disk.remaining() == []
+
+    under_the_hand(case)
+
+
 async def whole(hand: Hand) -> None:
     assert await hand.wait(lambda: all(map(hand.is_in_every_isr, hand.cluster.broker_ids)), SESSION_SECONDS)
     assert hand.state(PARTITION) is not None

@@ -106,3 +106,13 @@ def test_a_full_disk_and_an_earlier_process_are_no_io_error() -> None:
     case.cluster.world.kill("broker-1")
     case.append(one_batch())
     assert case.found == []
+
+
+def test_a_mark_goes_with_the_directory_that_it_was_of() -> None:
+    case = Case()
+    case.checkpoint({A: 5, B: 3})
+    log_directory = case.storage.find_directory(LOG_DIRECTORY)
+    del log_directory.entries["a-0"]
+    case.storage.provision(f"{LOG_DIRECTORY}/a-0/x")
+    case.checkpoint({B: 3})
+    assert case.found == []
