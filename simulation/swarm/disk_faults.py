@@ -25,7 +25,7 @@ from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS, 
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.file_changes import FileChanges, unlink
 from minibroker.simulation.swarm.hand import Hand, name_of
-from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, Place, Places, below
+from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, MAGIC_AT, Place, Places, below
 
 RUNNING_SHARE = 0.3
 """How many of the files that may vanish under a running broker do."""
@@ -39,7 +39,7 @@ SEGMENTS_MIN = 2
 STOP_SECONDS = 15.0
 """A clean stop asks the controller, and is answered or gives up by then."""
 VANISHED_SECONDS = 4.0
-"""What a running broker makes of files that vanish is done by then, or an operator starts it again."""
+"""What a running broker makes of files that vanish is done by then; an operator starts it again."""
 
 
 class DiskFaults:
@@ -115,14 +115,15 @@ class DiskFaults:
             await self.between(victim, lambda: self.suffer(victim, kind, self.changes.act(kind)), way)
 
     async def _vanish(self, victim: int, kind: str) -> None:
-        """The broker notices it in its own time; where its directory has failed by that, an operator starts it anew."""
+        """The broker notices it in its own time, or never: what it has open stays. An operator starts it again."""
         hand = self.hand
         if not hand.is_alive(victim) or not self.suffer(victim, kind, self.changes.act(kind)):
             return
+        process = hand.world.process(name_of(victim))
         hand.broken_disks.add(victim)
-        hand.truth.robbed.add(hand.world.process(name_of(victim)))
+        hand.truth.robbed.add(process)
         await asyncio.sleep(VANISHED_SECONDS)
-        if not hand.is_in_every_isr(victim):
+        if process.alive:
             hand.bounce(victim)
 
     def suffer(self, victim: int, kind: str, act: Callable[[Storage], str | None]) -> bool:
@@ -133,6 +134,8 @@ class DiskFaults:
             self.disk.becomes(victim)
             self.hand.note(f"disk {kind}", victim, what)
             storage.trace.record("files-changed", storage.host, kind, what)
+        if what is not None and kind == "zeroed_segment":
+            self.disk.is_rotten(what, MAGIC_AT)
         return what is not None
 
     async def _change_files(self, kind: str, act: Callable[[Storage], str | None]) -> None:

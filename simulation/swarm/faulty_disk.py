@@ -90,6 +90,13 @@ class FaultyDisk:
         storage.trace.record("bit-rot", storage.host, path, position)
         self.rot.append(Rot(path, node, position, before, after, self._incarnations(self.broker)))
 
+    def is_rotten(self, path: str, position: int) -> None:
+        """Somebody else has changed this byte, of a file that is scrubbed."""
+        assert self.broker is not None
+        node = self._hand.storage(self.broker).find_file(path)
+        byte = node.content[position]
+        self.rot.append(Rot(path, node, position, byte, byte, self._incarnations(self.broker)))
+
     # ----------------------------------------------------------------------------------------------------- its end
     def remaining(self) -> list[Rot]:
         """What of the rot is still on the disk."""
@@ -128,6 +135,8 @@ class FaultyDisk:
             self.take_back()
         if self.remaining() or not hand.is_in_every_isr(self.broker):
             return
+        if any(each.alive and each.name == name_of(self.broker) for each in hand.truth.robbed):
+            return  # what it has open is not what a start would find
         storage = hand.storage(self.broker)
         if storage.faults or storage.ignores_sync or storage.holds_forgotten:
             return

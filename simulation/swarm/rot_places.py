@@ -24,6 +24,8 @@ from minibroker.simulation.storage import FileNode, Storage
 LOG_DIRECTORY = "/data/log"
 HEADER_BYTES = 61
 LENGTH_AT, LENGTH_ENDS = 8, 12
+MAGIC_AT = 16
+"""Never zero in a batch."""
 FIELDS = {
     "base offset": (0, 8),
     "length": (8, 12),

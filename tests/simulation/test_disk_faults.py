@@ -128,6 +128,29 @@ def test_identity_that_a_start_has_taken_from_a_rotten_file_stays() -> None:
     under_the_hand(case)
 
 
+def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_segment_is_zeroed() -> None:
+    async def case(hand: Hand) -> None:
+        await whole(hand)
+        working = hand.world.loop.create_task(hand.workload.run())
+        await hand.wait(lambda: hand.log_end(1, PARTITION) > 0, SESSION_SECONDS)
+        disk = FaultyDisk(hand)
+        faults = DiskFaults(hand, disk, random.Random(1))
+        assert faults.suffer(1, "zeroed_segment", faults.changes.zeroed_segment)
+        hand.truth.robbed.add(hand.world.process("broker-1"))
+        disk.rot.clear()
+        disk.settle()
+        assert disk.broker == 1, "its broker runs on"
+        hand.truth.robbed.clear()
+        disk.settle()
+        assert disk.broker is None
+        faults.suffer(1, "zeroed_segment", faults.changes.zeroed_segment)
+        disk.settle()
+        assert disk.broker == 1, "the segment is damaged"
+        working.cancel()
+
+    under_the_hand(case)
+
+
 async def whole(hand: Hand) -> None:
     assert await hand.wait(lambda: all(map(hand.is_in_every_isr, hand.cluster.broker_ids)), SESSION_SECONDS)
     assert hand.state(PARTITION) is not None
