@@ -90,7 +90,9 @@ class DiskRules:
         for broker_id in self._cluster.broker_ids:
             storage = self._storage(broker_id)
             if broker_id in self._truth.faulty:
-                self._faulty[broker_id] = self._read(storage, self._faulty.get(broker_id))
+                found = self._faulty[broker_id] = self._read(storage, self._faulty.get(broker_id))
+                if found is None:
+                    self._seen.pop(broker_id, None)  # what is made anew remembers nothing
                 continue
             now, before = self._read(storage, self._seen.get(broker_id)), self._seen.get(broker_id)
             if now is None or now is before:

@@ -116,3 +116,14 @@ def test_a_mark_goes_with_the_directory_that_it_was_of() -> None:
     case.storage.provision(f"{LOG_DIRECTORY}/a-0/x")
     case.checkpoint({B: 3})
     assert case.found == []
+
+
+def test_a_checkpoint_that_a_faulty_disk_lost_is_made_anew_without_what_it_said() -> None:
+    case = Case()
+    case.checkpoint({A: 5, B: 3})
+    case.truth.faulty.add(1)
+    del case.storage.find_directory(LOG_DIRECTORY).entries[MARKS_PATH.rpartition("/")[2]]
+    case.rules.look()
+    case.truth.faulty.clear()
+    case.checkpoint({})
+    assert case.found == []
