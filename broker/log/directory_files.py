@@ -143,23 +143,24 @@ def write_clean_marker(disk: Disk, path: str, broker_epoch: int | None) -> None:
     disk.replace_file(f"{path}/{CLEAN_SHUTDOWN}", format_clean_shutdown(broker_epoch))
 
 
-def read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int] | None:
+class StoredOffsets(msgspec.Struct, frozen=True):
+    """What one offset checkpoint says."""
+
+    offsets: dict[TopicPartition, int] = {}
+    topic_ids: dict[TopicPartition, str] = {}
+    """Whose they are, as far as it says so."""
+
+
+def read_offsets(disk: Disk, path: str, name: str) -> StoredOffsets | None:
     """One offset checkpoint; empty when it is missing, None when it is damaged."""
     try:
-        return parse_offset_checkpoint(disk.read_file(f"{path}/{name}", OFFSETS_FILE_BYTES_MAX))
+        content = disk.read_file(f"{path}/{name}", OFFSETS_FILE_BYTES_MAX)
+        return StoredOffsets(parse_offset_checkpoint(content), parse_checkpoint_topic_ids(content))
     except FileMissing:
-        return {}
+        return StoredOffsets()
     except (CorruptCheckpoint, FileTooLarge) as error:
         logger.warning("%s/%s is damaged and not used: %s", path, name, error)
         return None
-
-
-def read_topic_ids(disk: Disk, path: str, name: str) -> dict[TopicPartition, str]:
-    """Whose offsets those of a checkpoint are; empty when it is missing or damaged."""
-    try:
-        return parse_checkpoint_topic_ids(disk.read_file(f"{path}/{name}", OFFSETS_FILE_BYTES_MAX))
-    except (FileMissing, CorruptCheckpoint, FileTooLarge):
-        return {}
 
 
 def offsets_writer(

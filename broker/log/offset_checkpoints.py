@@ -35,9 +35,8 @@ class OffsetCheckpoints:
             directory_files.read_offsets(storage.disk, storage.path, name)
             for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
         )
-        self.recovery_points = points or {}
-        self.high_watermarks = marks or {}
-        self._topic_ids = directory_files.read_topic_ids(storage.disk, storage.path, HIGH_WATERMARK_CHECKPOINT)
+        self.recovery_points = points.offsets if points is not None else {}
+        self.high_watermarks, self._topic_ids = (marks.offsets, marks.topic_ids) if marks is not None else ({}, {})
         self._are_points_readable = points is not None
         self._writing = {name: asyncio.Lock() for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)}
 
