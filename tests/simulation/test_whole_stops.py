@@ -15,6 +15,7 @@ from minibroker.protocol.messages import ElectionOutlook, ElectLeadersRequest, E
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster
+from minibroker.simulation.swarm.rot_places import batches_of
 
 TOPIC = "t"
 RECORDS = 100
@@ -78,9 +79,7 @@ class Stop:
         """Of its log only so much stays, whole batches."""
         storage = self.world.machine(f"broker-{broker_id}").storage
         node = storage.find_file(f"/data/log/{TOPIC}-0/{0:020d}.log")
-        ends = [0]
-        while ends[-1] < len(node.content):
-            ends.append(ends[-1] + 12 + int.from_bytes(node.content[ends[-1] + 8 : ends[-1] + 12], "big"))
+        ends = [*(position for position, _ in batches_of(node.content)), len(node.content)]
         del node.content[ends[round(share * (len(ends) - 1))] :]
 
     async def start(self, *broker_ids: int, pause_seconds: float = 0.0) -> None:

@@ -379,16 +379,22 @@ async def test_all_of_it_works_on_a_real_disk(tmp_path: Path) -> None:
     await directory.close(True, {})
 
 
-def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_too(machine: Machine) -> None:
-    """The first one dies before it has checkpointed anything: the machine has run on since then, but not before."""
+def lose_power_below_the_mark(machine: Machine) -> int:
+    """The high watermark is written down, half of what is below it never was. Where the log had ended."""
     directory, log = machine.open_log()
     append(log, 3)
     drive(log.flush())
     drive(directory.sync_metadata())
     append(log, 3)
-    drive(directory.checkpoint_high_watermarks({PARTITION: log.log_end_offset}))
     ended = log.log_end_offset
+    drive(directory.checkpoint_high_watermarks({PARTITION: ended}))
     machine.lose_power()
+    return ended
+
+
+def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_too(machine: Machine) -> None:
+    """The first one dies before it has checkpointed anything: the machine has run on since then, but not before."""
+    ended = lose_power_below_the_mark(machine)
     for _ in range(3):
         log = machine.open().logs[PARTITION]
         assert log.log_end_offset < ended
@@ -397,13 +403,7 @@ def test_log_that_a_power_cut_left_below_its_mark_is_sound_in_the_second_start_t
 
 
 def test_power_cut_shows_until_there_is_room_for_lower_marks(machine: Machine) -> None:
-    directory, log = machine.open_log()
-    append(log, 3)
-    drive(log.flush())
-    drive(directory.sync_metadata())
-    append(log, 3)
-    drive(directory.checkpoint_high_watermarks({PARTITION: log.log_end_offset}))
-    machine.lose_power()
+    lose_power_below_the_mark(machine)
     machine.storage.fail("replace_file", f"{PATH}/replication-offset-checkpoint", is_full=True)
     for _ in range(2):
         directory = machine.open()

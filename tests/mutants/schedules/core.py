@@ -5,6 +5,8 @@ reach the core through this broker's shell. The core refuses it none the less, a
 the follower holds is compared with the log of the leader it follows.
 """
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from minibroker.broker.replication import events as ev
@@ -26,6 +28,7 @@ from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.model.replica import header_for
 
 FOLLOWER = 3
+FIRST = TopicPartition("a", 0)
 ASSIGNMENT = (1, 2, 3)
 Log = list[tuple[int, str]]
 """(leader epoch, value) by offset."""
@@ -154,64 +157,56 @@ def out_of_range_and_back() -> list[Finding]:
     return replica.findings
 
 
-def largest_log_is_on_a_full_disk() -> list[Finding]:
-    """Told to the pure elections: two members have lost their tails, the third one waits for room on its disk."""
-    partition = TopicPartition("a", 0)
+def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], directories: str) -> ClusterState:
+    """Nobody leads a-0, every broker runs under a new incarnation and has said what its log holds. `directories`: the
+    letter of the log directories that they run on now; `d` is what they had in sync."""
     before = Leadership(
         leader=None,
         leader_epoch=6,
-        in_sync_replicas=ASSIGNMENT,
-        incarnations=tuple((each, f"i{each}") for each in ASSIGNMENT),
-        directories=tuple((each, f"d{each}") for each in ASSIGNMENT),
+        in_sync_replicas=members,
+        incarnations=tuple((each, f"i{each}") for each in members),
+        directories=tuple((each, f"d{each}") for each in members),
         controller_epoch=1,
         partition_epoch=7,
     )
-    ends = {1: 41, 2: 41, 3: 60}
-    state = ClusterState(
+    brokers = {
+        each: LiveBroker(
+            broker_id=each, broker_epoch=each, incarnation_id=f"n{each}", directory_id=f"{directories}{each}"
+        )
+        for each in ASSIGNMENT
+    }
+    return ClusterState(
         settings=ControllerSettings(controller_id=1),
         controller_epoch=2,
-        brokers={
-            each: LiveBroker(broker_id=each, broker_epoch=each, incarnation_id=f"n{each}", directory_id=f"d{each}")
-            for each in ASSIGNMENT
-        },
-        topics={"a": Topic(topic_id="a", assignment={0: ASSIGNMENT})},
-        leaderships={partition: before},
-        logs={each: {partition: ReplicaLog(log_end_offset=end, last_epoch=6)} for each, end in ends.items()},
-        offline_replicas={3: frozenset([partition])},
+        brokers=brokers,
+        topics={FIRST.topic: Topic(topic_id="a", assignment={0: ASSIGNMENT})},
+        leaderships={FIRST: before},
+        logs={each: {FIRST: log} for each, log in logs.items()},
     )
-    change = elect(state, partition, "all are back")
+
+
+def _who_leads(state: ClusterState, what: Callable[[int], str]) -> list[Finding]:
+    """I28: nobody may."""
+    change = elect(state, FIRST, "all are back")
     if change is None or change.after.leader is None:
         return []
-    text = f"broker {change.after.leader} leads with {ends[change.after.leader]} of 60 records"
-    return [Finding(invariant="I28", text=text, facts=(str(change),))]
+    leader = change.after.leader
+    return [Finding(invariant="I28", text=f"broker {leader} leads with {what(leader)}", facts=(str(change),))]
+
+
+def largest_log_is_on_a_full_disk() -> list[Finding]:
+    """Told to the pure elections: two members have lost their tails, the third one waits for room on its disk."""
+    ends = {1: 41, 2: 41, 3: 60}
+    logs = {each: ReplicaLog(log_end_offset=end, last_epoch=6) for each, end in ends.items()}
+    state = _all_started_again(ASSIGNMENT, logs, directories="d")
+    state.offline_replicas = {3: frozenset([FIRST])}
+    return _who_leads(state, lambda leader: f"{ends[leader]} of 60 records")
 
 
 def replaced_disk_alone_in_sync() -> list[Finding]:
     """Told to the pure elections: the only member of the ISR is back on a disk that it had before, with a part of the
     log; the others hold everything."""
-    before = Leadership(
-        leader=None,
-        leader_epoch=6,
-        in_sync_replicas=(3,),
-        incarnations=((3, "i3"),),
-        directories=((3, "d3"),),
-        controller_epoch=1,
-        partition_epoch=7,
-    )
     a_part = ReplicaLog(undisturbed_since=frozenset(["n3"]), log_end_offset=40, last_epoch=3)
-    state = ClusterState(
-        settings=ControllerSettings(controller_id=1),
-        controller_epoch=2,
-        brokers={
-            each: LiveBroker(broker_id=each, broker_epoch=each, incarnation_id=f"n{each}", directory_id=f"n{each}")
-            for each in ASSIGNMENT
-        },
-        topics={"a": Topic(topic_id="a", assignment={0: ASSIGNMENT})},
-        leaderships={TopicPartition("a", 0): before},
-        logs={each: {TopicPartition("a", 0): a_part if each == 3 else ReplicaLog()} for each in ASSIGNMENT},
-    )
-    change = elect(state, TopicPartition("a", 0), "all are back")
-    if change is None or change.after.leader is None:
-        return []
-    text = f"broker {change.after.leader} leads with a part, and the others will cut what they have"
-    return [Finding(invariant="I28", text=text, facts=(str(change),))]
+    logs = {each: a_part if each == 3 else ReplicaLog() for each in ASSIGNMENT}
+    state = _all_started_again((3,), logs, directories="n")
+    return _who_leads(state, lambda leader: "a part, and the others will cut what they have")

@@ -9,8 +9,8 @@ from minibroker.protocol.messages import (
     ElectLeadersTopic,
     confirmation_of,
 )
-from minibroker.protocol.record_batch import read_header
 from minibroker.simulation.storage import Storage
+from minibroker.simulation.swarm.rot_places import batches_of
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import convict, host, members, say
 
@@ -37,10 +37,8 @@ def _storage(directed: Directed, broker_id: int) -> Storage:
 
 def _batches(directed: Directed, broker_id: int) -> list[int]:
     """Where each batch of its log begins, and where the last one ends."""
-    content, found = bytes(_storage(directed, broker_id).find_file(LOG).content), [0]
-    while found[-1] < len(content):
-        found.append(found[-1] + read_header(content, found[-1]).size_bytes)
-    return found
+    content = _storage(directed, broker_id).find_file(LOG).content
+    return [*(position for position, _ in batches_of(content)), len(content)]
 
 
 def _shorten(directed: Directed, broker_id: int) -> None:
