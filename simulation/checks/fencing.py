@@ -16,10 +16,14 @@ from typing import Any
 from msgspec import Struct
 
 from minibroker.broker import fetch as fetch_module
+from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.partition import Partition
+from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import FetchGranted
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import BatchHeader
 from minibroker.protocol.znodes import (
     BROKER_IDS,
     CONTROLLER,
@@ -31,6 +35,7 @@ from minibroker.protocol.znodes import (
     topic_path,
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
+from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.znode_tree import ZNode
@@ -65,7 +70,7 @@ class Removal(Struct):
 
 
 class FencingJudge:
-    """Watches one run. `counts` are for coverage, `listeners` are told a line for people."""
+    """Watches one run, and is a `Listener`. `counts` are for coverage, `listeners` are told a line for people."""
 
     def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
         self.counts: Counter[str] = Counter()
@@ -255,6 +260,11 @@ class FencingJudge:
         replica, directory = broker.manager.partitions.get(partition), broker.manager.log_directory
         return directory.offline or directory.full if replica is None else replica.state.role is Role.OFFLINE
 
+    def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
+        """A full disk may have room again after a millisecond: between two samples (seed 8000487)."""
+        if replica.state.role is Role.OFFLINE:
+            self._offline_at[replica.state.config.broker_id, replica.topic_partition] = self._loop.elapsed
+
     def _sample(self) -> None:
         """Reasons that may be over when they are acted upon."""
         for broker_id in self._cluster.alive():
@@ -303,7 +313,7 @@ class FencingJudge:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """To reads that are granted to consumers, and to leaders that are named, until the block ends."""
+        """To steps, to reads that are granted to consumers, and to leaders that are named, until the block ends."""
         judge_fetch: Any = vars(fetch_module)["judge_consumer_fetch"]
         answer_metadata = MetadataImage.answer_metadata
 
@@ -332,10 +342,17 @@ class FencingJudge:
         try:
             for owner, name, patch, _ in patches:
                 setattr(owner, name, patch)
-            yield
+            with listening(self):
+                yield
         finally:
             for owner, name, _, original in patches:
                 setattr(owner, name, original)
+
+    # ------------------------------------------------------------------------------------------------ of no interest
+    def ordered(self, controller_epoch: int) -> None: ...
+    def replica_loaded(self, replica: Partition) -> None: ...
+    def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
     # ------------------------------------------------------------------------------------------------------- telling
     def _find(self, text: str, *facts: str) -> None:
