@@ -220,9 +220,12 @@ class ReplicaJudge:
 
     # -------------------------------------------------------------------------------------------------------- marks
     def _mark_moved(self, seat: Seat, state: ReplicaState) -> None:
-        """I11, I19, I22, I32."""
+        """I11, I19, I22, I32. Where a log held nothing any more (its broker had led, and retention had taken all), and
+        its next leader starts earlier, the mark goes back with it: no record was given up (seed 9000341)."""
         before, mark, seat.mark = seat.mark, state.high_watermark, state.high_watermark
         starts_over = seat.writer.broker_id in self.truth.faulty and state.role is not Role.LEADER
+        held_nothing = seat.shadow.start == seat.shadow.end
+        starts_over |= held_nothing and mark == state.log_start_offset == state.log_end_offset
         if mark < before and (seat.lineage.is_broken or starts_over):
             return
         if mark < before:

@@ -32,6 +32,8 @@ RUNNING_SHARE = 0.3
 BETWEEN_SHARE = 0.5
 """How much of the rot comes between an end and a start; the rest at rest under a running broker."""
 FEW_FLIPS_MAX = 3
+OFFSET_BYTES = 8
+"""A batch, and so a segment, begins with its first offset."""
 DOWN_SECONDS = (0.0, 0.1, 0.5, 2.0)
 LIE_SECONDS = (0.3, 1.0, 2.0)
 FAILURE_TIMES = (1, 1, 3, 1_000)
@@ -190,7 +192,10 @@ class DiskFaults:
             path, file = self.random.choice(logs)
             target = self.random.choice([each for each in directories if not path.startswith(f"{each}/")])
             names = {each.rpartition("/")[2] for each, _ in logs if each.startswith(f"{target}/")}
-            wrong = sorted({*names, segment_file_name(10_000)} - {path.rpartition("/")[2]})
+            own = segment_file_name(int.from_bytes(file.content[:OFFSET_BYTES], "big"))  # `path` may be a twin's name
+            wrong = sorted({*names, segment_file_name(10_000)} - {path.rpartition("/")[2], own})
+            if not wrong:
+                return None
             name = self.random.choice(wrong)  # under its own name it may fit: of that the promise says another thing
             parent = storage.find_directory(target)
             parent.entries[name] = twin = FileNode()

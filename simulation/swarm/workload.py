@@ -288,14 +288,14 @@ class Workload:
 
     async def make_again(self, topic: str) -> None:
         """Deleted if it is there, and made anew, with a record in each life; nothing is promised of those."""
-        async with self._admin() as admin, self._producer(1, False) as producer:
-            for _ in range(2):
-                try:
+        for _ in range(2):
+            try:  # also around the start of the clients: all brokers may be down
+                async with self._admin() as admin, self._producer(1, False) as producer:
                     await admin.create_topic(topic, partitions=1, replication_factor=self._replicas, timeout_ms=2_000)
                     await producer.send_and_wait(topic, b"here")
                     await admin.delete_topic(topic, timeout_ms=2_000)
-                except MinibrokerError as error:
-                    self._history.note_error("again", error)
+            except MinibrokerError as error:
+                self._history.note_error("again", error)
 
     async def _change_configs(self) -> None:
         async with self._admin() as admin:
