@@ -36,6 +36,8 @@ class SimulatedCluster:
         self.brokers: dict[int, Broker] = {}
         self._settings = settings or {}
         self._stops: dict[int, asyncio.Event] = {}
+        self.asked_to_stop_at: dict[int, float] = {}
+        """When a process of that broker was last asked to end, whichever became of it."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -85,6 +87,7 @@ class SimulatedCluster:
 
     def stop(self, broker_id: int) -> None:
         """SIGTERM."""
+        self.asked_to_stop_at[broker_id] = self.world.loop.elapsed
         self._stops[broker_id].set()
 
     # ---------------------------------------------------------------------------------------------------- questions

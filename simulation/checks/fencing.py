@@ -229,7 +229,10 @@ class FencingJudge:
 
     def _has_cause(self, before: TrueState, after: TrueState) -> bool:
         """Its registration is gone or another's, it goes by itself, its disk failed, or it keeps its place in the ISR
-        and the preferred leader takes over."""
+        and the preferred leader takes over.
+
+        It went by itself, too, if it was killed right after it had been asked to stop, and is started again (seed
+        9000535): its wish to hand over was heard, and nobody has registered anew yet."""
         leader, partition, now = before.leader, before.partition, self._loop.elapsed
         node = self._nodes.get(broker_path(leader))
         if node is None or before.incarnations.get(str(leader)) != BrokerRegistration.decode(node.data).incarnation_id:
@@ -241,7 +244,11 @@ class FencingJudge:
         began, changed_at = self._reign_began.get(partition, 0.0), self._changed_at.get(leader, 0.0)
         if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < HEARD_SECONDS:
             return True
-        asked_at = (self._stopping_at.get(leader), self._offline_at.get((leader, partition)))
+        asked_at = (
+            self._cluster.asked_to_stop_at.get(leader),
+            self._stopping_at.get(leader),
+            self._offline_at.get((leader, partition)),
+        )
         if any(at is not None and now - at < EVIDENCE_SECONDS for at in asked_at):
             return True
         return self._cluster.is_stopping(leader) or self._is_offline(leader, partition)

@@ -4,20 +4,26 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
-from minibroker.protocol.znodes import CONTROLLER, broker_path
-from minibroker.runtime.ports import DeleteOp
+from minibroker.client.admin import AdminClient
+from minibroker.client.descriptions import NewTopic
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.znodes import CONTROLLER, PartitionState, broker_path, partition_state_path
+from minibroker.runtime.ports import DeleteOp, SetOp
 from minibroker.simulation.checks.fencing import RULE, FencingJudge
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.gates import requests
 
 OLD_SECONDS = 5.0
 """Nobody acts any more on what was so before the brokers registered."""
 
 
 class Life:
-    """Three brokers and no topic; clients see nothing of it."""
+    """Three brokers; no topic but for who makes one. Clients see nothing of it."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(1, settings={"zookeeper.session.timeout.ms": "10000"})
@@ -52,6 +58,25 @@ class Life:
         """As if that broker had removed these nodes, in one multi."""
         [session] = self.cluster.world.zookeeper.sessions_of(f"broker-{writer}")
         self.cluster.world.zookeeper.tree.transact([DeleteOp(path=path) for path in paths], session)
+
+    def lead_instead(self, topic: str, broker_id: int) -> None:
+        """As if the controller had elected another one."""
+        path = partition_state_path(TopicPartition(topic, 0))
+        [session] = self.cluster.world.zookeeper.sessions_of(f"broker-{self.controller}")
+        tree = self.cluster.world.zookeeper.tree
+        state = PartitionState.decode(tree.nodes[path].data)
+        after = msgspec.structs.replace(state, leader=broker_id, leader_epoch=state.leader_epoch + 1)
+        tree.transact([SetOp(path=path, data=after.encode())], session)
+
+    async def lead(self, topic: str) -> int:
+        """Make this topic, and say who leads it: not the controller, which nobody would have to ask."""
+        leader = self.others(self.controller)[0]
+        replicas = [leader, *self.others(leader)]
+        async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
+            await admin.create_topics([NewTopic(name=topic, assignment={0: replicas})])
+        await self.cluster.until(lambda: self.cluster.leader(topic) == leader, 5, "its leader")
+        await asyncio.sleep(OLD_SECONDS)
+        return leader
 
     def reject(self, victim: int, *others: int) -> None:
         for other in others:
@@ -126,3 +151,34 @@ def test_what_the_cluster_does_on_evidence_true_and_false_is_counted_and_no_find
     life = Life()
     assert life.run(act) == []
     assert bool(life.told) == bool(life.judge.counts)
+
+
+async def _a_leader_killed_in_its_stop(life: Life) -> None:
+    """Its wish to hand over outlives it, and it is started again before that is granted: all between two samples."""
+    leader = await life.lead("a")
+    wish = life.cluster.world.network.hold(f"broker-{leader}", None, requests(ApiKey.CONTROLLED_SHUTDOWN))
+    life.cluster.stop(leader)
+    await wish.caught()
+    life.cluster.power_loss(leader)
+    life.cluster.start(leader)
+    wish.release()
+    await life.cluster.until(lambda: life.cluster.leader("a") not in (None, leader), 5, "another leader")
+
+
+async def _a_leader_replaced_for_nothing(life: Life) -> None:
+    leader = await life.lead("a")
+    other = life.others(life.controller, leader)[0]
+    life.lead_instead("a", other)
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (_a_leader_killed_in_its_stop, []),
+        (_a_leader_replaced_for_nothing, ["a leader was replaced that is not fenced"]),
+    ],
+)
+def test_a_leader_that_is_registered_is_replaced_only_if_it_goes(
+    act: Callable[[Life], Awaitable[None]], found: list[str]
+) -> None:
+    assert Life().run(act) == found
