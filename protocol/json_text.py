@@ -12,10 +12,12 @@ JSON_BYTES_MAX = 1024 * 1024
 """ZooKeeper's own limit for a node (jute.maxbuffer)."""
 
 
-def decode_json(content: bytes, kind: type[T], what: str, error: type[ProtocolError]) -> T:
+def decode_json(
+    content: bytes, kind: type[T], what: str, error: type[ProtocolError], bytes_max: int = JSON_BYTES_MAX
+) -> T:
     """Decode `content` as `kind`, or raise `error` with the name of what was read and why it does not fit."""
-    if len(content) > JSON_BYTES_MAX:
-        raise error(f"{what}: {len(content)} bytes are more than {JSON_BYTES_MAX}")
+    if len(content) > bytes_max:
+        raise error(f"{what}: {len(content)} bytes are more than {bytes_max}")
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:

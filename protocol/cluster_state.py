@@ -1,0 +1,58 @@
+"""`cluster-state.json`: what the cluster said of itself when it was stopped, for the audit (docs/FORMATS.md). Pure.
+
+Owns: the JSON of both versions. Refuses to know who writes it (`minibroker.cluster_file`) and who believes it
+(`audit`). Version 1 had no topic ids, assignments and witnesses; it is still read.
+"""
+
+import msgspec
+
+from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.json_text import decode_json
+from minibroker.protocol.witness import PartitionWitness
+
+CLUSTER_STATE = "cluster-state.json"
+VERSION = 2
+BYTES_MAX = 64 * 1024 * 1024
+"""100,000 partitions with their witnesses."""
+
+
+class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition, when the brokers were about to be stopped or after it."""
+
+    leader: int | None = None
+    """-1 or None: nobody."""
+    leader_epoch: int
+    isr: tuple[int, ...]
+    """At the end, after leaders had moved away from brokers that stopped."""
+    isr_before: tuple[int, ...] = ()
+    """When all brokers still ran; empty where nobody asked then."""
+    replicas: tuple[int, ...] = ()
+    """Assigned; empty where that is not known (version 1)."""
+    topic_id: str | None = None
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    version: int = 1
+    taken_at: float = 0.0
+    """Wall clock in seconds."""
+    cluster_id: str | None = None
+    brokers: dict[str, str | None] = {}
+    """Directory id of each known broker by its id; None where nobody has told it."""
+    partitions: dict[str, PartitionSnapshot]
+    """By `topic-partition`."""
+    witnesses: dict[str, PartitionWitness] = {}
+    """By `topic-partition`, the newest of each."""
+
+
+def format_cluster_state(state: ClusterState) -> bytes:
+    return msgspec.json.encode(state)
+
+
+def parse_cluster_state(content: bytes) -> ClusterState:
+    """Raises CorruptCheckpoint."""
+    state = decode_json(content, ClusterState, CLUSTER_STATE, CorruptCheckpoint, BYTES_MAX)
+    if state.version not in (1, VERSION):
+        raise CorruptCheckpoint(f"{CLUSTER_STATE} has version {state.version}, not 1 or {VERSION}")
+    return state

@@ -1,0 +1,81 @@
+"""The digest of a stretch, the JSON of a witness, and the saved state."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.cluster_state import (
+    ClusterState,
+    PartitionSnapshot,
+    format_cluster_state,
+    parse_cluster_state,
+)
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.log_digest import MODULUS, batch_digest, digest_of, format_digest
+from minibroker.protocol.record_batch import HEADER_BYTES, build_batch, read_header, stamp
+from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of
+from minibroker.protocol.znodes import CorruptZnode
+
+WITNESSED = PartitionWitness(
+    topic_id="t",
+    leader_epoch=3,
+    replicas=(1, 2),
+    isr=(1,),
+    log_start_offset=4,
+    committed_offset=9,
+    digest=format_digest(7),
+    noted_at_ms=5,
+)
+CELLS = st.tuples(
+    st.integers(0, 2**40), st.integers(HEADER_BYTES, 2**24), st.integers(0, 2**31 - 1), st.integers(0, 2**32 - 1)
+)
+
+
+def test_a_batch_in_bytes_and_a_batch_in_numbers_have_one_digest() -> None:
+    buffer = bytearray(build_batch([(None, b"one", 0, ()), (None, b"two", 1, ())]))
+    stamp(buffer, 41, 7)
+    header = read_header(buffer)
+    cell = (header.base_offset, header.size_bytes, header.partition_leader_epoch, header.crc)
+    assert batch_digest(b"xx" + bytes(buffer), 2) == digest_of([cell])
+    assert (cell[0], cell[2]) == (41, 7)
+
+
+@given(st.lists(CELLS, max_size=8), st.integers(0, 8))
+def test_what_is_taken_away_can_be_subtracted(cells: list[tuple[int, int, int, int]], cut: int) -> None:
+    assert (digest_of(cells) - digest_of(cells[:cut])) % MODULUS == digest_of(cells[cut:])
+
+
+@given(CELLS, CELLS)
+def test_each_number_of_a_batch_counts(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> None:
+    assert (digest_of([one]) == digest_of([other])) == (one == other)
+
+
+def test_a_witness_reads_back_and_refuses_nonsense() -> None:
+    node = WitnessNode(partitions={"t-0": WITNESSED})
+    assert WitnessNode.decode(node.encode()) == node
+    for wrong in ({"committed_offset": 3}, {"leader_epoch": -1}, {"digest": "x" * 32}, {"digest": "00"}):
+        with pytest.raises(CorruptZnode, match="t-0"):
+            WitnessNode.decode(WitnessNode(partitions={"t-0": replace(WITNESSED, **wrong)}).encode())
+
+
+def test_of_two_notes_the_one_of_the_later_epoch_counts() -> None:
+    later = replace(WITNESSED, leader_epoch=4, committed_offset=5)
+    assert newer(WITNESSED, later) is later
+    assert newer(later, WITNESSED) is later
+
+
+def test_shards_are_spread() -> None:
+    assert {shard_of(TopicPartition("t", number)) for number in range(200)} == set(range(SHARDS))
+
+
+def test_the_saved_state_reads_back_and_version_1_is_still_read() -> None:
+    snapshot = PartitionSnapshot(leader=1, leader_epoch=3, isr=(1,), isr_before=(1, 2), replicas=(1, 2), topic_id="t")
+    state = ClusterState(version=2, partitions={"t-0": snapshot}, witnesses={"t-0": WITNESSED}, brokers={"1": "d"})
+    assert parse_cluster_state(format_cluster_state(state)) == state
+    old = parse_cluster_state(b'{"partitions": {"t-0": {"leader": 1, "leader_epoch": 3, "isr": [1, 2]}}}')
+    assert old.version == 1
+    assert old.partitions["t-0"].isr == (1, 2)
+    with pytest.raises(CorruptCheckpoint, match="version 3"):
+        parse_cluster_state(b'{"version": 3, "partitions": {}}')
