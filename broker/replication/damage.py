@@ -5,7 +5,7 @@ that is the log's, the scrubber's and the loader's. Pure. Source: Protocol-Aware
 has damaged is made good from another copy, and until then it takes part in nothing.
 
 1. A damaged replica goes offline alone. Its log stays as it is, and the controller is told, so it leaves the ISR.
-2. A damaged leader does so only when another in-sync replica can take over. Otherwise its copy is the best there is: it
+2. A damaged leader does so only when another replica, surely in sync, can take over. Otherwise its copy is the best there is: it
    leads on, the damaged range alone is refused (CORRUPT_MESSAGE), and it hands over once somebody else is in sync.
 3. It starts anew, empty, only on an order that names another leader, an ISR without it, and a leader epoch above every
    one in which it has told positions of the damaged log. Before that somebody may still count on what it has.
@@ -39,11 +39,16 @@ def heed_damage(state: ReplicaState, effects: list[ev.Effect]) -> None:
 
 
 def _can_hand_over(state: ReplicaState) -> bool:
-    """Whether another member of the committed ISR lives and has fetched in this epoch."""
+    """Whether another member of the committed ISR lives and has fetched in this epoch.
+
+    A member that a pending proposal leaves out is none: the proposal may have been applied, though no answer has come,
+    and then the damaged copy would be offline as the only one in sync (seed 9000483).
+    """
+    pending = state.pending_isr
     return any(
         remote.eligible and remote.log_end_offset is not None
         for broker_id, remote in state.remotes.items()
-        if broker_id in state.in_sync_replicas
+        if broker_id in state.in_sync_replicas and (pending is None or broker_id in pending.in_sync_replicas)
     )
 
 

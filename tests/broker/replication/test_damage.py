@@ -8,6 +8,7 @@ from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.errors import ErrorCode
 
+LAG_MS = ReplicationConfig(broker_id=1).replica_lag_time_max_ms + 1
 DAMAGED = ev.LogDamaged(reason="a bit is not what it was")
 
 
@@ -23,9 +24,9 @@ def order(leader: int | None, isr: tuple[int, ...], epoch: int = 0, version: int
     )
 
 
-def fetched(replica_id: int, offset: int = 0, epoch: int = 0) -> ev.FollowerFetched:
+def fetched(replica_id: int, offset: int = 0, epoch: int = 0, now_ms: int = 0) -> ev.FollowerFetched:
     return ev.FollowerFetched(
-        now_ms=0,
+        now_ms=now_ms,
         replica_id=replica_id,
         broker_epoch=1,
         current_leader_epoch=epoch,
@@ -86,6 +87,47 @@ def test_the_only_member_of_the_isr_leads_on_and_hands_over_when_another_has_joi
     effects = step(state, answer)
     assert state.is_offline
     assert "TakeOutOfUse" in kinds(effects)
+
+
+def settled(state: ReplicaState, error_code: ErrorCode, isr: tuple[int, ...]) -> ev.AlterPartitionAnswered:
+    """The controller's answer to what is proposed."""
+    assert state.pending_isr is not None
+    return ev.AlterPartitionAnswered(
+        proposal_id=state.pending_isr.proposal_id,
+        error_code=error_code,
+        leader_epoch=0,
+        in_sync_replicas=isr,
+        partition_epoch=1,
+        now_ms=LAG_MS,
+    )
+
+
+def shrinking_leader() -> ReplicaState:
+    """Replica 1 leads 1 and 2, and has proposed an ISR without 2, which has fetched again since."""
+    state = leader((1, 2))
+    step_fetch(state, fetched(2))
+    step(state, ev.BatchesAppended(tokens=(), acks=1, base_offset=0, end_offset=1, now_ms=0))
+    step(state, ev.LagChecked(now_ms=LAG_MS))
+    assert state.pending_isr is not None
+    assert state.pending_isr.in_sync_replicas == (1,)
+    step_fetch(state, fetched(2, now_ms=LAG_MS))
+    return state
+
+
+def test_a_damaged_leader_counts_on_nobody_whom_its_pending_proposal_leaves_out() -> None:
+    state = shrinking_leader()
+    step(state, DAMAGED)
+    step(state, ev.LagChecked(now_ms=LAG_MS))
+    assert state.is_leader, "the proposal may be applied: then replica 1 alone is in sync"
+    step(state, settled(state, ErrorCode.NONE, (1,)))
+    assert state.is_leader
+
+
+def test_a_damaged_leader_hands_over_once_its_proposal_to_leave_the_other_out_was_refused() -> None:
+    state = shrinking_leader()
+    step(state, DAMAGED)
+    step(state, settled(state, ErrorCode.INELIGIBLE_REPLICA, (1, 2)))
+    assert state.is_offline
 
 
 def test_damage_is_noted_once() -> None:
