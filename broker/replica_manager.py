@@ -237,6 +237,9 @@ class ReplicaManager:
         self.counters.truncations += 1
         self.counters.truncations_below_high_watermark += below_high_watermark
 
+    def log_was_cut(self, partition: Partition) -> None:
+        self.log_directory.log_was_cut(partition.log)
+
     def propose_isr(self, partition: Partition, proposal: ev.ProposeIsr) -> None:
         members = [b for b, _ in proposal.new_isr_with_epochs]
         if not proposal.after_ms:

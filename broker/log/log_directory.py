@@ -274,10 +274,13 @@ class LogDirectory:
         if target is not None:
             self._to_remove.append(target)
 
+    def log_was_cut(self, log: PartitionLog) -> None:
+        self._checkpoints.lower_mark(log.topic_partition, log.log_end_offset)
+
     def set_log_aside(self, partition: TopicPartition) -> None:
         """Take a damaged log away by renaming its directory, and keep that until `remove_set_aside` of the partition
         that its files name: it may be the only copy of another one that somebody has put here."""
-        self._checkpoints.reset_mark(partition)
+        self._checkpoints.lower_mark(partition, 0)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:

@@ -63,10 +63,10 @@ class OffsetCheckpoints:
             del self.high_watermarks[partition]
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
-    def reset_mark(self, partition: TopicPartition) -> None:
-        """Its log starts anew."""
-        if self.high_watermarks.get(partition):
-            self.high_watermarks[partition] = 0
+    def lower_mark(self, partition: TopicPartition, end: int) -> None:
+        """Its log was cut to `end` or starts anew: a start would take an end below the mark for damage."""
+        if self.high_watermarks.get(partition, 0) > end:
+            self.high_watermarks[partition] = end
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:

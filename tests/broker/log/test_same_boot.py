@@ -70,6 +70,19 @@ def test_high_watermark_that_a_power_loss_has_overtaken_is_no_proof_for_the_star
     assert restart(machine).damage is None
 
 
+@pytest.mark.parametrize("cut_to", [12, 0])
+def test_cut_below_the_mark_is_no_damage_after_a_kill(machine: Machine, cut_to: int) -> None:
+    """Its leader was elected with an accepted loss; the checkpoint of marks would be written after five seconds."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.checkpoint_high_watermarks({log.topic_partition: 20}))
+    log.truncate_to(cut_to)
+    directory.log_was_cut(log)
+    drive(directory.maintain(0))
+    log = restart(machine)
+    assert (log.damage, log.log_end_offset) == (None, cut_to)
+
+
 def test_high_watermark_of_the_topic_that_had_the_name_before_says_nothing(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
     append(log, 10)
