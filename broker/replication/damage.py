@@ -5,8 +5,9 @@ that is the log's, the scrubber's and the loader's. Pure. Source: Protocol-Aware
 has damaged is made good from another copy, and until then it takes part in nothing.
 
 1. A damaged replica goes offline alone. Its log stays as it is, and the controller is told, so it leaves the ISR.
-2. A damaged leader does so only when another replica, surely in sync, can take over. Otherwise its copy is the best there is: it
-   leads on, the damaged range alone is refused (CORRUPT_MESSAGE), and it hands over once somebody else is in sync.
+2. A damaged leader does so only when another replica, surely in sync, can take over. Otherwise its copy is the best
+   there is: it leads on, the damaged range alone is refused (CORRUPT_MESSAGE), and it hands over once somebody else is
+   in sync.
 3. It starts anew, empty, only on an order that names another leader, an ISR without it, and a leader epoch above every
    one in which it has told positions of the damaged log. Before that somebody may still count on what it has.
 """
