@@ -3,24 +3,22 @@
 Owns: the layout of the data directory and the format of the two JSON files in it. Refuses to start or stop anything.
 
     <data-dir>/cluster.json            processes and ports (this module)
-    <data-dir>/cluster-state.json      leaders, epochs and in-sync replicas when the cluster went down, for the audit
+    <data-dir>/cluster-state.json      what the cluster said of itself when it went down, for the audit
     <data-dir>/zookeeper/              ZooKeeper's configuration, data and log
     <data-dir>/broker-<id>.properties  configuration; broker-<id>.log what the process printed
     <data-dir>/broker-<id>/            the broker's log.dir
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from minibroker.processes import ProcessIdentity
-from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.messages import MetadataPartition
+from minibroker.protocol.cluster_state import CLUSTER_STATE, ClusterState, format_cluster_state
 
 CLUSTER_FILE = "cluster.json"
-STATE_FILE = "cluster-state.json"
+STATE_FILE = CLUSTER_STATE
 
 
 class ClusterMissing(Exception):
@@ -95,19 +93,6 @@ def _on_port(broker: BrokerRecord, port: int) -> BrokerRecord:
     return BrokerRecord(port=port, process=broker.process, ended_by=broker.ended_by, settings=broker.settings)
 
 
-class PartitionSnapshot(msgspec.Struct, frozen=True):
-    leader: int
-    leader_epoch: int
-    isr: list[int]
-
-
-class ClusterState(msgspec.Struct, frozen=True):
-    """`cluster-state.json`: the partitions as the cluster last saw them."""
-
-    taken_at: float
-    partitions: dict[str, PartitionSnapshot]
-
-
 def read_cluster_file(data_directory: Path) -> ClusterRecord:
     """Raises ClusterMissing."""
     path = data_directory / CLUSTER_FILE
@@ -125,19 +110,8 @@ def write_cluster_file(data_directory: Path, record: ClusterRecord) -> None:
     _replace(data_directory / CLUSTER_FILE, msgspec.json.encode(record))
 
 
-def write_cluster_state(
-    data_directory: Path, taken_at: float, partitions: Mapping[TopicPartition, MetadataPartition]
-) -> None:
-    snapshots = {
-        str(name): PartitionSnapshot(partition.leader_id, partition.leader_epoch, list(partition.isr_nodes))
-        for name, partition in partitions.items()
-    }
-    write_snapshots(data_directory, taken_at, snapshots)
-
-
-def write_snapshots(data_directory: Path, taken_at: float, partitions: dict[str, PartitionSnapshot]) -> None:
-    """`partitions` by topic-partition."""
-    _replace(data_directory / STATE_FILE, msgspec.json.encode(ClusterState(taken_at, partitions)))
+def write_cluster_state(data_directory: Path, state: ClusterState) -> None:
+    _replace(data_directory / STATE_FILE, format_cluster_state(state))
 
 
 def forget_cluster_state(data_directory: Path) -> None:

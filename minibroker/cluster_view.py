@@ -41,6 +41,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     partitions: dict[TopicPartition, MetadataPartition]
     waits: dict[TopicPartition, str] = {}
     """Why nobody leads a partition, and whom that waits for, in the controller's words."""
+    topic_ids: dict[str, str] = {}
 
     def broker(self, broker_id: int) -> BrokerView | None:
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
@@ -81,6 +82,7 @@ async def look_at_cluster(
         brokers=brokers,
         partitions=partitions,
         waits=await _waits(asker, addresses.get(metadata.controller_id), leaderless, timeout_s),
+        topic_ids={topic.name: topic.topic_id for topic in metadata.topics},
     )
 
 

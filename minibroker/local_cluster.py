@@ -31,10 +31,12 @@ from minibroker.cluster_file import (
     write_cluster_file,
     write_cluster_state,
 )
+from minibroker.cluster_snapshot import ask_zookeeper, joined, state_of_view
 from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
 from minibroker.power_loss import CutTail, cut_unsynced_tails
 from minibroker.processes import ProcessIdentity, free_ports, identify
 from minibroker.protocol.checkpoints import parse_partition_directory_name
+from minibroker.protocol.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
 UP_TIMEOUT_S = 40.0
@@ -206,25 +208,36 @@ class LocalCluster:
             )
 
     async def down(self, *, timeout_s: float = STOP_TIMEOUT_S, wipe: bool = False) -> list[str]:
-        """Stop everything, brokers first; returns what did not go cleanly. Takes the snapshot for the audit before."""
-        controller_id = await self._snapshot_if_possible()
+        """Stop everything, brokers first; returns what did not go cleanly. `cluster-state.json` is left."""
+        controller_id, before = await self._snapshot_if_possible()
+        connected = await self._ask_zookeeper()
         running = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) in ("running", "paused")]
         others = [broker_id for broker_id in running if broker_id != controller_id]
         problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
         if controller_id in running:  # last: the others ask it to move their leaderships
             problems.append(await self._end(controller_id, timeout_s))
+        after = None if wipe else await self._ask_zookeeper()
+        if after is not None:
+            write_cluster_state(self.data_directory, joined(before, connected, after))
         await self._stop_zookeeper()
         self._save()
         if wipe:
             shutil.rmtree(self.data_directory, ignore_errors=True)
         return [problem for problem in problems if problem is not None]
 
-    async def _snapshot_if_possible(self) -> int | None:
-        """Returns the controller, None if no broker is left to ask; the audit then judges without a snapshot."""
+    async def _snapshot_if_possible(self) -> tuple[int | None, ClusterState | None]:
+        """And the controller. Nothing if no broker is left to ask."""
         try:
-            return (await self.save_state()).controller_id
+            view = await self.save_state()
         except (ClusterFailed, NoAnswer):
+            return None, None
+        return view.controller_id, state_of_view(view)
+
+    async def _ask_zookeeper(self) -> ClusterState | None:
+        """What it says now; of one of ours that does not run: nothing."""
+        if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
             return None
+        return await ask_zookeeper(self.record.zookeeper.connect)
 
     async def _end(self, broker_id: int, timeout_s: float) -> str | None:
         try:
@@ -268,7 +281,7 @@ class LocalCluster:
     async def save_state(self) -> ClusterView:
         """Write `cluster-state.json`: leaders, epochs and in-sync replicas now, for the audit."""
         view = await self.look()
-        write_cluster_state(self.data_directory, view.taken_at, view.partitions)
+        write_cluster_state(self.data_directory, state_of_view(view))
         return view
 
     async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from minibroker.client import doors
-from minibroker.cluster_file import PartitionSnapshot, write_snapshots
+from minibroker.cluster_file import write_cluster_state
+from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.cluster import POLL_SECONDS, SimulatedCluster
@@ -237,10 +238,12 @@ class SimulatedTestedCluster(TestedCluster):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
         snapshots = {
-            f"{topic}-{partition}": PartitionSnapshot(state.leader, state.leader_epoch, list(state.isr))
+            f"{topic}-{partition}": PartitionSnapshot(
+                leader=state.leader, leader_epoch=state.leader_epoch, isr=tuple(state.isr)
+            )
             for (topic, partition), state in sorted(self._states().items())
         }
-        write_snapshots(directory, 0.0, snapshots)
+        write_cluster_state(directory, ClusterState(partitions=snapshots))
         return directory
 
 

@@ -107,7 +107,12 @@ async def test_data_survives_down_and_up(own_cluster: LocalCluster) -> None:
         await producer.send_and_wait("t", b"kept")
     assert await own_cluster.down() == []
     state = json.loads((own_cluster.data_directory / STATE_FILE).read_bytes())
-    assert sorted(state["partitions"]["t-0"]["isr"]) == [1, 2, 3]
+    assert state["version"] == 2
+    partition = state["partitions"]["t-0"]
+    assert sorted(partition["isr_before"]) == sorted(partition["replicas"]) == [1, 2, 3]
+    assert partition["topic_id"]
+    assert sorted(state["brokers"]) == ["1", "2", "3"]
+    assert all(state["brokers"].values()), "log directory ids"
     again = LocalCluster.open(own_cluster.data_directory)
     await again.up()
     try:

@@ -1,0 +1,69 @@
+"""What goes into `cluster-state.json` when a cluster is stopped: the brokers' words before, ZooKeeper's after.
+
+Owns: how both are joined. The ISR before the stop comes from the running brokers, the rest from ZooKeeper, which runs
+until the last broker has written its witness. Where ZooKeeper cannot be read, what the brokers said must do.
+"""
+
+import asyncio
+import logging
+
+from msgspec.structs import replace
+
+from minibroker.audit.errors import AuditError
+from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
+from minibroker.cluster_view import ClusterView
+from minibroker.protocol.cluster_state import VERSION, ClusterState, PartitionSnapshot
+
+ZOOKEEPER_TIMEOUT_S = 10.0
+
+log = logging.getLogger("minibroker.cluster")
+
+
+def state_of_view(view: ClusterView) -> ClusterState:
+    """As far as brokers tell it."""
+    return ClusterState(
+        version=VERSION,
+        taken_at=view.taken_at,
+        cluster_id=view.cluster_id or None,
+        brokers={str(broker.broker_id): None for broker in view.brokers},
+        partitions={
+            str(name): PartitionSnapshot(
+                leader=each.leader_id,
+                leader_epoch=max(0, each.leader_epoch),
+                isr=tuple(each.isr_nodes),
+                isr_before=tuple(each.isr_nodes),
+                replicas=tuple(each.replica_nodes),
+                topic_id=view.topic_ids.get(name.topic) or None,
+            )
+            for name, each in view.partitions.items()
+        },
+    )
+
+
+async def ask_zookeeper(connect: str) -> ClusterState | None:
+    """None: it cannot be read, which is logged."""
+    try:
+        return await asyncio.to_thread(read_cluster_from_zookeeper, connect, ZOOKEEPER_TIMEOUT_S)
+    except AuditError as error:
+        log.warning("cluster-state.json holds what the brokers said: %s", error)
+        return None
+
+
+def joined(before: ClusterState | None, running: ClusterState | None, after: ClusterState) -> ClusterState:
+    """`before`: of the brokers; `running`: of ZooKeeper while they were registered; `after`: of ZooKeeper, at last."""
+    directories = {} if running is None else {each: known for each, known in running.brokers.items() if known}
+    unheard = {} if before is None else before.brokers
+    return replace(
+        after,
+        brokers=unheard | after.brokers | directories,
+        partitions={
+            name: replace(each, isr_before=before.partitions[name].isr)
+            if before is not None and name in before.partitions and _is_same_topic(each, before.partitions[name])
+            else each
+            for name, each in after.partitions.items()
+        },
+    )
+
+
+def _is_same_topic(one: PartitionSnapshot, other: PartitionSnapshot) -> bool:
+    return other.topic_id is None or one.topic_id == other.topic_id
