@@ -77,10 +77,12 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     segment: int
     """Base offset in the segment's name."""
     planned_start: int
+    planned_end: int
     start: int
-    """Where the first batch of this range begins (or the gap, for the first range of a file)."""
+    """Where the first batch of this range begins (or the gap, for the first range of a file); its planned end if none
+    does."""
     end: int
-    """Where the batch behind this range begins."""
+    """Where the batch or gap behind this range begins."""
     size: int
     """Bytes of the file that this audit looks at: its size when the audit began, or what is left of it."""
     columns: tuple[bytes, ...]
@@ -89,6 +91,8 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     """(position, base offset, reason) of batches whose CRC is good and whose records are not."""
     index: bytes | None = None
     time_index: bytes | None = None
+    is_open: bool = False
+    """The last gap goes on behind this range, nobody knows yet how far."""
     vanished: bool = False
 
 
@@ -172,7 +176,7 @@ class Replica(msgspec.Struct, kw_only=True):
 
 
 def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan]) -> Replica:
-    """Put the ranges of one replica together. They fit: `segment_reader.stitch` has seen to it."""
+    """Put the ranges of one replica together. They fit: `stitching.stitch` has seen to it."""
     columns = Columns()
     segments: dict[int, Segment] = {}
     for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):

@@ -6,16 +6,15 @@ never past the size that the file had when the audit began. Refuses to judge: it
 Theory: what follows a position depends on the bytes from there on and on nothing else. At a position stands either a
 batch that passes every check, or a gap. A gap ends where its header claims, if a good batch or the end of the file is
 there; else at the next position at which a good batch begins (magic, plausible header, CRC). So ranges of a file can be
-read apart: a range that does not begin at a batch looks for the next one, and the gap or batch it began in belongs to
-the range in front. That fails only where a value contains a whole batch (somebody stores segments in a log) or where
-the file changes: then one range's end is not the next one's start, `stitch` sees it and reads the file from its start.
+read apart: a range that does not begin at a batch looks for the next one, but never beyond its end, and a gap whose end
+is not in the range is left open for the range in which it is. Every byte is so read about once, however the file looks.
+That the ranges join is seen to by stitching.py.
 """
 
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 
 import msgspec
 
@@ -51,6 +50,8 @@ class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     start: int
     end: int
+    begins: bool = False
+    """A batch or a gap is known to begin at `start`; at the file's start one always does."""
 
 
 def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
@@ -84,7 +85,9 @@ def _scan_window(
     reader: "SegmentWindow", task: RangeTask, indexes: tuple[bytes | None, bytes | None], with_values: bool
 ) -> RangeScan:
     start, columns, gaps, undecodable, end = _collect(reader, task, with_values)
-    return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable)
+    # The last gap ends with the range though the file goes on: whether it does too, the ranges behind know.
+    is_open = bool(gaps) and gaps[-1].reaches_end and gaps[-1].end < reader.size
+    return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable, is_open=is_open)
 
 
 @contextmanager
@@ -104,9 +107,10 @@ def _collect(
     columns = Columns()
     gaps: list[Gap] = []
     undecodable: list[tuple[int, int, str]] = []
-    start = position = reader.next_batch(task.start) if task.start else 0
+    at_batch = task.begins or task.start == 0
+    start = position = task.start if at_batch else reader.next_batch(task.start, task.end)
     while position < task.end and position < reader.size:
-        found = reader.look_at(position)
+        found = reader.look_at(position, task.end)
         if isinstance(found, Gap):
             gaps.append(found)
             position = found.end
@@ -128,7 +132,7 @@ def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int
     A batch's bytes are in the reader's window until the next step.
     """
     while position < end and position < reader.size:
-        found = reader.look_at(position)
+        found = reader.look_at(position, reader.size)
         yield position, found
         position = found.end if isinstance(found, Gap) else position + found.size_bytes
 
@@ -145,14 +149,16 @@ def _append_value_crcs(
     return None
 
 
-def _gap(reader: "SegmentWindow", position: int, error: CorruptBatch) -> Gap:
+def _gap(reader: "SegmentWindow", position: int, error: CorruptBatch, limit: int) -> Gap:
+    """The gap at `position`. One that goes on to `limit` ends there, as if the file did."""
     claimed_end = reader.claimed_end(position)
     if claimed_end is not None and (claimed_end == reader.size or reader.is_batch(claimed_end)):
         return Gap(position, claimed_end, error.reason, torn=False, reaches_end=claimed_end == reader.size)
-    end = reader.next_batch(position + 1)
+    end = reader.next_batch(position + 1, limit)
+    reaches_end = end >= min(limit, reader.size)
     cut_header = reader.size - position < HEADER_BYTES
-    torn = end == reader.size and (cut_header or (claimed_end is not None and claimed_end > reader.size))
-    return Gap(position, end, error.reason, torn=torn, reaches_end=end == reader.size)
+    torn = reaches_end and (cut_header or (claimed_end is not None and claimed_end > reader.size))
+    return Gap(position, end, error.reason, torn=torn, reaches_end=reaches_end)
 
 
 def _scan(
@@ -165,12 +171,14 @@ def _scan(
     *,
     gaps: Iterable[Gap] = (),
     undecodable: Iterable[tuple[int, int, str]] = (),
+    is_open: bool = False,
     vanished: bool = False,
 ) -> RangeScan:
     return RangeScan(
         directory=task.directory,
         segment=task.segment,
         planned_start=task.start,
+        planned_end=task.end,
         start=start,
         end=end,
         size=size,
@@ -179,6 +187,7 @@ def _scan(
         undecodable=tuple(undecodable),
         index=indexes[0],
         time_index=indexes[1],
+        is_open=is_open,
         vanished=vanished,
     )
 
@@ -194,12 +203,12 @@ class SegmentWindow:
         self.buffer = b""
         self.base = 0
 
-    def look_at(self, position: int) -> BatchHeader | Gap:
-        """What begins at `position`, where a batch or a gap does."""
+    def look_at(self, position: int, limit: int) -> BatchHeader | Gap:
+        """What begins at `position`, where a batch or a gap does. The end of a gap is not looked for beyond `limit`."""
         try:
             return self.check(position)
         except CorruptBatch as error:
-            return _gap(self, position, error)
+            return _gap(self, position, error, limit)
 
     def check(self, position: int) -> BatchHeader:
         """The batch at `position` after every check, or CorruptBatch."""
@@ -211,10 +220,9 @@ class SegmentWindow:
             return check_batch(self.buffer, offset)
         except CorruptBatch:
             claimed_end = self.claimed_end(position)
-            in_window = claimed_end is None or self._holds(position, claimed_end - position)
-            if claimed_end is None or in_window or claimed_end > self.size:
+            if claimed_end is None or self._holds(position, min(claimed_end, self.size) - position):
                 raise
-        self._load(position, max(claimed_end - position, CHUNK_BYTES))
+        self._load(position, max(min(claimed_end, self.size) - position, CHUNK_BYTES))
         return check_batch(self.buffer, 0)
 
     def is_batch(self, position: int) -> bool:
@@ -233,13 +241,14 @@ class SegmentWindow:
         except CorruptBatch:
             return None
 
-    def next_batch(self, position: int) -> int:
-        """The first position from `position` on at which a good batch begins; the file's size if there is none."""
-        while True:
+    def next_batch(self, position: int, limit: int) -> int:
+        """The first position from `position` on at which a good batch begins; `limit`, or the file's size if that is
+        smaller, if none does in front of it."""
+        while position < limit:
             if not self._holds(position, HEADER_BYTES):
-                self._load(position, CHUNK_BYTES)
+                self._load(position, min(CHUNK_BYTES, limit - position + HEADER_BYTES))
                 if not self._holds(position, HEADER_BYTES):
-                    return self.size
+                    break
             at = self.buffer.find(MAGIC_BYTE, position - self.base + MAGIC_AT)
             if at < 0:
                 position = self.base + len(self.buffer) - MAGIC_AT
@@ -250,8 +259,9 @@ class SegmentWindow:
                 if not self._holds(position, HEADER_BYTES):
                     continue
                 if self.claimed_end(position) is not None and self.is_batch(position):
-                    return position
+                    return position if position < limit else min(limit, self.size)
             position += 1
+        return min(limit, self.size)
 
     def _holds(self, position: int, count: int) -> bool:
         return self.base <= position and position + count <= self.base + len(self.buffer)
@@ -272,26 +282,3 @@ def _read_small(task: RangeTask, suffix: str) -> bytes | None:
             return file.read(INDEX_BYTES_MAX)
     except OSError:
         return None
-
-
-def stitch(scans: Iterable[RangeScan], reread: Callable[[RangeTask], RangeScan]) -> list[RangeScan]:
-    """The scans of one replica, with every segment whose ranges do not join read again from its start."""
-    by_segment: dict[int, list[RangeScan]] = {}
-    for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):
-        by_segment.setdefault(scan.segment, []).append(scan)
-    stitched = []
-    for segment, parts in by_segment.items():
-        if _parts_join(parts):
-            stitched += parts
-            continue
-        size = max(part.size for part in parts)
-        task = RangeTask(directory=parts[0].directory, segment=segment, size=size, start=0, end=size)
-        stitched.append(reread(task))
-    return stitched
-
-
-def _parts_join(parts: list[RangeScan]) -> bool:
-    if any(part.vanished or part.size != parts[0].size for part in parts):
-        return len(parts) == 1
-    joined = all(earlier.end == later.start for earlier, later in pairwise(parts))
-    return joined and parts[0].planned_start == 0

@@ -24,7 +24,8 @@ from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
 from minibroker.audit.planning import judge_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
 from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
-from minibroker.audit.segment_reader import RangeTask, scan_range, stitch
+from minibroker.audit.segment_reader import RangeTask, scan_range
+from minibroker.audit.stitching import stitch
 from minibroker.audit.timings import Stopwatch
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from minibroker.audit import segment_reader
 from minibroker.audit.planning import SHARE_BYTES, judge_shares, plan_exact_ranges, plan_ranges, portions
 from minibroker.audit.replica import NO_VALUE, Columns, Gap, RangeScan, ReplicaFacts, assemble
-from minibroker.audit.segment_reader import RangeTask, scan_range, stitch
+from minibroker.audit.segment_reader import RangeTask, scan_range
+from minibroker.audit.stitching import stitch
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
@@ -104,7 +105,7 @@ def test_a_batch_inside_a_value_is_never_taken_for_one(tmp_path: Path) -> None:
     expected = whole(tmp_path, content, with_values=True)
     assert len(columns_of(expected)) == 3
     scans, again = in_ranges(tmp_path, len(content), 300)
-    assert again == 1, "the ranges inside the value find its batches, so they do not join"
+    assert again == 0, "what ranges inside the value find is dropped, not read again"
     assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
 
 
@@ -115,6 +116,23 @@ def test_a_gap_that_spans_ranges_is_reported_once(tmp_path: Path) -> None:
     gaps = [gap for scan in scans for gap in scan.gaps]
     assert [(gap.position, gap.end) for gap in gaps] == [(len(ENCODED[0]), len(ENCODED[0]) + 1000)]
     assert again == 0
+
+
+def test_a_gap_behind_a_batch_that_reaches_into_a_range_is_read_again_from_there(tmp_path: Path) -> None:
+    content = ENCODED[0] + b"\x00" * 500 + b"".join(ENCODED[1:])
+    expected = whole(tmp_path, content, with_values=True)
+    scans, again = in_ranges(tmp_path, len(content), len(ENCODED[0]) - 10)
+    assert again == 1
+    assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
+
+
+@pytest.mark.parametrize("range_bytes", [50, 61, 200])
+@pytest.mark.parametrize("tail", [ENCODED[1][:90], b"\x00" * 700, b"\x02" * 700])
+def test_a_gap_up_to_the_end_is_torn_or_not_in_ranges_as_well(tmp_path: Path, tail: bytes, range_bytes: int) -> None:
+    content = ENCODED[0] + tail
+    expected = whole(tmp_path, content, with_values=True)
+    scans, _ = in_ranges(tmp_path, len(content), range_bytes)
+    assert joined(tmp_path, len(content), scans) == joined(tmp_path, len(content), [expected])
 
 
 def test_values_are_summed_record_by_record(tmp_path: Path) -> None:
