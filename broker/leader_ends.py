@@ -60,5 +60,6 @@ def _one(leader_epoch: int, answers: list[ListOffsetsPartitionResponse]) -> Lead
         error_code=ErrorCode.NONE,
         log_start_offset=earliest.offset,
         log_end_offset=latest.offset,
+        low_watermark=earliest.low_watermark if 0 <= earliest.low_watermark <= earliest.offset else None,
         producers=earliest.producers,
     )

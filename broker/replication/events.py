@@ -203,6 +203,8 @@ class LeaderEndsAnswered(Event, frozen=True, kw_only=True):
     error_code: ErrorCode
     log_start_offset: int = 0
     log_end_offset: int = 0
+    low_watermark: int | None = None
+    """None: the leader does not say."""
     producers: bytes = b""
     """What the leader knows of producers that wrote below its log's start (`ProducerStates.told_below`)."""
 

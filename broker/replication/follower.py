@@ -160,7 +160,10 @@ def _truncation_point(state: ReplicaState, event: EpochEndAnswered) -> tuple[int
 
 def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effects: list[Effect]) -> None:
     """Out of range is never fatal, and never a reason to start anew unless the leader's log starts behind my end
-    (KAFKA-2143, KAFKA-7414)."""
+    (KAFKA-2143, KAFKA-7414).
+
+    To begin anew at a start is to delete all in front of it. So it waits, as a deletion does, until every member of the
+    ISR has recorded that start: otherwise one of them may lead next, from an earlier one (seed 9000346)."""
     if _is_stale(state, event.leader_epoch) or not isinstance(state.phase, AskingLeaderEnds):
         return
     if event.error_code is not ErrorCode.NONE:
@@ -176,6 +179,9 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         effects.append(Warn(message=message))
         _truncate(state, event.log_end_offset, "the leader's log ends there", effects)
     elif event.log_start_offset > state.log_end_offset or _is_empty_behind(state, event.log_start_offset):
+        if event.low_watermark is not None and event.low_watermark < event.log_start_offset:
+            effects.append(BackOff(error_code=ErrorCode.OFFSET_NOT_AVAILABLE))
+            return
         state.epoch_history.clear()
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects.append(WriteEpochHistory(sync=True))

@@ -1,14 +1,8 @@
 """Whose word a log start is: the leader's alone (I39, log_start(replica) <= log_start(leader)).
 
 Owns: two looks at each follower. A start that rises in a step lies at or below the start of the leader of that epoch;
-and no follower has deleted what its leader's log still begins with.
-
-One follower may lack that: it began anew at the start of an earlier leader, so it has deleted nothing of what lies in
-front; it is not in sync; and its leader had not heard of that start when it was elected (seed 9000346). Its next fetch
-tells it, and until it has copied the rest its leader lets it in as little as anybody who starts behind it. A member of
-the ISR is held to the rule all the same, and so is whose first record lies behind where its log began anew.
-
-Refuses to know why a start rises (`log_starts` has a sum of its own for that) and what a damaged replica holds.
+and no follower has deleted what its leader's log still begins with. Refuses to know why a start rises (`log_starts`
+has a sum of its own for that) and what a damaged replica holds.
 """
 
 from collections.abc import Sequence
@@ -31,8 +25,6 @@ class LeadersStarts:
         self._cluster = cluster
         self._truth = truth
         self._starts: dict[Partition, int] = {}
-        self._began_anew: dict[tuple[str, TopicPartition], int] = {}
-        """Where a broker's log of a partition began when it last held nothing."""
         truth.samplers.append(self.look)
 
     def replica_loaded(self, replica: Partition) -> None:
@@ -63,10 +55,6 @@ class LeadersStarts:
         first = replica.log.segments[0].base_offset
         if leader is None or replica.log.damage is not None or first <= leader.state.log_start_offset:
             return
-        true = self._truth.state(partition)
-        is_member = true is None or broker_id in true.members
-        if not is_member and self._began_anew.get((f"broker-{broker_id}", partition)) == first:
-            return
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
         self._truth.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
 
@@ -79,11 +67,7 @@ class LeadersStarts:
         leads = leader is not None and leader.state.is_leader and leader.state.leader_epoch == state.leader_epoch
         return leader if leads else None
 
-    def cut(self, log: PartitionLog, failed: bool) -> None:
-        process = PROCESS.get()
-        if process is not None and not failed and not log.size_bytes:
-            self._began_anew[process.name, log.topic_partition] = log.segments[0].base_offset
-
     # ------------------------------------------------------------------------------------------------ of no interest
     def ordered(self, controller_epoch: int) -> None: ...
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
+    def cut(self, log: PartitionLog, failed: bool) -> None: ...

@@ -98,6 +98,21 @@ MUTANTS = (
         schedule=Schedule("log_starts:leader_falls_before_its_start_is_known"),
     ),
     Mutant(
+        name="D31",
+        title="a log begins anew where its leader's starts, though a member of the ISR has not heard of it",
+        origin="swarm, seed 9000346: the leader fell, the next one started earlier, and the new log was called damaged",
+        rule="a log begins anew only where the low watermark has reached its leader's start (11)",
+        breaks=("I39", "I44"),
+        edits=(
+            Edit(
+                "broker.replication.follower",
+                "        if event.low_watermark is not None and event.low_watermark < event.log_start_offset:\n",
+                "        if False:\n",
+            ),
+        ),
+        schedule=Schedule("log_starts:log_begins_anew_before_its_start_is_known"),
+    ),
+    Mutant(
         name="D24",
         title="a follower believes any low watermark",
         origin="found from outside: one absurd answer, and its hearer as leader let nobody join for ever",

@@ -5,6 +5,7 @@ reaches beyond: the epoch of its last record then proves all before it. A follow
 hold anything there.
 """
 
+import msgspec
 import pytest
 
 from minibroker.broker.replication import events as ev
@@ -143,6 +144,20 @@ def test_ends_of_a_leader_that_contradict_each_other_are_refused() -> None:
     ends = ev.LeaderEndsAnswered(leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=9, log_end_offset=3)
     assert names(step(state, ends)) == ["Warn", "BackOff"]
     assert state.log_end_offset == END
+
+
+@pytest.mark.invariant("I39", "I44")
+def test_a_log_begins_anew_only_where_all_members_have_recorded_that_the_leader_s_starts() -> None:
+    """Otherwise a member that starts earlier may lead next, and what this log never had would look like damage."""
+    state = follower()
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    ends = ev.LeaderEndsAnswered(
+        leader_epoch=0, error_code=ErrorCode.NONE, log_start_offset=END + 6, log_end_offset=END + 9, low_watermark=0
+    )
+    assert names(step(state, ends)) == ["BackOff"]
+    assert names(step(state, ev.PhaseRetried())) == ["AskLeaderEnds"]
+    assert "ResetTo" in names(step(state, msgspec.structs.replace(ends, low_watermark=END + 6)))
+    assert state.log_start_offset == END + 6
 
 
 def leader_of(*reported: int | None) -> ReplicaState:

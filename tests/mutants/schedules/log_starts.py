@@ -261,6 +261,35 @@ async def leader_falls_before_its_start_is_known(directed: Directed) -> None:
     await directed.until_isr(*directed.cluster.broker_ids)
 
 
+@on_stage(
+    Stage(
+        settings={**SMALL_SEGMENTS, "log.retention.ms": "3600000", "replica.lag.time.max.ms": "4000"}, sound_disks=True
+    )
+)
+async def log_begins_anew_before_its_start_is_known(directed: Directed) -> None:
+    """The same, and one that was down comes back meanwhile, and ends in front of the new start: no disk is faulty, and
+    whoever leads next, nothing of its log is damage."""
+    leader, behind, deaf = await apart(directed)
+    directed.cluster.kill(behind)
+    await directed.until(lambda: behind not in members(directed), "an ISR without it")
+    await _fill(directed)
+    machine, network = directed.world.machine(host(leader)), directed.world.network
+    machine.clock_skew_ms = 2 * 3_600_000
+    for number in range(20):
+        await directed.produce(f"young {number}")
+    network.cut(host(deaf), host(leader))
+    await directed.until(lambda: directed.replica(leader).state.log_start_offset > 0, "a later log start")
+    directed.cluster.start(behind)
+    await asyncio.sleep(2.0)
+    directed.cluster.kill(leader)
+    machine.clock_skew_ms = 0
+    network.heal_all()
+    await directed.until(lambda: directed.cluster.leader(TOPIC) not in (None, leader), "another leader")
+    await asyncio.sleep(1.0)
+    directed.cluster.start(leader)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
 @on_stage(Stage())
 async def low_watermark_above_the_start(directed: Directed) -> None:
     """One answer to each follower says that everybody has recorded a start far beyond the end; one of them leads next."""
