@@ -28,6 +28,11 @@ class Kind(StrEnum):
     OFFSET_OVERLAP = "offset-overlap"
     OUT_OF_ORDER = "out-of-order"
     EPOCH_DECREASES = "epoch-decreases"
+    SEQUENCE_TWICE = "sequence-twice"
+    SEQUENCE_GAP = "sequence-gap"
+    SEQUENCE_BACKWARDS = "sequence-backwards"
+    SEQUENCE_MALFORMED = "sequence-malformed"
+    SEQUENCE_ANEW = "sequence-anew"
     EPOCH_CHECKPOINT = "epoch-checkpoint"
     EPOCH_CHECKPOINT_BEHIND = "epoch-checkpoint-behind"
     INDEX_DAMAGE = "index-damage"
@@ -52,6 +57,7 @@ class Kind(StrEnum):
 
 NOTES = frozenset(
     {
+        Kind.SEQUENCE_ANEW,
         Kind.EPOCH_CHECKPOINT_BEHIND,
         Kind.INDEX_MISSING,
         Kind.DIVERGED_ABOVE_HIGH_WATERMARK,
@@ -70,6 +76,13 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
     "every record decodes": (Kind.UNDECODABLE_RECORDS,),
     "offsets are dense": (Kind.MISSING_RANGE, Kind.OFFSET_OVERLAP, Kind.OUT_OF_ORDER),
     "leader epochs never fall": (Kind.EPOCH_DECREASES,),
+    "every producer's batches are there once and in order": (
+        Kind.SEQUENCE_TWICE,
+        Kind.SEQUENCE_GAP,
+        Kind.SEQUENCE_BACKWARDS,
+        Kind.SEQUENCE_MALFORMED,
+        Kind.SEQUENCE_ANEW,
+    ),
     "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
     "indexes point at batches": (Kind.INDEX_DAMAGE, Kind.INDEX_MISSING),
     "checkpoints are readable and true": (

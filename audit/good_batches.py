@@ -62,13 +62,16 @@ def take_good_batches(window: bytes, base: int, position: int, end: int, columns
             or crc32c(view[at + CRC_COVERS_FROM : behind]) != crc
         ):
             break
-        taken += (base + at, offset, offset + count, epoch, crc, behind - at, latest)
+        taken += (base + at, offset, offset + count, epoch, crc, behind - at, latest, producer, term, sequence)
         at = behind
-    columns.positions.extend(taken[0::7])
-    columns.base_offsets.extend(taken[1::7])
-    columns.ends.extend(taken[2::7])
-    columns.epochs.extend(taken[3::7])
-    columns.crcs.extend(taken[4::7])
-    columns.sizes.extend(taken[5::7])
-    columns.max_timestamps.extend(taken[6::7])
+    columns.positions.extend(taken[0::10])
+    columns.base_offsets.extend(taken[1::10])
+    columns.ends.extend(taken[2::10])
+    columns.epochs.extend(taken[3::10])
+    columns.crcs.extend(taken[4::10])
+    columns.sizes.extend(taken[5::10])
+    columns.max_timestamps.extend(taken[6::10])
+    columns.producer_ids.extend(taken[7::10])
+    columns.producer_epochs.extend(taken[8::10])
+    columns.base_sequences.extend(taken[9::10])
     return base + at

@@ -24,8 +24,8 @@ TASK_BYTES = 4 * 1024
 PORTIONS_PER_CORE = 4
 """Enough that no core waits long for the last one, few enough that starting them costs little (20 ms each, cold)."""
 SHARE_BYTES = 4 * 1024 * 1024 * 1024
-"""Log bytes that one task judges, if there are several partitions: it holds the rows of all of them at once (44 bytes
-a batch; with batches of 1 KB that is 190 MB)."""
+"""Log bytes that one task judges, if there are several partitions: it holds the rows of all of them at once (58 bytes
+a batch; with batches of 1 KB that is 250 MB)."""
 
 
 def range_bytes_for(total_bytes: int) -> int:

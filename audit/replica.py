@@ -35,7 +35,19 @@ class Gap(msgspec.Struct, frozen=True):
 class Columns:
     """Good batches in file order, one column a field."""
 
-    __slots__ = ("base_offsets", "crcs", "ends", "epochs", "max_timestamps", "positions", "sizes", "value_crcs")
+    __slots__ = (
+        "base_offsets",
+        "base_sequences",
+        "crcs",
+        "ends",
+        "epochs",
+        "max_timestamps",
+        "positions",
+        "producer_epochs",
+        "producer_ids",
+        "sizes",
+        "value_crcs",
+    )
 
     def __init__(self) -> None:
         self.positions = array("q")
@@ -46,6 +58,9 @@ class Columns:
         self.crcs = array("I")
         self.sizes = array("i")
         self.max_timestamps = array("q")
+        self.producer_ids = array("q")
+        self.producer_epochs = array("h")
+        self.base_sequences = array("i")
         self.value_crcs = array("q")
         """One entry per record, when values were asked for."""
 
@@ -60,6 +75,9 @@ class Columns:
         self.crcs.append(header.crc)
         self.sizes.append(header.size_bytes)
         self.max_timestamps.append(header.max_timestamp)
+        self.producer_ids.append(header.producer_id)
+        self.producer_epochs.append(header.producer_epoch)
+        self.base_sequences.append(header.base_sequence)
 
     def pack(self) -> tuple[bytes, ...]:
         return tuple(getattr(self, name).tobytes() for name in self.__slots__)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from minibroker.audit.findings import Finding, Kind
 from minibroker.audit.replica import Gap, Replica, Segment
 from minibroker.audit.replica_report import ReplicaReport
+from minibroker.audit.sequences import check_sequences
 from minibroker.audit.side_file_rules import (
     check_checkpoints,
     check_epoch_history,
@@ -30,6 +31,7 @@ def check_replica(replica: Replica) -> list[Finding]:
     _check_reading(report)
     _check_offsets(report)
     _check_epochs(report)
+    check_sequences(report)
     check_epoch_history(report)
     for segment in replica.segments:
         check_indexes(report, segment)
