@@ -19,12 +19,14 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import BadEntry, DiskError, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, DiskError, FileMissing, OutOfDescriptors
 
 if TYPE_CHECKING:
     from minibroker.broker.replica_manager import ReplicaManager
 
 log = logging.getLogger("minibroker.disk")
+
+ENTRY_CURE = "move that entry away, or give this broker's user the right to it"
 
 DESCRIPTOR_RETRY_MS = 500
 """A lack of file descriptors lasts as long as a flood of connections: seconds."""
@@ -63,9 +65,9 @@ class DiskHealth:
             self.read_failed(partition, error)
 
     def read_failed(self, partition: Partition, error: DiskError) -> None:
-        """Somebody's read could not be answered. For want of a descriptor that is all; an entry that cannot be used
-        stops its partition alone."""
-        if isinstance(error, BadEntry):
+        """Somebody's read could not be answered. For want of a descriptor that is all; an entry that is gone or cannot
+        be used stops its partition alone."""
+        if isinstance(error, BadEntry) and not self._directory.offline:
             self._manager.repairs.damaged(partition, str(error))
         else:
             self.failed(error)
@@ -75,7 +77,8 @@ class DiskHealth:
         if isinstance(error, OutOfDescriptors):
             return  # the directory has counted it, and who met it tries again
         if isinstance(error, BadEntry) and not self._directory.offline:
-            log.error("%s: move that entry away, or give this broker's user the right to it", error)
+            is_gone = isinstance(error, FileMissing)
+            log.error("%s%s", error, "" if is_gone else f": {ENTRY_CURE}")
             return  # of one partition, which has not done what it was asked
         if not self._directory.full and not self._directory.offline:
             self._directory.mark_offline(error)

@@ -116,6 +116,7 @@ class Scrubber:
         try:
             read = await storage.disk.in_background(lambda: scrub.read_piece(storage.disk, PIECE_BYTES, interval))
         except FileMissing as error:
+            storage.failed(error)
             if self._is_of_use(partition, segment):  # else it was deleted meanwhile
                 self._found(partition, str(error))
             return False

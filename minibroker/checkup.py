@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from minibroker import zookeeper_process
+from minibroker import cures, zookeeper_process
 from minibroker.asking import Asker, NoAnswer
 from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
 from minibroker.protocol.checkpoints import parse_partition_directory_name
@@ -304,9 +304,7 @@ async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
     if state.fenced:
         return Finding(name, False, f"{server} is fenced: it has lost ZooKeeper", "see whether ZooKeeper runs")
     if state.log_directory != "online":
-        cure = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
-        if state.log_directory == "offline":
-            cure = "replace the disk, and start the broker with an empty directory"
+        cure = cures.of_log_directory(state.log_directory, state.log_directory_reason)
         return Finding(name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure)
     damage = damaged_logs(state)
     if damage is not None:

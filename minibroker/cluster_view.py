@@ -8,6 +8,7 @@ import time
 
 import msgspec
 
+from minibroker import cures
 from minibroker.asking import ASK_TIMEOUT_S, Asker, NoAnswer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -140,9 +141,8 @@ def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:
     if says.fenced:
         reasons.append(f"broker {broker.broker_id} is fenced: it has lost ZooKeeper")
     if says.log_directory != "online":
-        reasons.append(
-            f"log directory of broker {broker.broker_id} is {says.log_directory}: {says.log_directory_reason}"
-        )
+        what = f"log directory of broker {broker.broker_id} is {says.log_directory}: {says.log_directory_reason}"
+        reasons.append(f"{what}; {cures.of_log_directory(says.log_directory, says.log_directory_reason)}")
     return reasons
 
 

@@ -200,13 +200,14 @@ class SyncFailed(DiskError):
     from fsync Failures?", Rebello et al., ATC 2020). Never heals."""
 
 
-class FileMissing(DiskError):
-    """No such file or directory."""
-
-
 class BadEntry(DiskError):
     """What lies at that path can never be used as it is: a directory, a pipe, a socket or a device where a file
-    belongs, a loop of links, a mount point that should be renamed, no permission. It says nothing about the disk."""
+    belongs, a loop of links, a mount point that should be renamed, no permission, nothing at all. It says nothing about
+    the disk."""
+
+
+class FileMissing(BadEntry):
+    """No such file or directory."""
 
 
 class FileTooLarge(BadEntry):

@@ -2,7 +2,6 @@
 
 Owns: the order of things at start (lock, identity, clean marker read and removed, logs loaded) and at the end (logs
 synced, checkpoints, clean marker last), creation and deletion of partition directories. Refuses to know roles.
-
 After an IO error the directory is offline: nothing is written to it any more (KAFKA-10778).
 """
 
@@ -48,6 +47,7 @@ from minibroker.runtime.ports import (
     DirectoryLock,
     Disk,
     DiskError,
+    FileMissing,
     LockHeld,
     OutOfDescriptors,
 )
@@ -266,9 +266,8 @@ class LogDirectory:
             log.delete()
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take the partition away at once by renaming its directory, which a full disk allows, too; its files are
-        removed by `maintain`. If the renaming fails (also with BadEntry) the partition is still there, and so is its
-        log."""
+        """Take the partition away at once by renaming its directory, which a full disk allows, too; `maintain` removes
+        its files. If the renaming fails (also with BadEntry) the partition and its log are still there."""
         target = self._take_away(partition, deleted_directory_name)
         self.remove_set_aside(partition)
         if target is not None:
@@ -278,8 +277,8 @@ class LogDirectory:
         self._checkpoints.lower_mark(log.topic_partition, log.log_end_offset)
 
     def set_log_aside(self, partition: TopicPartition) -> None:
-        """Take a damaged log away by renaming its directory, and keep that until `remove_set_aside` of the partition
-        that its files name: it may be the only copy of another one that somebody has put here."""
+        """Take a damaged log away by renaming its directory, kept until `remove_set_aside` of the partition that its
+        files name: it may be the only copy of another one that somebody has put here."""
         self._checkpoints.lower_mark(partition, 0)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
@@ -318,7 +317,9 @@ class LogDirectory:
                 self._disk.rename(log.directory, target)
             except DiskError as error:
                 self.storage.failed(error)
-                raise
+                if self.offline or not isinstance(error, FileMissing):
+                    raise
+                target = None  # nothing is left to take away
         self._checkpoints.forget_mark(partition)
         self._forget(partition)
         if target is not None:
@@ -422,8 +423,8 @@ class LogDirectory:
             self._to_remove.remove(path)
 
     async def sync_metadata(self) -> None:
-        """Sync the epoch files, metadata and names of all logs that wrote some, together and off the loop
-        (hardening rule 7). A log that is being flushed does it by itself."""
+        """Sync epoch files, metadata and names of all logs that wrote some, off the loop (hardening rule 7). One that
+        is being flushed does it by itself."""
         for log in self.logs.values():
             self._store_epochs(log)
         async with AsyncExitStack() as stack:
@@ -451,7 +452,8 @@ class LogDirectory:
             try:
                 log.store_epochs()
             except DiskError as error:
-                raise log.failed(error) from None
+                if not isinstance(log.failed(error), BadEntry):  # a matter of this log alone
+                    raise
 
     async def _sync_some(self, taken: list[tuple[PartitionLog, UnsyncedFiles]]) -> None:
         together = UnsyncedFiles.merged([files for _, files in taken])

@@ -6,8 +6,8 @@ Theory (KAFKA-10778, hardening rule 13): after an IO error nobody knows what the
 the directory any more, by anyone, until the broker is restarted. A full disk is no such mystery: a failed append is cut
 again and refused, and the directory heals when there is room. A failed sync is one, for lack of space, too: the kernel
 may have dropped the pages ("Can Applications Recover from fsync Failures?", ATC 2020). A lack of file descriptors is no
-word about the disk. Nor is an entry that cannot be used, renamed or removed: it is the matter of the partition that it
-belongs to.
+word about the disk. Nor is an entry that cannot be used, renamed or removed, or that is missing: it is the matter of
+the partition that it belongs to, unless the directory itself is gone.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from minibroker.broker.log.config import FREE_BYTES_TO_HEAL
 from minibroker.broker.log.errors import StorageOffline
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.warm_segments import WarmSegments
-from minibroker.runtime.ports import BadEntry, Clock, Disk, DiskError, DiskFull, OutOfDescriptors
+from minibroker.runtime.ports import BadEntry, Clock, Disk, DiskError, DiskFull, FileMissing, OutOfDescriptors
 
 
 class Storage:
@@ -69,6 +69,8 @@ class Storage:
 
     def failed(self, error: DiskError) -> None:
         """Draw the consequence of an error; the caller raises it on."""
+        if isinstance(error, FileMissing) and not self.disk.exists(self.path):
+            error = DiskError(f"{self.path} is gone: {error}")
         if isinstance(error, StorageOffline | BadEntry):
             return
         if isinstance(error, OutOfDescriptors):

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from minibroker import cures
 from minibroker.cluster_view import BrokerView, ClusterView, what_is_wrong
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -98,11 +99,11 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
         ),
         (
             view(two=on_directory(broker(2, replica("offline", 9)), "full", "no space left")),
-            "log directory of broker 2 is full: no space left",
+            f"log directory of broker 2 is full: no space left; {cures.MAKE_ROOM}",
         ),
         (
             view(isr=(1, 2, 3), two=on_directory(broker(2, replica("follower", 9)), "offline", "input/output error")),
-            "log directory of broker 2 is offline: input/output error",
+            f"log directory of broker 2 is offline: input/output error; {cures.START_AGAIN}",
         ),
         (msgspec.structs.replace(view(), controller_id=-1), "no controller is elected"),
         (msgspec.structs.replace(view(), controller_id=9), "no controller is elected"),

@@ -109,6 +109,27 @@ async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
     assert (await c.audit(acked)).success
 
 
+@pytest.mark.parametrize("gone", ["segment", "partition"])
+@simulated(brokers=3, seed=3, settings=SETTINGS)
+async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(
+    c: SimulatedTestedCluster, gone: str
+) -> None:
+    """The log directory goes on: no other partition is led by somebody else."""
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    leader, _ = await followers(c)
+    log = replica(c, leader).log
+    parent, name = disk(c, leader).parent_of(log.segments[0].log_path if gone == "segment" else log.directory)
+    log.close()  # as of segments that are not of late
+    del parent.entries[name]
+    assert await read(c, 45) == {m.offset: value for m, value in acked}
+    assert await c.wait_for_leader(TOPIC, other_than=leader) != leader
+    await c.wait_in_sync(TOPIC)
+    broker = c.simulation.brokers[leader]
+    assert (broker.counters.damaged_logs, broker.log_directory.offline) == (1, False)
+    assert (await c.audit(acked)).success
+
+
 @simulated(brokers=3, seed=4, settings=SETTINGS)
 async def test_the_only_in_sync_replica_leads_on_and_refuses_the_damaged_range_alone(
     c: SimulatedTestedCluster,

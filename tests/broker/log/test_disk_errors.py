@@ -17,6 +17,7 @@ from minibroker.runtime.ports import BadEntry, DiskError, DiskFull, OutOfDescrip
 from minibroker.simulation.storage import Fault
 from tests.broker.log.machine import (
     PARTITION,
+    PATH,
     SMALL,
     Machine,
     append,
@@ -393,12 +394,44 @@ def test_a_deletion_that_fails_leaves_the_partition_for_another_attempt(machine:
     assert not machine.disk().exists(f"/data/{PARTITION}")
 
 
-def test_a_log_that_met_a_missing_file_is_offline(machine: Machine) -> None:
-    """Somebody removed the data under a running broker."""
+@pytest.mark.parametrize("gone", ["segment", "partition"])
+def test_a_file_that_is_gone_is_its_logs_damage_alone(machine: Machine, gone: str) -> None:
+    """Somebody removed it under a running broker."""
+    directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
+    other = directory.create_log(TopicPartition("others", 0), "other id", SMALL)
+    append(log, 30)
+    log.close()
+    if gone == "segment":
+        machine.disk().remove(log.segments[0].log_path)
+    else:
+        machine.disk().remove_tree(log.directory)
+    with pytest.raises(BadEntry, match="no such"):
+        log.read(0, 100, 60)
+    if gone == "partition":
+        with pytest.raises(BadEntry, match="no such"):
+            log.write_epoch_entries([(3, 0)], sync=False)
+    assert not directory.offline
+    append(other, 3)
+    drive(directory.maintain(0))
+    assert (drive(other.flush()), directory.offline) == (other.log_end_offset, False)
+
+
+def test_a_partition_whose_directory_is_gone_starts_anew(machine: Machine) -> None:
+    directory, log = machine.open_log(SMALL)
+    append(log, 30)
+    machine.disk().remove_tree(log.directory)
+    directory.set_log_aside(PARTITION)
+    assert (directory.offline, directory.set_aside) == (False, {})
+    anew = directory.create_log(PARTITION, "id", SMALL)
+    append(anew, 1)
+    assert drive(anew.flush()) == anew.log_end_offset
+
+
+def test_a_directory_that_is_gone_itself_is_offline(machine: Machine) -> None:
     directory, log = machine.open_log(SMALL, tail_cache=TailCache(0))
     append(log, 30)
     log.close()
-    machine.disk().remove_tree(log.directory)
+    machine.disk().remove_tree(PATH)
     with pytest.raises(DiskError):
         log.read(0, 100, 60)
     assert directory.offline

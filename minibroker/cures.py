@@ -1,0 +1,30 @@
+"""What an operator does about a log directory that is not in use: one cure for each reason, the same in every command.
+
+Owns: the choice by the reason that the broker gives. Refuses to look at anything itself.
+"""
+
+MAKE_ROOM = "make room: lower retention.bytes, delete a topic, or enlarge the disk"
+PUT_BACK = "put that directory back (is its disk mounted?), and start the broker again"
+MAKE_WRITABLE = "mount it for writing, and start the broker again"
+MAKE_USABLE = "move that entry away, or give the broker's user the right to it, and start the broker again"
+START_AGAIN = (
+    "start the broker again; if its disk fails again, replace it, and start the broker with an empty directory"
+)
+
+_BY_WORDS = (
+    (" is gone: ", PUT_BACK),
+    ("read-only file system", MAKE_WRITABLE),
+    ("permission denied", MAKE_USABLE),
+    ("operation not permitted", MAKE_USABLE),
+    ("is a directory", MAKE_USABLE),
+    ("cannot use ", MAKE_USABLE),
+)
+"""Words of the operating system and of the broker's disk door."""
+
+
+def of_log_directory(state: str, reason: str | None) -> str:
+    """For a directory that is 'full' or 'offline'."""
+    if state == "full":
+        return MAKE_ROOM
+    words = (reason or "").lower()
+    return next((cure for found, cure in _BY_WORDS if found in words), START_AGAIN)
