@@ -10,6 +10,7 @@ from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication.high_watermark import NEVER_MS
 from minibroker.broker.replication.state import RemoteReplica, ReplicaState, Role
 from minibroker.protocol.ids import to_wire
+from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import (
     DescribedReplicaTopic,
     DescribeReplicaStateRequest,
@@ -18,6 +19,9 @@ from minibroker.protocol.messages import (
     RemoteReplicaState,
     ReplicaStateDescription,
 )
+
+EPOCHS_MAX = 10_000
+"""Of a history that are told, the newest ones."""
 
 
 def describe_replicas(
@@ -39,7 +43,7 @@ def describe_replicas(
         controller_epoch=image.controller_epoch,
         topics=[DescribedReplicaTopic(topic=name, partitions=found) for name, found in topics.items()],
         log_directory="offline" if storage.offline else "full" if storage.full else "online",
-        log_directory_reason=storage.reason,
+        log_directory_reason=None if storage.reason is None else clipped(storage.reason),
     )
 
 
@@ -56,7 +60,7 @@ def _describe(manager: ReplicaManager, partition: Partition) -> ReplicaStateDesc
         synced_end_offset=max(state.synced_end_offset, min(partition.log.recovery_point, state.log_end_offset)),
         high_watermark=state.high_watermark,
         leader_epoch_start=to_wire(state.leader_epoch_start),
-        epoch_history=[EpochEntry(epoch=e, start_offset=s) for e, s in state.epoch_history.entries],
+        epoch_history=[EpochEntry(epoch=e, start_offset=s) for e, s in state.epoch_history.entries[-EPOCHS_MAX:]],
         assignment=list(state.assignment),
         in_sync_replicas=list(state.in_sync_replicas),
         maximal_in_sync_replicas=list(state.maximal_in_sync_replicas),
@@ -67,12 +71,12 @@ def _describe(manager: ReplicaManager, partition: Partition) -> ReplicaStateDesc
         segment_count=partition.log.segment_count,
         waiting_produce_requests=len(state.waiters),
         why_offline=_why_offline(manager, partition) if state.role is Role.OFFLINE else None,
-        damage=state.damage,
+        damage=None if state.damage is None else clipped(state.damage),
     )
 
 
 def _why_offline(manager: ReplicaManager, partition: Partition) -> str:
-    return partition.state.damage or manager.log_directory.storage.reason or "it found no file descriptor"
+    return clipped(partition.state.damage or manager.log_directory.storage.reason or "it found no file descriptor")
 
 
 def _describe_remote(state: ReplicaState, broker_id: int, remote: RemoteReplica, now_ms: int) -> RemoteReplicaState:

@@ -8,6 +8,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.registration import Registration
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.protocol.ids import NONE, TopicPartition, to_wire
+from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import (
     GetReplicaLogInfoRequest,
     GetReplicaLogInfoResponse,
@@ -38,7 +39,7 @@ def _info(manager: ReplicaManager, topic_partition: TopicPartition) -> ReplicaLo
     directory, number = manager.log_directory, topic_partition.partition
     if directory.offline:
         reason = f"its log directory is offline: {directory.offline_reason}"
-        return ReplicaLogInfo(partition=number, exists=True, unavailable=reason)
+        return ReplicaLogInfo(partition=number, exists=True, unavailable=clipped(reason))
     partition = manager.partitions.get(topic_partition)
     if partition is None:
         is_missing = topic_partition in directory.wholeness.missing
@@ -49,7 +50,7 @@ def _info(manager: ReplicaManager, topic_partition: TopicPartition) -> ReplicaLo
         partition=number,
         topic_id=log.topic_id or "",
         exists=True,
-        damage=log.damage,
+        damage=None if log.damage is None else clipped(log.damage),
         unavailable="the replica is offline" if is_offline else None,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,

@@ -16,6 +16,7 @@ from minibroker.controller.cluster_state import ClusterState, LossChoice, Replic
 from minibroker.controller.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
+from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import ConfirmedElection, ElectionCandidate, ElectionOutlook
 
 Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
@@ -43,7 +44,7 @@ def outlook(state: ClusterState, partition: TopicPartition, logs: Logs, wanted: 
         leader_epoch=leadership.leader_epoch,
         isr=list(leadership.in_sync_replicas),
         waits_for=list(choice.waits_for),
-        reason=choice.reason,
+        reason=clipped(choice.reason),
         candidates=candidates,
         chosen=NONE if best is None else best.broker_id,
     )
@@ -76,7 +77,7 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
         broker_id=broker_id,
         is_in_sync=is_in_sync,
         is_on_its_directory=not is_elsewhere,
-        problem=problem,
+        problem=None if problem is None else clipped(problem),
         log_start_offset=known.log_start_offset,
         log_end_offset=known.log_end_offset,
         last_epoch=known.last_epoch,

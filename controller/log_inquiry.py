@@ -1,17 +1,19 @@
 """Asking a broker what its files hold of some partitions, until it answers.
 
-Owns: the asking, in requests of bounded size, and its repetition. Refuses to know why it is asked (`restarts`) and when
+Owns: the asking, in requests of bounded size, and its repetition; where an answer cannot be read, which partition it is
+that spoils it. Refuses to know why it is asked (`restarts`) and when
 the question is void: the owner cancels it together with the channel to that registration.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from minibroker.controller.cluster_state import ReplicaLog
 from minibroker.protocol.ids import BrokerEpoch, TopicPartition
 from minibroker.protocol.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
 from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+from minibroker.runtime.rpc import PeerBroken, RpcConnection, RpcError, connect
 
 PARTITIONS_MAX = 2_000
 """In one request: the answer stays below a megabyte."""
@@ -21,6 +23,9 @@ ANSWER_TIMEOUT_MS = 3_000
 RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 1.0
 """Pause between two attempts; it doubles from the minimum. Partitions without a leader wait for the answer."""
+UNREADABLE_MAX = 3
+"""So often one partition is asked about alone whose answer cannot be read: bytes may be garbled on their way."""
+logger = logging.getLogger(__name__)
 
 
 async def ask_logs(
@@ -30,22 +35,35 @@ async def ask_logs(
     broker_epoch: BrokerEpoch,
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, ReplicaLog]:
-    """What this registration of a broker says; takes as long as it takes."""
+    """What this registration of a broker says; takes as long as it takes. An answer that does not decode is asked for
+    again partition by partition, so that one does not spoil those of the others: it alone counts as unavailable."""
     found: dict[TopicPartition, ReplicaLog] = {}
     pause = RETRY_SECONDS_MIN
-    while len(found) < len(partitions):
+    at_once, unreadable = PARTITIONS_MAX, 0
+    while left := [each for each in partitions if each not in found]:
         try:
             connection = await connect(network, *address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
             try:
-                while left := [each for each in partitions if each not in found][:PARTITIONS_MAX]:
+                while left := [each for each in partitions if each not in found][:at_once]:
                     found.update(await _ask(connection, broker_epoch, left))
-                break
+                    unreadable = 0
             finally:
                 connection.abort()
+        except PeerBroken as error:
+            logger.warning("what %s:%d says of the logs of %s cannot be read: %s", *address, _named(left), error)
+            unreadable = unreadable + 1 if at_once == 1 else 0
+            at_once = 1
+            if unreadable == UNREADABLE_MAX:
+                found[left[0]] = ReplicaLog(exists=True, unavailable=f"its answer cannot be read: {error}")
+                unreadable = 0
         except (NetworkError, RpcError):
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
     return found
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    return str(partitions[0]) if len(partitions) == 1 else f"{partitions[0]} and {len(partitions) - 1} others"
 
 
 async def _ask(

@@ -71,6 +71,8 @@ _LOG_START = re.compile(
     r"reason: (created|started-anew|retention|trim|copied-from-leader)\n"
 )
 
+EPOCH_MAX = 2**31 - 1
+"""A later one has no room in a batch, nor in a message."""
 EpochEntry: TypeAlias = tuple[int, int]
 """A leader epoch and the offset at which it began."""
 
@@ -202,7 +204,10 @@ def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
         parts = line.split(" ")
         if len(parts) != 2:
             raise CorruptCheckpoint(f"not 'epoch start_offset': {line!r:.200}")
-        entries.append((parse_number(parts[0], line), parse_number(parts[1], line)))
+        epoch = parse_number(parts[0], line)
+        if epoch > EPOCH_MAX:
+            raise CorruptCheckpoint(f"no leader epoch in {line!r:.200}")
+        entries.append((epoch, parse_number(parts[1], line)))
     return entries
 
 

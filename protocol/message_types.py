@@ -28,6 +28,9 @@ BROKERS_MAX = 1_000
 TEXT_MAX = 32_768
 """Longest free text (error messages, configuration values)."""
 
+SENTENCE_MAX = 2_000
+"""Of free text that is told of a log or a directory: what a file holds must not make a whole answer unreadable."""
+
 Topic = Annotated[str, Meta(max_length=TOPIC_NAME_MAX_LENGTH)]
 Name = Annotated[str, Meta(max_length=512)]
 Host = Annotated[str, Meta(max_length=255)]
@@ -52,3 +55,8 @@ class Response(Message, frozen=True, kw_only=True):
 
     error_code: I16 = 0
     error_message: Text | None = None
+
+
+def clipped(text: str) -> str:
+    """Free text as an answer may carry it."""
+    return text if len(text) <= SENTENCE_MAX else f"{text[: SENTENCE_MAX - 1]}…"

@@ -9,6 +9,9 @@ import logging
 from minibroker.protocol.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
 from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
 
+READ_MAX = 500
+"""Characters of a note that are repeated to others, of its first line: anybody may have written to the file."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,4 +36,5 @@ def read_damage_note(disk: Disk, directory: str) -> str | None:
         return None
     except FileTooLarge as error:
         return f"found damaged before the start ({error})"
-    return text or "found damaged before the start"
+    first = text.split("\n", 1)[0][:READ_MAX]
+    return "".join(each if each.isprintable() else " " for each in first).strip() or "found damaged before the start"

@@ -91,7 +91,9 @@ def test_malformed_offset_checkpoint_is_refused(content: bytes) -> None:
         checkpoints.parse_offset_checkpoint(content)
 
 
-@pytest.mark.parametrize("content", [b"1\n1\n1\n", b"1\n1\n1 2 3\n", b"1\n1\n-1 0\n", b"1\n1\nx 0\n"])
+@pytest.mark.parametrize(
+    "content", [b"1\n1\n1\n", b"1\n1\n1 2 3\n", b"1\n1\n-1 0\n", b"1\n1\nx 0\n", b"1\n1\n2147483648 0\n"]
+)
 def test_malformed_epoch_checkpoint_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):
         checkpoints.parse_epoch_checkpoint(with_checksum(content))

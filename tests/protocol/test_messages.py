@@ -11,7 +11,7 @@ import pytest
 
 from minibroker.protocol import admin_messages, client_messages, control_messages, message_types, messages
 from minibroker.protocol.codec import MalformedMessage, decode_request_body, decode_request_frame
-from minibroker.protocol.message_types import PARTITIONS_MAX
+from minibroker.protocol.message_types import PARTITIONS_MAX, SENTENCE_MAX, TEXT_MAX, clipped
 from minibroker.protocol.messages import (
     API_OF_REQUEST,
     APIS,
@@ -175,3 +175,8 @@ def test_a_list_or_text_above_its_limit_is_refused(key: int) -> None:
                 too_long = "x" * (limit + 1) if kind is str else [None] * (limit + 1)
                 with pytest.raises(MalformedMessage):
                     decoded(key, {name: too_long})
+
+
+def test_free_text_of_any_length_fits_an_answer_once_it_is_clipped() -> None:
+    assert clipped("short") == "short"
+    assert len(clipped("x" * 100_000)) <= SENTENCE_MAX <= TEXT_MAX

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.damage_note import READ_MAX
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import SMALL_FILE_BYTES_MAX, LogStart, LogStartReason, format_log_start
@@ -132,3 +133,16 @@ def test_salvage_takes_records_of_the_partition_alone(machine: Machine) -> None:
     metadata = format_partition_metadata(PartitionMetadata(topic_id=TOPIC_ID, partition=1))
     machine.disk().replace_file(f"{aside}/partition.metadata", metadata)
     assert directory.read_set_aside(PARTITION, 0, 10_000) is None
+
+
+@pytest.mark.parametrize("note", ["x" * 40_000, "a line\n" * 5_000, "\x00\x1b[31m" * 8_000])
+def test_a_note_of_damage_is_repeated_as_one_short_line(machine: Machine, note: str) -> None:
+    directory, log = machine.open_log(CONFIG)
+    append(log, 3)
+    drive(directory.close(True, {}))
+    machine.kill()
+    machine.edit("damage", note.encode())
+    damage = machine.open(CONFIG).logs[PARTITION].damage
+    assert damage is not None
+    assert damage.isprintable()
+    assert len(damage) <= READ_MAX
