@@ -132,6 +132,8 @@ class ReplicaJudge:
         if log.damage is not None:
             return found
         if is_faulty:
+            if found.end != log.log_end_offset:  # the start did not read the rot: the log has what lies behind it, too
+                found = ShadowLog(log.log_start_offset, read_batches(storage, log, past_rot=True))
             self._shadows[key] = found = _as_believed(found, old, log)
             return found
         if found.end != log.log_end_offset:

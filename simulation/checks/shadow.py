@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch
+from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
 from minibroker.simulation.storage import Storage
 
 BATCHES_REMEMBERED = 40
@@ -121,9 +121,10 @@ class ShadowLog:
         return found
 
 
-def read_batches(storage: Storage, log: PartitionLog) -> list[Batch]:
+def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) -> list[Batch]:
     """What the files of a log hold, up to the sizes that the log goes by and to the first batch that is not whole: a
-    header alone proves nothing, for a torn write may have left it and not what follows. Costs no virtual time."""
+    header alone proves nothing, for a torn write may have left it and not what follows. `past_rot`: leave such a batch
+    out, and go on where its header says that it ends. Costs no virtual time."""
     found: list[Batch] = []
     for segment in log.segments:
         if not segment.size:
@@ -133,8 +134,13 @@ def read_batches(storage: Storage, log: PartitionLog) -> list[Batch]:
         while position + HEADER_BYTES <= len(content):
             try:
                 header = check_batch(content, position)
+                found.append(Batch.of(header))
             except CorruptBatch:
-                return found
-            found.append(Batch.of(header))
+                if not past_rot:
+                    return found
+                try:
+                    header = read_header(content, position)
+                except CorruptBatch:
+                    break
             position += header.size_bytes
     return found
