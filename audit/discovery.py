@@ -8,35 +8,29 @@ Refuses to judge: a small file that does not read becomes a line in `damage`, th
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from minibroker.audit.errors import AuditError
+from minibroker.audit.expectation import Expected, LogDirectory, Told, one_directory_each, work_out
+from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.regular_files import read_regular
 from minibroker.audit.replica import ReplicaFacts
+from minibroker.audit.topic_ids import ids_within_topics
 from minibroker.protocol import checkpoints
-from minibroker.protocol.checkpoints import OFFSETS_FILE_BYTES_MAX, CorruptCheckpoint
+from minibroker.protocol.checkpoints import OFFSETS_FILE_BYTES_MAX
+from minibroker.protocol.cluster_state import BYTES_MAX as STATE_BYTES_MAX
+from minibroker.protocol.cluster_state import CLUSTER_STATE, parse_cluster_state
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.json_text import decode_json
 from minibroker.protocol.meta_properties import MetaProperties, parse_meta_properties
 from minibroker.protocol.partition_metadata import parse_partition_metadata
 
-CLUSTER_STATE = "cluster-state.json"
 _BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")
 
 T = TypeVar("T")
-
-
-class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker's log directory."""
-
-    path: str
-    broker: int
-    cluster_id: str | None
-    cleanly_stopped: bool
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -47,25 +41,15 @@ class Damage(msgspec.Struct, frozen=True):
     reason: str
 
 
-class LastKnownState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher wrote of one partition when it stopped the cluster."""
-
-    leader_epoch: int
-    isr: tuple[int, ...]
-    leader: int | None = None
-
-
-class _ClusterState(msgspec.Struct, frozen=True):
-    partitions: dict[str, LastKnownState]
-
-
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Everything there is to audit."""
 
     log_directories: tuple[LogDirectory, ...]
     replicas: tuple[ReplicaFacts, ...]
-    states: dict[str, LastKnownState]
-    """By `topic-partition`; empty when no cluster-state.json lies in a given directory."""
+    expected: dict[str, Expected] = {}
+    """By `topic-partition`."""
+    findings: tuple[Finding, ...] = ()
+    """Of brokers and directories as a whole."""
     damage: tuple[Damage, ...] = ()
     """Small files of log directories; those of a replica are in its facts."""
 
@@ -74,40 +58,62 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         return sum(size for replica in self.replicas for _, size in replica.segments)
 
 
-def discover(directories: Iterable[str]) -> Inventory:
-    """Look into each directory: a cluster's data directory, or one broker's log directory."""
+def discover(directories: Iterable[str], told: Sequence[Told] = ()) -> Inventory:
+    """Look into each directory: a cluster's data directory, or one broker's log directory. `told`: what others say of
+    the cluster, beside the state files that lie there."""
     try:
-        return _discover(directories)
+        return _discover(directories, list(told))
     except OSError as error:
         raise AuditError(
             f"{error.filename} cannot be read: {error.strerror}; run the audit as a user who may"
         ) from error
 
 
-def _discover(directories: Iterable[str]) -> Inventory:
-    paths: dict[str, None] = {}
-    states: dict[str, LastKnownState] = {}
+def _discover(directories: Iterable[str], told: list[Told]) -> Inventory:
+    paths: dict[str, bool] = {}
     damage: list[Damage] = []
     for directory in directories:
         for path in _log_directories(directory):
-            paths[os.path.realpath(path)] = None
+            real = os.path.realpath(path)
+            paths[real] = paths.get(real, False) or os.path.realpath(directory) != real
         read: list[tuple[str, str]] = []
-        states.update(_read_parsed(f"{directory}/{CLUSTER_STATE}", _parse_cluster_state, read) or {})
+        file = f"{directory}/{CLUSTER_STATE}"
+        state = _read_parsed(file, parse_cluster_state, read, STATE_BYTES_MAX)
+        told += [Told(source=file, state=state)] if state is not None else []
         damage += [Damage(None, file, reason) for file, reason in read]
-    logs: list[LogDirectory] = []
-    replicas: list[ReplicaFacts] = []
+    found: list[LogDirectory] = []
     for path in paths:
         read = []
-        log = _log_directory(path, read)
-        logs.append(log)
+        found.append(_log_directory(path, read))
+        damage += [Damage(found[-1].broker, file, reason) for file, reason in read]
+    _refuse_mixtures(found)
+    logs, findings = one_directory_each(found)
+    findings += [item for log in logs if paths[log.path] for item in _misnamed(log)]
+    replicas = []
+    for log in logs:
+        read = []
         replicas += _replicas(log, read)
         damage += [Damage(log.broker, file, reason) for file, reason in read]
-    logs.sort(key=lambda log: (log.broker, log.path))
-    _refuse_mixtures(logs)
     replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
+    held = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
+    expected, said = work_out(logs, held, told)
+    findings += said + ids_within_topics(replicas, expected)
     return Inventory(
-        log_directories=tuple(logs), replicas=tuple(replicas), states=states, damage=tuple(sorted(set(damage), key=str))
+        log_directories=tuple(logs),
+        replicas=tuple(replicas),
+        expected=expected,
+        findings=tuple(findings),
+        damage=tuple(sorted(set(damage), key=str)),
     )
+
+
+def _misnamed(log: LogDirectory) -> list[Finding]:
+    """The launcher names a directory after its broker."""
+    match = _BROKER_DIRECTORY.fullmatch(os.path.basename(log.path))
+    if match is None or int(match[1]) == log.broker:
+        return []
+    message = f"is named after broker {match[1]}, but its {checkpoints.META_PROPERTIES} says broker {log.broker}"
+    return [finding(Kind.WRONG_DIRECTORY, message, broker=log.broker, file=log.path)]
 
 
 def _log_directories(directory: str) -> list[str]:
@@ -157,9 +163,21 @@ def _log_directory(path: str, damage: list[tuple[str, str]]) -> LogDirectory:
     return LogDirectory(
         path=path,
         broker=_broker_of(path, meta),
-        cluster_id=meta.cluster_id if meta else None,
+        meta=meta,
         cleanly_stopped=os.path.exists(marker) and len(damage) == before,
+        listed=_listed(path),
     )
+
+
+def _listed(path: str) -> dict[str, str | None]:
+    """What both checkpoints name; that they do not read is said where their offsets are wanted."""
+    listed: dict[str, str | None] = {}
+    for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
+        file = f"{path}/{name}"
+        partitions = _read_parsed(file, checkpoints.parse_offset_checkpoint, []) or {}
+        ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+        listed.update({str(partition): ids.get(partition) for partition in partitions})
+    return listed
 
 
 def _broker_of(path: str, meta: MetaProperties | None) -> int:
@@ -172,7 +190,7 @@ def _broker_of(path: str, meta: MetaProperties | None) -> int:
 
 
 def _refuse_mixtures(logs: list[LogDirectory]) -> None:
-    clusters = {log.cluster_id: log.path for log in logs if log.cluster_id is not None}
+    clusters = {log.meta.cluster_id: log.path for log in logs if log.meta is not None}
     if len(clusters) > 1:
         where = ", ".join(f"{path} ({cluster})" for cluster, path in sorted(clusters.items()))
         raise AuditError(f"the directories belong to different clusters: {where}; audit one cluster at a time")
@@ -249,10 +267,12 @@ def _segments(directory: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(found))
 
 
-def _read_parsed(path: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]]) -> T | None:
+def _read_parsed(
+    path: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]], limit: int = OFFSETS_FILE_BYTES_MAX
+) -> T | None:
     """The parsed content; None when the file is missing, or does not read (then `damage` says why)."""
     try:
-        content = read_regular(path, OFFSETS_FILE_BYTES_MAX)
+        content = read_regular(path, limit)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -263,7 +283,3 @@ def _read_parsed(path: str, parse: Callable[[bytes], T], damage: list[tuple[str,
     except ProtocolError as error:
         damage.append((path, str(error)))
         return None
-
-
-def _parse_cluster_state(content: bytes) -> dict[str, LastKnownState]:
-    return decode_json(content, _ClusterState, CLUSTER_STATE, CorruptCheckpoint).partitions

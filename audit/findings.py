@@ -53,6 +53,13 @@ class Kind(StrEnum):
     ACKED_TWICE = "acked-twice"
     ACKED_TRIMMED = "acked-trimmed"
     STALE_CLUSTER_STATE = "stale-cluster-state"
+    MISSING_BROKER = "missing-broker"
+    MISSING_REPLICA = "missing-replica"
+    REPLICA_ABSENT = "replica-absent"
+    BROKER_TWICE = "broker-twice"
+    WRONG_DIRECTORY = "wrong-directory"
+    CONTRADICTION = "contradiction"
+    UNEXPECTED_PARTITION = "unexpected-partition"
 
 
 NOTES = frozenset(
@@ -63,15 +70,25 @@ NOTES = frozenset(
         Kind.DIVERGED_ABOVE_HIGH_WATERMARK,
         Kind.LAGGING_TAIL,
         Kind.LOG_START_DIFFERS,
-        Kind.TOPIC_ID_DIFFERS,
         Kind.CHANGED_WHILE_READ,
         Kind.ACKED_TRIMMED,
         Kind.STALE_CLUSTER_STATE,
+        Kind.REPLICA_ABSENT,
+        Kind.UNEXPECTED_PARTITION,
     }
 )
 """Kinds that are notes wherever they appear. TORN_TAIL is a note where a crash explains it."""
 
 CHECKS: dict[str, tuple[Kind, ...]] = {
+    "every replica that should be there is there": (
+        Kind.MISSING_BROKER,
+        Kind.MISSING_REPLICA,
+        Kind.REPLICA_ABSENT,
+        Kind.BROKER_TWICE,
+        Kind.WRONG_DIRECTORY,
+        Kind.CONTRADICTION,
+        Kind.UNEXPECTED_PARTITION,
+    ),
     "every batch passes its CRC": (Kind.CORRUPT_BATCH, Kind.TORN_TAIL),
     "every record decodes": (Kind.UNDECODABLE_RECORDS,),
     "offsets are dense": (Kind.MISSING_RANGE, Kind.OFFSET_OVERLAP, Kind.OUT_OF_ORDER),
@@ -198,6 +215,8 @@ class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that at least one replica holds."""
     acked_records: int
     acked_in_place: int
+    absent_replicas: tuple[int, ...] = ()
+    """Brokers that should hold a replica and have none."""
     replicas: tuple[ReplicaSummary, ...]
     findings: tuple[Finding, ...]
 

@@ -10,7 +10,7 @@ from minibroker.audit.acked_file import AckedChunk
 from minibroker.audit.acknowledged import AckedResult, acked_twice, check_acked, sorted_acked
 from minibroker.audit.comparison import Comparison, compare
 from minibroker.audit.content import Content
-from minibroker.audit.discovery import LastKnownState
+from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import (
     Finding,
     Kind,
@@ -21,8 +21,10 @@ from minibroker.audit.findings import (
     has_errors,
     limited,
 )
+from minibroker.audit.presence import absent_replicas, check_presence
 from minibroker.audit.replica import Replica
 from minibroker.audit.rules import check_replica
+from minibroker.audit.topic_ids import of_one_topic
 from minibroker.protocol.ids import TopicPartition
 
 
@@ -30,12 +32,16 @@ def judge_partition(
     partition: TopicPartition,
     replicas: Sequence[Replica],
     acked: Iterable[AckedChunk] = (),
-    state: LastKnownState | None = None,
+    expected: Expected | None = None,
 ) -> PartitionResult:
-    """Everything that can be said of one partition."""
+    """Everything that can be said of one partition. `expected`: None where nothing is known of it."""
+    expected = expected or Expected()
     findings = [item for replica in replicas for item in check_replica(replica)]
-    current, stale = _same_topic([each for each in replicas if each.facts.owner == partition.partition])
+    current, stale = of_one_topic([each for each in replicas if each.facts.owner == partition.partition], expected)
     findings += stale
+    others = {item.broker for item in stale}
+    there = {replica.broker for replica in replicas} - others
+    findings += check_presence(partition, there, expected)
     contents = [Content(replica) for replica in current]
     comparison = compare(contents)
     findings += comparison.findings
@@ -43,53 +49,24 @@ def judge_partition(
     unproven = holders >= 2 and comparison.judged == 0
     if unproven:
         findings.append(_unproven(partition, contents))
-    in_sync, state_findings = _in_sync(partition, state, contents)
+    in_sync, state_findings = _in_sync(partition, expected, contents)
     findings += state_findings
     records, outcome = _acknowledged(partition, acked, contents, in_sync)
     findings += outcome.findings
+    absent = absent_replicas(there, expected)
     kept = limited(findings)
     return PartitionResult(
         topic=partition.topic,
         partition=partition.partition,
-        verdict=_verdict(kept, contents, comparison),
+        verdict=Verdict.INCONSISTENT if absent else _verdict(kept, contents, comparison),
         judged_offsets=comparison.judged,
         total_offsets=comparison.total,
         acked_records=records,
         acked_in_place=outcome.in_place,
+        absent_replicas=absent,
         replicas=tuple(_summary(replica) for replica in replicas),
         findings=tuple(kept),
     )
-
-
-def _same_topic(replicas: Sequence[Replica]) -> tuple[list[Replica], list[Finding]]:
-    """A replica of an earlier topic of this name is not compared: its broker was away when the topic was deleted."""
-    by_id: dict[str | None, list[Replica]] = {}
-    for replica in replicas:
-        by_id.setdefault(replica.facts.topic_id, []).append(replica)
-    by_id.pop(None, None)
-    if len(by_id) <= 1:
-        return list(replicas), []
-    most = max(by_id, key=lambda topic_id: (len(by_id[topic_id]), _bytes(by_id[topic_id]), topic_id or ""))
-    stale = [
-        finding(
-            Kind.TOPIC_ID_DIFFERS,
-            f"belongs to topic id {replica.facts.topic_id}, most replicas to {most}: a topic that was deleted and"
-            " created anew; not compared",
-            broker=replica.broker,
-            topic=replica.facts.topic,
-            partition=replica.facts.partition,
-            file=replica.facts.directory,
-        )
-        for topic_id, members in by_id.items()
-        if topic_id != most
-        for replica in members
-    ]
-    current = [replica for replica in replicas if replica.facts.topic_id in (None, most)]
-    return current, stale
-
-
-def _bytes(replicas: Iterable[Replica]) -> int:
-    return sum(size for replica in replicas for _, size in replica.facts.segments)
 
 
 def _unproven(partition: TopicPartition, contents: list[Content]) -> Finding:
@@ -109,14 +86,14 @@ def _unproven(partition: TopicPartition, contents: list[Content]) -> Finding:
 
 
 def _in_sync(
-    partition: TopicPartition, state: LastKnownState | None, contents: list[Content]
+    partition: TopicPartition, expected: Expected, contents: list[Content]
 ) -> tuple[tuple[int, ...], list[Finding]]:
     """The last known ISR, where it is known; its members hold everything that any replica knows to be committed."""
-    if state is None:
+    if expected.leader_epoch is None:
         return (), []
     newest = max((max(content.replica.columns.epochs, default=0) for content in contents), default=0)
-    if newest > state.leader_epoch:
-        message = f"the cluster's saved state knows leader epoch {state.leader_epoch}, the logs {newest}: not used"
+    if newest > expected.leader_epoch:
+        message = f"the cluster's saved state knows leader epoch {expected.leader_epoch}, the logs {newest}: not used"
         return (), [finding(Kind.STALE_CLUSTER_STATE, message, topic=partition.topic, partition=partition.partition)]
     committed = max((content.high_watermark for content in contents), default=0)
     findings = [
@@ -132,9 +109,9 @@ def _in_sync(
             file=content.replica.segments[-1].file if content.replica.segments else content.replica.facts.directory,
         )
         for content in contents
-        if content.replica.broker in state.isr and content.replica.log_end_offset < committed
+        if content.replica.broker in expected.isr and content.replica.log_end_offset < committed
     ]
-    return state.isr, findings
+    return expected.isr, findings
 
 
 def _acknowledged(

@@ -12,6 +12,7 @@ from minibroker.audit.planning import plan_ranges
 from minibroker.audit.replica import Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import scan_range
 from minibroker.audit.timings import Stopwatch
+from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.ids import TopicPartition
 
 WHOLE_FILE_BYTES = 1 << 62
@@ -35,13 +36,18 @@ def judge_locally(
     stopwatch.add(scan=time.monotonic() - began)
     facts = dict(_by_partition(inventory))
     results = []
-    for partition in sorted({*facts, *by_partition}):
+    expected = {
+        partition: each
+        for name, each in inventory.expected.items()
+        if (partition := parse_partition_directory_name(name)) is not None
+    }
+    for partition in sorted({*facts, *by_partition, *expected}):
         progress(f"judging {partition}")
         began = time.monotonic()
         replicas = [_read_replica(each, with_values) for each in facts.get(partition, [])]
         read = time.monotonic()
-        state = inventory.states.get(str(partition))
-        results.append(judge_partition(partition, replicas, by_partition.pop(partition, ()), state))
+        chunks = by_partition.pop(partition, ())
+        results.append(judge_partition(partition, replicas, chunks, expected.get(partition)))
         stopwatch.add(scan=read - began, judge=time.monotonic() - read)
     return results
 

@@ -62,6 +62,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     directories: tuple[str, ...]
     acked: str | None
+    allow_unproven: bool = False
     versions: dict[str, str]
 
 
@@ -81,8 +82,9 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 consistent, 10 findings or unproven; 1 is AuditError's."""
-        return CONSISTENT_EXIT if self.success else FINDINGS_EXIT
+        """0 consistent (or unproven, where that is allowed), 10 findings or unproven; 1 is AuditError's."""
+        allowed = self.outcome is Outcome.UNPROVEN and self.meta.allow_unproven
+        return CONSISTENT_EXIT if self.success or allowed else FINDINGS_EXIT
 
 
 def make_report(
@@ -154,7 +156,8 @@ def _summary(
         return f"inconsistent: {statistics.errors} findings, first {first.kind}; {judged}{acked}"
     if outcome is Outcome.UNPROVEN:
         count = sum(1 for result in partitions if result.verdict is Verdict.UNPROVEN)
-        return f"unproven: nothing contradicts, but {count} partitions could not be judged; {judged}{acked}"
+        why = f"{count} partitions could not be judged" if count else "nothing says that all is there that should be"
+        return f"unproven: nothing contradicts, but {why}; {judged}{acked}"
     if outcome is Outcome.UNDECODABLE:
         return f"consistent, but {statistics.errors} batches hold records that nobody can decode; {judged}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):

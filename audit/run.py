@@ -14,9 +14,11 @@ import msgspec
 
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
+from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.replica import ReplicaFacts
 from minibroker.audit.report import AuditReport, Meta, make_report, write_report
 from minibroker.audit.timings import Stopwatch
 
@@ -35,13 +37,15 @@ def run_audit(
     output: str | None = None,
     *,
     records: bool = False,
+    allow_unproven: bool = False,
     master: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
     """Audit the replicas in these directories, and write the report files to `output` if it is given.
 
     `acked` names a list of acknowledged records; `records` decodes every record also without one. `master` is Spark's
-    (default: spark-submit's, $SPARK_MASTER, local[*]). Raises AuditError when the audit could not run (exit code 1);
+    (default: spark-submit's, $SPARK_MASTER, local[*]). With `allow_unproven` nothing but a finding makes the exit code
+    10. Raises AuditError when the audit could not run (exit code 1);
     otherwise the report's `exit_code` is 0 or 10.
     """
     given = tuple(os.fspath(directory) for directory in directories)
@@ -59,7 +63,7 @@ def run_audit(
         results = judge(inventory)
         for _ in range(LOOKS_MAX - 1):
             fresh = _changed_suspects(results, inventory, given)
-            if not fresh.replicas:
+            if not fresh.expected:
                 break
             progress("looking again at partitions that changed while they were read")
             inventory, results = _replaced(inventory, fresh, results, judge(fresh))
@@ -69,6 +73,7 @@ def run_audit(
         engine=engine,
         directories=given,
         acked=acked,
+        allow_unproven=allow_unproven,
         versions=_versions(engine),
     )
     brokers = len({log.broker for log in inventory.log_directories})
@@ -117,34 +122,47 @@ def _engine(
 
 def _changed_suspects(results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...]) -> Inventory:
     """Partitions of running brokers that look wrong and have changed since: a truncation may have been half seen."""
-    suspects = {
-        (result.topic, result.partition)
-        for result in results
-        if has_errors(result.findings) and not all(replica.cleanly_stopped for replica in result.replicas)
-    }
+    running = any(not log.cleanly_stopped for log in inventory.log_directories)
+    suspects = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
     if not suspects:
-        return msgspec.structs.replace(inventory, replicas=())
-    before = set(inventory.replicas)
+        return msgspec.structs.replace(inventory, replicas=(), expected={})
     fresh = discover(given)
-    changed = {(facts.topic, facts.partition) for facts in fresh.replicas if facts not in before} & suspects
-    chosen = tuple(facts for facts in fresh.replicas if (facts.topic, facts.partition) in changed)
-    return msgspec.structs.replace(fresh, replicas=chosen)
+    before, now = _by_name(inventory), _by_name(fresh)
+    changed = {name for name in suspects if before.get(name) != now.get(name)}
+    chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)
+    expected = {name: fresh.expected.get(name, Expected()) for name in changed}
+    return msgspec.structs.replace(fresh, replicas=chosen, expected=expected)
+
+
+def _by_name(inventory: Inventory) -> dict[str, list[ReplicaFacts]]:
+    named: dict[str, list[ReplicaFacts]] = {}
+    for facts in inventory.replicas:
+        named.setdefault(f"{facts.topic}-{facts.partition}", []).append(facts)
+    return named
 
 
 def _replaced(
     inventory: Inventory, fresh: Inventory, results: list[PartitionResult], again: list[PartitionResult]
 ) -> tuple[Inventory, list[PartitionResult]]:
-    names = {(facts.topic, facts.partition) for facts in fresh.replicas}
-    newer = {(result.topic, result.partition): result for result in again if (result.topic, result.partition) in names}
-    kept = tuple(facts for facts in inventory.replicas if (facts.topic, facts.partition) not in names)
-    merged = msgspec.structs.replace(inventory, replicas=kept + fresh.replicas)
-    return merged, [newer.get((result.topic, result.partition), result) for result in results]
+    newer = {(result.topic, result.partition): result for result in again}
+    kept = tuple(facts for facts in inventory.replicas if f"{facts.topic}-{facts.partition}" not in fresh.expected)
+    merged = msgspec.structs.replace(
+        inventory,
+        replicas=kept + fresh.replicas,
+        expected=inventory.expected | fresh.expected,
+        findings=fresh.findings,
+        damage=fresh.damage,
+    )
+    judged = [newer.get((result.topic, result.partition), result) for result in results]
+    # Deleted since: nothing is there, and nothing says that it should be.
+    return merged, [each for each in judged if each.replicas or each.findings or each.acked_records]
 
 
 def _directory_findings(inventory: Inventory) -> list[Finding]:
-    return [
+    damaged = [
         finding(Kind.CHECKPOINT_DAMAGE, item.reason, broker=item.broker, file=item.file) for item in inventory.damage
     ]
+    return [*inventory.findings, *damaged]
 
 
 def _versions(engine: str) -> dict[str, str]:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from minibroker.audit.acked_file import AckedChunk, AckedTask, plan_acked, read_acked
-from minibroker.audit.discovery import Inventory, LastKnownState
+from minibroker.audit.discovery import Inventory
 from minibroker.audit.errors import AuditError
+from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
 from minibroker.audit.planning import judge_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
@@ -27,6 +28,7 @@ from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.audit.stitching import stitch
 from minibroker.audit.timings import Stopwatch
+from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import TopicPartition
 
@@ -135,7 +137,7 @@ def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | 
 
 def _judge(inventory: Inventory, with_values: bool) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
     """The function that judges one share; what it needs travels packed."""
-    packed = msgspec.msgpack.encode((inventory.replicas, inventory.states))
+    packed = msgspec.msgpack.encode((inventory.replicas, inventory.expected))
 
     def judge(rows: Iterable[tuple[Name | None, bytes]]) -> Iterator[bytes]:
         began = time.time()
@@ -146,7 +148,7 @@ def _judge(inventory: Inventory, with_values: bool) -> Callable[[Iterable[tuple[
         if failures:
             yield msgspec.msgpack.encode(_Judged(began, (), min(failures).decode()))
             return
-        replicas, states = _facts_by_name(packed)
+        replicas, expected = _facts_by_name(packed)
         results = []
         for name in sorted(name for name in by_name if name is not None):
             partition = TopicPartition(*name)
@@ -154,18 +156,18 @@ def _judge(inventory: Inventory, with_values: bool) -> Callable[[Iterable[tuple[
             scans = [row.scan for row in read if row.scan is not None]
             acked = [row.acked for row in read if row.acked is not None]
             held = [_replica(facts, scans, with_values) for facts in replicas.get(partition, ())]
-            results.append(judge_partition(partition, held, acked, states.get(str(partition))))
+            results.append(judge_partition(partition, held, acked, expected.get(str(partition))))
         yield msgspec.msgpack.encode(_Judged(began, tuple(results)))
 
     return judge
 
 
-def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFacts]], dict[str, LastKnownState]]:
-    replicas, states = msgspec.msgpack.decode(packed, type=tuple[list[ReplicaFacts], dict[str, LastKnownState]])
+def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFacts]], dict[str, Expected]]:
+    replicas, expected = msgspec.msgpack.decode(packed, type=tuple[list[ReplicaFacts], dict[str, Expected]])
     by_name: dict[TopicPartition, list[ReplicaFacts]] = {}
     for facts in replicas:
         by_name.setdefault(TopicPartition(facts.topic, facts.partition), []).append(facts)
-    return by_name, states
+    return by_name, expected
 
 
 def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool) -> Replica:
@@ -174,14 +176,19 @@ def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool) -> 
 
 
 def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> list[PartitionResult]:
-    """Partitions of which no replica has a segment have no row to judge."""
-    seen = {(result.topic, result.partition) for result in results}
+    """Partitions of which no replica has a segment, or none is left at all, have no row to judge."""
+    seen = {TopicPartition(result.topic, result.partition) for result in results}
     missing: dict[TopicPartition, list[Replica]] = {}
+    for name in inventory.expected:
+        partition = parse_partition_directory_name(name)
+        if partition is not None and partition not in seen:
+            missing[partition] = []
     for facts in inventory.replicas:
-        if (facts.topic, facts.partition) not in seen:
-            missing.setdefault(TopicPartition(facts.topic, facts.partition), []).append(assemble(facts, []))
+        partition = TopicPartition(facts.topic, facts.partition)
+        if partition not in seen:
+            missing.setdefault(partition, []).append(assemble(facts, []))
     return [
-        judge_partition(partition, replicas, (), inventory.states.get(str(partition)))
+        judge_partition(partition, replicas, (), inventory.expected.get(str(partition)))
         for partition, replicas in missing.items()
     ]
 

@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--acked", metavar="FILE", help="list of acknowledged records (`minibroker produce --report`)")
     parser.add_argument("--output", metavar="DIR", help="write report.json, report.html and findings.parquet there")
     parser.add_argument("--records", action="store_true", help="decode every record, also without --acked")
+    parser.add_argument("--allow-unproven", action="store_true", help="exit code 0 if nothing worse than unproven")
     given = parser.parse_args(arguments)
     _find_package()
     try:
@@ -39,7 +40,14 @@ def main(arguments: list[str] | None = None) -> int:
         return CANNOT_RUN_EXIT
 
     try:
-        report = run_audit(given.directories, "spark", given.acked, given.output, records=given.records)
+        report = run_audit(
+            given.directories,
+            "spark",
+            given.acked,
+            given.output,
+            records=given.records,
+            allow_unproven=given.allow_unproven,
+        )
     except AuditError as error:
         print(f"audit could not run: {error}", file=sys.stderr)
         return CANNOT_RUN_EXIT

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write JSON, Parquet and a page there."
 )
 @click.option("--records", is_flag=True, help="Decode every record, too.")
+@click.option("--allow-unproven", is_flag=True, help="Exit code 0 if nothing worse than unproven.")
 @click.option("--master", help="Spark's master.  [default: $SPARK_MASTER, else local[*]]")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
 @json_option
@@ -29,6 +30,7 @@ def audit(
     acked: Path | None,
     output: Path | None,
     records: bool,
+    allow_unproven: bool,
     master: str | None,
     timeout_s: int,
     as_json: bool,
@@ -55,6 +57,7 @@ def audit(
             None if acked is None else str(acked),
             None if output is None else str(output),
             records=records,
+            allow_unproven=allow_unproven,
             master=master,
             progress=progress.show,
         )

@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from minibroker.audit.acked_file import AckedChunk
-from minibroker.audit.discovery import LastKnownState
+from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding as AuditFinding
 from minibroker.audit.findings import Kind, Severity
 from minibroker.audit.judge import judge_partition
@@ -46,8 +46,15 @@ def audit_disks(
             for broker_id in cluster.broker_ids
             if (replica := _replica(cluster, broker_id, true.partition)) is not None
         ]
-        known = LastKnownState(leader=true.leader, leader_epoch=true.leader_epoch, isr=true.members)
-        result = judge_partition(true.partition, replicas, [_chunk(true.partition, acked)], known)
+        expected = Expected(
+            source="the simulation",
+            stopped=False,
+            leader=true.leader,
+            leader_epoch=true.leader_epoch,
+            isr=true.members,
+            holders=dict.fromkeys(sorted(true.members), "in sync at the end of the run"),
+        )
+        result = judge_partition(true.partition, replicas, [_chunk(true.partition, acked)], expected)
         found += [_finding(true.partition, each) for each in result.findings if _counts(each)]
     return found
 

@@ -1,18 +1,27 @@
 """A cluster's data directory, written straight from the formats, and ways to damage it."""
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from minibroker.audit.replica import NO_VALUE
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.cluster_state import (
+    CLUSTER_STATE,
+    VERSION,
+    ClusterState,
+    PartitionSnapshot,
+    format_cluster_state,
+)
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch, read_header, stamp
+from minibroker.protocol.witness import PartitionWitness
 
 INDEX_INTERVAL_BYTES = 100
 SEGMENT_BYTES = 1000
@@ -132,6 +141,15 @@ class PlantedCluster:
         self.root = root
         self.brokers = brokers
         self.high_watermarks: dict[int, dict[TopicPartition, int]] = {broker: {} for broker in brokers}
+        self.state = ClusterState(
+            version=VERSION,
+            taken_at=1.0,
+            cluster_id="c",
+            brokers={str(broker): f"d{broker}" for broker in brokers},
+            partitions={},
+        )
+        root.mkdir(parents=True, exist_ok=True)
+        (root / CLUSTER_STATE).write_bytes(format_cluster_state(self.state))
         for broker in brokers:
             directory = self.log_directory(broker)
             directory.mkdir(parents=True, exist_ok=True)
@@ -154,11 +172,16 @@ class PlantedCluster:
         high_watermark: int | None = None,
         base_offset: int = 0,
     ) -> None:
-        """The same log on these brokers (all by default), committed to its end."""
+        """The same log on these brokers (all by default), committed to its end; all of them are in sync."""
         end = read_header(batches[-1]).end_offset if batches else base_offset
         for broker in self.brokers if brokers is None else brokers:
             self.replica(broker, partition).write(batches, base_offset)
             self.set_high_watermark(broker, partition, end if high_watermark is None else high_watermark)
+        holders = [broker for broker in self.brokers if self.replica(broker, partition).directory.exists()]
+        epoch = max((read_header(batch).partition_leader_epoch for batch in batches), default=0)
+        earlier = self.state.partitions.get(str(partition))
+        epoch = max(epoch, earlier.leader_epoch if earlier is not None else 0)
+        self.write_state(partition, holders[0] if holders else -1, epoch, holders, replicas=holders)
 
     def set_high_watermark(self, broker: int, partition: TopicPartition, offset: int | None) -> None:
         marks = self.high_watermarks[broker]
@@ -168,9 +191,34 @@ class PlantedCluster:
         file = self.log_directory(broker) / checkpoints.HIGH_WATERMARK_CHECKPOINT
         file.write_bytes(checkpoints.format_offset_checkpoint(marks))
 
-    def write_state(self, partition: TopicPartition, leader: int, leader_epoch: int, isr: Sequence[int]) -> None:
-        state = {str(partition): {"leader": leader, "leader_epoch": leader_epoch, "isr": list(isr)}}
-        (self.root / "cluster-state.json").write_text(json.dumps({"partitions": state}))
+    def write_state(
+        self,
+        partition: TopicPartition,
+        leader: int,
+        leader_epoch: int,
+        isr: Sequence[int],
+        *,
+        replicas: Sequence[int] | None = None,
+        topic_id: str | None = TOPIC_ID,
+        witness: PartitionWitness | None = None,
+    ) -> None:
+        """What the cluster said of this partition when it was stopped. Every broker is assigned, unless told."""
+        snapshot = PartitionSnapshot(
+            leader=leader,
+            leader_epoch=leader_epoch,
+            isr=tuple(isr),
+            isr_before=tuple(isr),
+            replicas=tuple(self.brokers if replicas is None else replicas),
+            topic_id=topic_id,
+        )
+        partitions = self.state.partitions | {str(partition): snapshot}
+        witnesses = self.state.witnesses | ({str(partition): witness} if witness is not None else {})
+        self.state = msgspec.structs.replace(self.state, partitions=partitions, witnesses=witnesses)
+        (self.root / CLUSTER_STATE).write_bytes(format_cluster_state(self.state))
+
+    def forget_state(self) -> None:
+        """As if nobody had stopped the cluster in order."""
+        (self.root / CLUSTER_STATE).unlink(missing_ok=True)
 
     def write_acked(self, partition: TopicPartition, batches: Sequence[Batch], base_offset: int = 0) -> Path:
         """Add every record of these batches to the list of acknowledged ones."""

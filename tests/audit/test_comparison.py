@@ -19,11 +19,14 @@ LINES = TopicPartition("lines", 0)
 
 
 def cluster_of(root: Path, logs: Sequence[Sequence[Batch]], high_watermarks: Sequence[int | None]) -> PlantedCluster:
-    """Broker 1, 2, .. with one log and high watermark each."""
+    """Broker 1, 2, .. with one log and high watermark each; those with the highest are in sync."""
     cluster = PlantedCluster(root, brokers=range(1, len(logs) + 1), clean=False)
     for broker, (log, mark) in enumerate(zip(logs, high_watermarks, strict=True), 1):
         cluster.write(LINES, encode(log), brokers=[broker])
         cluster.set_high_watermark(broker, LINES, mark)
+    highest = max(mark or 0 for mark in high_watermarks)
+    in_sync = [broker for broker, mark in enumerate(high_watermarks, 1) if (mark or 0) == highest]
+    cluster.write_state(LINES, in_sync[0], cluster.state.partitions[str(LINES)].leader_epoch, in_sync)
     return cluster
 
 
@@ -120,7 +123,7 @@ def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Pa
     cluster.replica(3, LINES).write_metadata("earlier")
     cluster.replica(3, LINES).write_log_start(0, "earlier")
     result = judged(cluster)
-    assert [item.kind for item in result.findings] == [Kind.TOPIC_ID_DIFFERS]
+    assert [item.kind for item in result.findings] == [Kind.REPLICA_ABSENT, Kind.TOPIC_ID_DIFFERS]
     assert result.verdict is Verdict.IDENTICAL
 
 

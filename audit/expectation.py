@@ -1,0 +1,250 @@
+"""What should be there: which brokers, partitions, replicas, ids and ISRs, each with how it is known. PURE.
+
+Owns: bringing together what the cluster said of itself (`cluster-state.json`, ZooKeeper), what each broker's own
+checkpoints list and whose its directory is. Where sources contradict each other that is a finding, never a silent
+choice. Refuses to know logs; what is absent is presence.py's, what the logs say against the expectation the judge's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
+from minibroker.protocol.meta_properties import MetaProperties
+from minibroker.protocol.witness import PartitionWitness, newer
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody says of the whole cluster."""
+
+    source: str
+    """A file, or ZooKeeper's address."""
+    state: ClusterState
+    stopped: bool = True
+    """Said when the cluster was stopped: nothing may have happened since."""
+
+
+class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker's log directory."""
+
+    path: str
+    broker: int
+    meta: MetaProperties | None = None
+    cleanly_stopped: bool
+    listed: dict[str, str | None] = {}
+    """Topic id by the partitions that its own checkpoints list."""
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition as it should be."""
+
+    source: str | None = None
+    """Who told leader and ISR; None: nobody, only checkpoints are known."""
+    unknown_to: str | None = None
+    """The sources there are, none of which knows this partition."""
+    stopped: bool = True
+    is_whole: bool = False
+    """The source knows assignments and says what was so after the last broker had stopped (version 2)."""
+    topic_id: str | None = None
+    leader: int | None = None
+    leader_epoch: int | None = None
+    isr: tuple[int, ...] = ()
+    replicas: tuple[int, ...] = ()
+    witness: PartitionWitness | None = None
+    holders: dict[int, str] = {}
+    """Brokers that should hold a replica, and how that is known."""
+    listed: dict[int, str | None] = {}
+    """Brokers whose own checkpoints list it, and under which topic id."""
+    absent_brokers: tuple[int, ...] = ()
+    """Of those that should hold it: no directory of them was given."""
+
+
+def work_out(
+    logs: Sequence[LogDirectory], held: Iterable[tuple[int, str]], told: Sequence[Told]
+) -> tuple[dict[str, Expected], list[Finding]]:
+    """What should be there by `topic-partition`, and what the sources say against each other and the directories.
+    `held`: (broker, topic-partition) of each replica that is there."""
+    found: list[Finding] = []
+    present = {log.broker for log in logs}
+    snapshots = _newest(told, found)
+    witnesses: dict[str, PartitionWitness] = {}
+    for each in told:
+        for name, witness in each.state.witnesses.items():
+            witnesses[name] = newer(witnesses[name], witness) if name in witnesses else witness
+    listed: dict[str, dict[int, str | None]] = {}
+    for log in logs:
+        for name, topic_id in log.listed.items():
+            listed.setdefault(name, {})[log.broker] = topic_id
+    on_disk = {name for _, name in held}
+    stopped = {log.broker for log in logs if log.cleanly_stopped}
+    unknown_to = ", ".join(each.source for each in told) or None
+    expected = {}
+    for name in sorted({*snapshots, *witnesses, *listed, *on_disk}):
+        if name in snapshots:
+            expected[name] = _known(*snapshots[name], witnesses.get(name), listed.get(name, {}), present)
+        else:
+            # A topic may be deleted while a running broker's checkpoint still lists it.
+            sure = {b for b in listed.get(name, {}) if name in on_disk or b in stopped}
+            expected[name] = Expected(
+                unknown_to=unknown_to,
+                witness=witnesses.get(name),
+                holders=dict.fromkeys(sorted(sure), "its own checkpoint lists it"),
+                listed=listed.get(name, {}),
+            )
+    if not told:
+        found.append(nothing_known())
+    found += _brokers(logs, told, expected, present)
+    return expected, found
+
+
+def nothing_known() -> Finding:
+    return finding(
+        Kind.UNPROVEN,
+        "nothing says which brokers, topics and replicas should be there: give the data directory with the"
+        " cluster-state.json that `minibroker cluster down` leaves, or ask ZooKeeper with --zookeeper HOST:PORT;"
+        " --allow-unproven accepts that only what is there was compared",
+    )
+
+
+def _newest(told: Sequence[Told], found: list[Finding]) -> dict[str, tuple[Told, PartitionSnapshot]]:
+    """Of each partition what the source of the highest leader epoch says."""
+    snapshots: dict[str, tuple[Told, PartitionSnapshot]] = {}
+    for each in sorted(told, key=lambda each: each.state.taken_at):
+        for name, snapshot in each.state.partitions.items():
+            earlier = snapshots.get(name)
+            if earlier is None:
+                snapshots[name] = (each, snapshot)
+                continue
+            found += _contradictions(name, earlier, (each, snapshot))
+            if snapshot.leader_epoch >= earlier[1].leader_epoch:
+                snapshots[name] = (each, snapshot)
+    return snapshots
+
+
+def _contradictions(
+    name: str, one: tuple[Told, PartitionSnapshot], other: tuple[Told, PartitionSnapshot]
+) -> list[Finding]:
+    said = [
+        f"{told.source} says topic id {snapshot.topic_id}, epoch {snapshot.leader_epoch}, ISR {list(snapshot.isr)}"
+        for told, snapshot in (one, other)
+    ]
+    ids = {snapshot.topic_id for _, snapshot in (one, other)} - {None}
+    same_epoch = one[1].leader_epoch == other[1].leader_epoch
+    if len(ids) > 1 or (same_epoch and set(one[1].isr) != set(other[1].isr) and one[0].stopped and other[0].stopped):
+        return [contradiction(f"two sources say different things of {name}: " + "; ".join(said))]
+    return []
+
+
+def contradiction(message: str) -> Finding:
+    return finding(Kind.CONTRADICTION, message)
+
+
+def _known(
+    source: Told,
+    snapshot: PartitionSnapshot,
+    witness: PartitionWitness | None,
+    listed: dict[int, str | None],
+    present: set[int],
+) -> Expected:
+    holders: dict[int, str] = {}
+    topic_id = snapshot.topic_id
+    if witness is not None and topic_id is not None and witness.topic_id != topic_id:
+        witness = None  # of an earlier topic of this name
+    assigned = set(snapshot.replicas) | set(snapshot.isr)
+    for broker, own_id in listed.items():
+        if broker in assigned and (topic_id is None or own_id == topic_id):
+            holders[broker] = "its own checkpoint lists it"
+    if witness is not None and witness.leader_epoch == snapshot.leader_epoch:
+        holders.update({broker: "the witness counts it in sync" for broker in witness.isr})
+    holders.update({broker: f"in sync before the stop, says {source.source}" for broker in snapshot.isr_before})
+    holders.update({broker: f"in sync, says {source.source}" for broker in snapshot.isr})
+    return Expected(
+        source=source.source,
+        stopped=source.stopped,
+        is_whole=source.state.version >= 2,
+        topic_id=topic_id,
+        leader=snapshot.leader,
+        leader_epoch=snapshot.leader_epoch,
+        isr=snapshot.isr,
+        replicas=snapshot.replicas,
+        witness=witness,
+        holders=dict(sorted(holders.items())),
+        listed=listed,
+        absent_brokers=tuple(sorted((assigned | set(holders)) - present)),
+    )
+
+
+# brokers
+
+
+def _brokers(
+    logs: Sequence[LogDirectory], told: Sequence[Told], expected: Mapping[str, Expected], present: set[int]
+) -> list[Finding]:
+    found = []
+    registered: dict[int, tuple[str | None, str]] = {}
+    for each in told:
+        for number, directory_id in each.state.brokers.items():
+            if number.isdecimal():
+                registered[int(number)] = (directory_id, each.source)
+    assigned: dict[int, list[str]] = {}
+    for name, partition in expected.items():
+        for broker in partition.absent_brokers:
+            assigned.setdefault(broker, []).append(name)
+    for broker in sorted({*registered, *assigned} - present):
+        names = assigned.get(broker, [])
+        source = registered[broker][1] if broker in registered else expected[names[0]].source
+        count = f"{len(names)} partitions have" if len(names) != 1 else f"{names[0]} has"
+        what = f"{count} a replica on it" if names else "it is registered"
+        message = f"broker {broker} should be there ({what}, says {source}), and no log directory of it was given"
+        found.append(finding(Kind.MISSING_BROKER, message, broker=broker))
+    found += _directory_ids(logs, registered)
+    for each in told:
+        for log in logs:
+            if each.state.cluster_id is not None and log.meta and log.meta.cluster_id != each.state.cluster_id:
+                message = (
+                    f"{log.path} belongs to cluster {log.meta.cluster_id}, {each.source} is of {each.state.cluster_id}"
+                )
+                found.append(contradiction(message))
+    return found
+
+
+def _directory_ids(logs: Sequence[LogDirectory], registered: Mapping[int, tuple[str | None, str]]) -> list[Finding]:
+    """A directory that is another one than the cluster knew as this broker's; and one id in two directories."""
+    found = []
+    by_id: dict[str, LogDirectory] = {}
+    owners = {directory_id: broker for broker, (directory_id, _) in registered.items() if directory_id}
+    for log in logs:
+        if log.meta is None:
+            continue
+        own = log.meta.directory_id
+        known, source = registered.get(log.broker, (None, ""))
+        if known is not None and known != own:
+            owner = f", which is broker {owners[own]}'s" if own in owners else ""
+            message = f"says that it is broker {log.broker}'s and has directory id {own}{owner}; {source} knows {known}"
+            found.append(finding(Kind.WRONG_DIRECTORY, message, broker=log.broker, file=log.path))
+        if own in by_id and by_id[own].broker != log.broker:
+            message = f"has the directory id {own} of {by_id[own].path}: one is a copy of the other"
+            found.append(finding(Kind.WRONG_DIRECTORY, message, broker=log.broker, file=log.path))
+        by_id.setdefault(own, log)
+    return found
+
+
+def one_directory_each(logs: Sequence[LogDirectory]) -> tuple[list[LogDirectory], list[Finding]]:
+    """Two directories that claim one broker are not two replicas. The first whose name says the broker is looked at."""
+    found = []
+    by_broker: dict[int, list[LogDirectory]] = {}
+    for log in logs:
+        by_broker.setdefault(log.broker, []).append(log)
+    kept = []
+    for broker, claimants in by_broker.items():
+        claimants.sort(key=lambda log: (not log.path.endswith(f"broker-{broker}"), log.path))
+        kept.append(claimants[0])
+        if len(claimants) > 1:
+            others = ", ".join(log.path for log in claimants[1:])
+            message = (
+                f"{len(claimants)} directories say that they are broker {broker}'s: {claimants[0].path}, {others}."
+                f" One of them is a copy, or took another's meta.properties; only the first is looked at"
+            )
+            found.append(finding(Kind.BROKER_TWICE, message, broker=broker, file=claimants[1].path))
+    return sorted(kept, key=lambda log: (log.broker, log.path)), found

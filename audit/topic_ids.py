@@ -1,0 +1,65 @@
+"""Which replicas are of the topic that is meant: a name may be given to another topic. PURE.
+
+Owns: what another topic id than the others' means. Where it is known which id the partition has, replicas of another
+one are not it; where that is not known, replicas that differ contradict each other, and nobody is believed silently.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from minibroker.audit.expectation import Expected
+from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.audit.replica import Replica, ReplicaFacts
+
+
+def of_one_topic(replicas: Sequence[Replica], expected: Expected) -> tuple[list[Replica], list[Finding]]:
+    """The replicas to compare with each other, and what the others are."""
+    by_id: dict[str | None, list[Replica]] = {}
+    for replica in replicas:
+        by_id.setdefault(replica.facts.topic_id, []).append(replica)
+    ids = {topic_id for topic_id in by_id if topic_id is not None}
+    wanted = expected.topic_id
+    if wanted is None:
+        if len(ids) <= 1:
+            return list(replicas), []
+        wanted = max(ids, key=lambda topic_id: (len(by_id[topic_id]), _bytes(by_id[topic_id]), topic_id))
+        known = f"others have {wanted}; nothing says which is the topic of now"
+    else:
+        known = f"{expected.source} says {wanted}"
+    others = [_other(replica, known, expected) for topic_id in sorted(ids - {wanted}) for replica in by_id[topic_id]]
+    return [replica for replica in replicas if replica.facts.topic_id in (None, wanted)], others
+
+
+def _other(replica: Replica, known: str, expected: Expected) -> Finding:
+    """A broker that was away while the topic was deleted and created anew still has the former one: no error, unless it
+    should hold the new one."""
+    former = expected.topic_id is not None and replica.broker not in expected.holders
+    why = ": a topic that was deleted and created anew while the broker was away" if former else ""
+    return finding(
+        Kind.TOPIC_ID_DIFFERS,
+        f"belongs to topic id {replica.facts.topic_id}, but {known}{why}; not compared",
+        note=former,
+        broker=replica.broker,
+        topic=replica.facts.topic,
+        partition=replica.facts.partition,
+        file=replica.facts.directory,
+    )
+
+
+def _bytes(replicas: Iterable[Replica]) -> int:
+    return sum(size for replica in replicas for _, size in replica.facts.segments)
+
+
+def ids_within_topics(replicas: Iterable[ReplicaFacts], expected: dict[str, Expected]) -> list[Finding]:
+    """Partitions of one topic have one id. Where the id of a partition is known, its own judgement says more."""
+    by_topic: dict[str, dict[str, list[str]]] = {}
+    for facts in replicas:
+        name = f"{facts.topic}-{facts.partition}"
+        if facts.topic_id is not None and (name not in expected or expected[name].topic_id is None):
+            by_topic.setdefault(facts.topic, {}).setdefault(facts.topic_id, []).append(name)
+    found = []
+    for topic, ids in sorted(by_topic.items()):
+        if len(ids) > 1:
+            said = "; ".join(f"{topic_id} in {', '.join(sorted(set(ids[topic_id]))[:5])}" for topic_id in sorted(ids))
+            message = f"the replicas of topic {topic} have {len(ids)} topic ids, nothing says which is right: {said}"
+            found.append(finding(Kind.TOPIC_ID_DIFFERS, message, topic=topic))
+    return found

@@ -1,0 +1,180 @@
+"""What should be there and is not: each absence is convicted, and said with how it is known."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.findings import Finding, Kind, Severity, Verdict
+from minibroker.audit.report import AuditReport, Outcome
+from minibroker.audit.run import run_audit
+from minibroker.protocol import checkpoints
+from minibroker.protocol.ids import TopicPartition
+from tests.audit.damage import BATCHES, ENCODED
+from tests.audit.planted_cluster import PlantedCluster
+
+LINES = TopicPartition("lines", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path / "data")
+    cluster.write(LINES, ENCODED)
+    cluster.write_acked(LINES, BATCHES)
+    return cluster
+
+
+def audited(cluster: PlantedCluster, *, acked: bool = False, allow_unproven: bool = False) -> AuditReport:
+    file = str(cluster.root / "acked.tsv") if acked else None
+    return run_audit([str(cluster.root)], "local", file, allow_unproven=allow_unproven)
+
+
+def errors(report: AuditReport) -> list[Finding]:
+    return [item for item in report.findings if item.severity is Severity.ERROR]
+
+
+def remove_replica(cluster: PlantedCluster, *brokers: int) -> None:
+    for broker in brokers:
+        shutil.rmtree(cluster.replica(broker, LINES).directory)
+
+
+def remove_broker(cluster: PlantedCluster, *brokers: int) -> None:
+    for broker in brokers:
+        shutil.rmtree(cluster.log_directory(broker))
+
+
+def copy_broker_1_over_2(cluster: PlantedCluster) -> None:
+    remove_broker(cluster, 2)
+    shutil.copytree(cluster.log_directory(1), cluster.log_directory(2))
+
+
+def exchange_meta_properties(cluster: PlantedCluster) -> None:
+    one, two = (cluster.log_directory(broker) / checkpoints.META_PROPERTIES for broker in (1, 2))
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+
+
+def replace_the_disk_of_broker_2(cluster: PlantedCluster) -> None:
+    file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
+    file.write_bytes(file.read_bytes().replace(b"d2", b"other"))
+
+
+ABSENCES: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
+    (lambda cluster: remove_replica(cluster, 2), Kind.MISSING_REPLICA),
+    (lambda cluster: remove_replica(cluster, 2, 3), Kind.MISSING_REPLICA),
+    (lambda cluster: remove_replica(cluster, 1, 2, 3), Kind.MISSING_REPLICA),
+    (lambda cluster: remove_broker(cluster, 2), Kind.MISSING_BROKER),
+    (lambda cluster: remove_broker(cluster, 2, 3), Kind.MISSING_BROKER),
+    (copy_broker_1_over_2, Kind.BROKER_TWICE),
+    (exchange_meta_properties, Kind.WRONG_DIRECTORY),
+    (replace_the_disk_of_broker_2, Kind.WRONG_DIRECTORY),
+]
+
+
+@pytest.mark.parametrize("acked", [False, True])
+@pytest.mark.parametrize("number", range(len(ABSENCES)))
+def test_each_absence_is_convicted(cluster: PlantedCluster, number: int, acked: bool) -> None:
+    remove, kind = ABSENCES[number]
+    remove(cluster)
+    report = audited(cluster, acked=acked)
+    assert (report.exit_code, report.outcome) == (10, Outcome.INCONSISTENT)
+    assert kind in {item.kind for item in errors(report)}
+    assert audited(cluster, acked=acked, allow_unproven=True).exit_code == 10
+
+
+def test_a_missing_replica_is_said_with_how_it_is_known(cluster: PlantedCluster) -> None:
+    remove_replica(cluster, 2)
+    report = audited(cluster)
+    (item,) = errors(report)
+    assert (item.broker, item.topic, item.partition) == (2, "lines", 0)
+    assert (
+        item.message == f"broker 2 should hold a replica (in sync, says {cluster.root}/cluster-state.json) and has none"
+    )
+    assert (report.partitions[0].verdict, report.partitions[0].absent_replicas) == (Verdict.INCONSISTENT, (2,))
+
+
+def test_a_missing_broker_is_one_finding_for_all_its_replicas(cluster: PlantedCluster) -> None:
+    cluster.write(TopicPartition("lines", 1), ENCODED)
+    remove_broker(cluster, 2)
+    report = audited(cluster)
+    (item,) = errors(report)
+    assert (item.kind, item.broker) == (Kind.MISSING_BROKER, 2)
+    assert "2 partitions have a replica on it" in item.message
+    assert [each.verdict for each in report.partitions] == [Verdict.INCONSISTENT, Verdict.INCONSISTENT]
+
+
+def test_what_a_brokers_own_checkpoint_lists_must_be_there_without_a_state_as_well(cluster: PlantedCluster) -> None:
+    cluster.forget_state()
+    remove_replica(cluster, 2)
+    (item,) = [item for item in errors(audited(cluster)) if item.kind is Kind.MISSING_REPLICA]
+    assert (item.broker, "its own checkpoint lists it" in item.message) == (2, True)
+
+
+def test_a_replica_that_was_out_of_sync_may_be_absent(cluster: PlantedCluster) -> None:
+    cluster.set_high_watermark(3, LINES, None)
+    cluster.write_state(LINES, leader=1, leader_epoch=2, isr=[1, 2])
+    remove_replica(cluster, 3)
+    report = audited(cluster)
+    assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.REPLICA_ABSENT])
+
+
+def give_another_id(cluster: PlantedCluster, topic_id: str, *brokers: int) -> None:
+    for broker in brokers:
+        cluster.replica(broker, LINES).write_metadata(topic_id)
+        cluster.replica(broker, LINES).write_log_start(0, topic_id)
+
+
+@pytest.mark.parametrize("ids", [{2: "earlier"}, {2: "earlier", 3: "earlier"}, {2: "earlier", 3: "later"}])
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_replica_under_another_topic_id_is_convicted(
+    cluster: PlantedCluster, ids: dict[int, str], knows: bool
+) -> None:
+    for broker, topic_id in ids.items():
+        give_another_id(cluster, topic_id, broker)
+    if not knows:
+        cluster.forget_state()
+    found = {(item.kind, item.broker) for item in errors(audited(cluster))}
+    if knows:
+        assert found >= {(kind, broker) for broker in ids for kind in (Kind.MISSING_REPLICA, Kind.TOPIC_ID_DIFFERS)}
+    assert Kind.TOPIC_ID_DIFFERS in {kind for kind, _ in found}
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_partition_with_another_id_than_its_topics_others_is_convicted(cluster: PlantedCluster, knows: bool) -> None:
+    cluster.write(TopicPartition("lines", 1), ENCODED)
+    give_another_id(cluster, "other", 1, 2, 3)
+    if not knows:
+        cluster.forget_state()
+    report = audited(cluster)
+    assert Kind.TOPIC_ID_DIFFERS in {item.kind for item in errors(report)}
+
+
+def test_one_replica_as_assigned_is_consistent(tmp_path: Path) -> None:
+    cluster = PlantedCluster(tmp_path, brokers=[1])
+    cluster.write(LINES, ENCODED)
+    assert audited(cluster).exit_code == 0
+
+
+def test_where_nothing_says_what_should_be_there_it_is_unproven(cluster: PlantedCluster) -> None:
+    cluster.forget_state()
+    report = audited(cluster)
+    assert (report.exit_code, report.outcome) == (10, Outcome.UNPROVEN)
+    (item,) = errors(report)
+    assert "--zookeeper" in item.message and "--allow-unproven" in item.message
+    allowed = audited(cluster, allow_unproven=True)
+    assert (allowed.exit_code, allowed.outcome, allowed.success) == (0, Outcome.UNPROVEN, False)
+
+
+def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluster) -> None:
+    other = TopicPartition("former", 0)
+    cluster.replica(2, other).write(ENCODED[:2])
+    report = audited(cluster)
+    assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.UNEXPECTED_PARTITION])
+
+
+def test_a_state_of_another_cluster_contradicts(cluster: PlantedCluster) -> None:
+    file = cluster.root / "cluster-state.json"
+    file.write_bytes(file.read_bytes().replace(b'"cluster_id":"c"', b'"cluster_id":"x"'))
+    assert Kind.CONTRADICTION in {item.kind for item in errors(audited(cluster))}
