@@ -33,6 +33,8 @@ from minibroker.protocol.ids import BrokerId, TopicPartition
 WITNESSES = 2
 """Undisturbed logs that are enough: one more than the disks that may be faulty at a time."""
 
+OTHER_DIRECTORY = "has another log directory now than when it was in sync, and counts for nothing"
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """One member of an ISR whose members were all started again."""
@@ -97,7 +99,7 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
     if broker is None:
         return Standing(broker_id=broker_id, is_waited_for=True, problem="is not registered")
     if not state.has_its_directory(leadership, broker_id):
-        return Standing(broker_id=broker_id, problem="has another log directory now, with nothing of this partition")
+        return Standing(broker_id=broker_id, problem=OTHER_DIRECTORY)
     if broker_id in state.shutting_down:
         return Standing(broker_id=broker_id, is_waited_for=True, problem="is shutting down")
     log = state.logs.get(broker_id, {}).get(partition)
@@ -161,12 +163,14 @@ def _witnesses_to_come(state: ClusterState, partition: TopicPartition, leadershi
 
 
 def needs_logs(state: ClusterState, partition: TopicPartition) -> bool:
-    """Whether nobody leads, and no member of the ISR that is there has run on since it was in sync."""
+    """Whether nobody leads, and no member of the ISR that is there has run on since it was in sync. Who is offline is
+    asked, too: it says why."""
     leadership = state.leaderships.get(partition)
     if leadership is None or state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return False
-    present = [each for each in leadership.in_sync_replicas if state.is_online(partition, each)]
-    return bool(present) and not any(state.has_whole_log(leadership, each) for each in present)
+    present = [each for each in leadership.in_sync_replicas if state.is_live(each)]
+    online = [each for each in present if state.is_online(partition, each)]
+    return bool(present) and not any(state.has_whole_log(leadership, each) for each in online)
 
 
 def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict[BrokerId, list[TopicPartition]]:

@@ -22,6 +22,8 @@ from minibroker.protocol.messages import (
 NAMES_SHOWN = 5
 """Partitions named in one sentence."""
 
+ELECT_CURE = "`minibroker partition elect {}` says what each replica holds, and elects one of them with --accept-loss"
+
 
 class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
     """A registered broker, and its own words if it answered."""
@@ -123,7 +125,7 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
             waits = view.waits.get(name)
-            why = f"; {waits} (`minibroker partition elect {name}` says what each replica holds)" if waits else ""
+            why = f"; {waits} ({ELECT_CURE.format(name)})" if waits else ""
             reasons.append(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}")
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))

@@ -18,6 +18,8 @@ from minibroker.protocol.messages import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    GetReplicaLogInfoRequest,
+    GetReplicaLogInfoResponse,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -91,6 +93,7 @@ class FakeBroker:
         if self.is_mute:
             return
         default: dict[type[Any], Response] = {
+            GetReplicaLogInfoRequest: GetReplicaLogInfoResponse(),  # of no log
             LeaderAndIsrRequest: LeaderAndIsrResponse(),
             UpdateMetadataRequest: UpdateMetadataResponse(),
             StopReplicaRequest: StopReplicaResponse(),

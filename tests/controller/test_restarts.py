@@ -14,6 +14,7 @@ from minibroker.controller.events import (
     Effect,
     LeadershipsWritten,
     LogsHeard,
+    ReplicasFailed,
     Report,
     TookOver,
     WriteLeaderships,
@@ -262,6 +263,30 @@ def test_broker_that_comes_back_is_asked_and_its_answer_elects() -> None:
     (written,) = of(WriteLeaderships, heard)
     assert isinstance(written, WriteLeaderships)
     assert written.changes[0].after.leader == 3
+
+
+def test_a_damaged_only_copy_is_named_for_what_it_is() -> None:
+    """Its replica goes offline before it has said what its log holds; status said for ever that it has not said it."""
+    state = cluster_state(2, again(3), now=leadership(None, 3))
+    state.asked_logs = {2: frozenset([T0]), 3: frozenset([T0])}
+    failed = step(state, ReplicasFailed(broker_id=3, broker_epoch=103, partitions=(T0,)))
+    assert of(AskLogs, failed) == [AskLogs(broker=again(3), partitions=(T0,))]
+    step(state, LogsHeard(broker_id=2, broker_epoch=20, logs={T0: log(9)}))
+    heard = step(state, LogsHeard(broker_id=3, broker_epoch=103, logs={T0: log(damage="a bit flipped")}))
+    (report,) = of(Report, heard)
+    assert isinstance(report, Report)
+    assert report.text.endswith("no member of the ISR has its log: broker 3 has a damaged log: a bit flipped")
+    assert elected(state) is None
+    assert questions(state, [T0]) == {}
+
+
+def test_an_offline_replica_that_has_answered_is_asked_again_when_it_is_well() -> None:
+    state = cluster_state(again(3), now=leadership(None, 3))
+    step(state, ReplicasFailed(broker_id=3, broker_epoch=103, partitions=(T0,)))
+    step(state, LogsHeard(broker_id=3, broker_epoch=103, logs={T0: log(unavailable="the replica is offline")}))
+    assert waits_for(state) == (3,)
+    healed = step(state, BrokersSeen(brokers={3: broker(3, epoch=203, incarnation="m3")}))
+    assert len(of(AskLogs, healed)) == 1
 
 
 def test_answer_of_an_earlier_registration_is_dropped() -> None:

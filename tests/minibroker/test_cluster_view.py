@@ -77,7 +77,7 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
         (
             msgspec.structs.replace(view(leader=-1), waits={TopicPartition("t", 0): "waiting for brokers [3]"}),
             "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; waiting for brokers [3] (`minibroker partition elect"
-            " t-0` says what each replica holds)",
+            " t-0` says what each replica holds, and elects one of them with --accept-loss)",
         ),
         (view(three=broker(3, None)), "broker 3 does not answer: refused (nor its replicas of t-0)"),
         (view(three=without_replica(3)), "t-0: broker 3 gives no answer about its replica"),
