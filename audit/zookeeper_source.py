@@ -93,7 +93,7 @@ class _Reader:
             raise AuditError(f"ZooKeeper at {self._connect} knows no cluster: name the one that the brokers use")
         topics = self._topics()
         partitions, brokers = self._partitions(topics)
-        witnesses, witness_brokers = self._witnesses()
+        witnesses, witness_brokers = self._witnesses(partitions)
         for number in witness_brokers:
             brokers.setdefault(str(number), None)
         for number in self._numbers(BROKER_IDS):
@@ -106,7 +106,7 @@ class _Reader:
             cluster_id=cluster_id.id,
             brokers=dict(sorted(brokers.items(), key=lambda item: int(item[0]))),
             partitions=partitions,
-            witnesses={name: witness for name, witness in sorted(witnesses.items()) if name in partitions},
+            witnesses=dict(sorted(witnesses.items())),
         )
 
     def _topics(self) -> dict[str, TopicAssignment]:
@@ -147,8 +147,8 @@ class _Reader:
                     brokers[broker], told[broker] = directory, changed
         return partitions, brokers
 
-    def _witnesses(self) -> tuple[dict[str, PartitionWitness], list[int]]:
-        """The newest of each partition; and whoever wrote any."""
+    def _witnesses(self, partitions: dict[str, PartitionSnapshot]) -> tuple[dict[str, PartitionWitness], list[int]]:
+        """The newest of each partition of now, not of an earlier topic of its name; and whoever wrote any."""
         writers = self._numbers(WITNESS)
         paths = [
             f"{broker_witness_path(writer)}/{shard}"
@@ -158,6 +158,8 @@ class _Reader:
         newest: dict[str, PartitionWitness] = {}
         for found in self._many(paths, WitnessNode):
             for name, witness in found[0].partitions.items() if found is not None else ():
+                if name not in partitions or partitions[name].topic_id != witness.topic_id:
+                    continue
                 newest[name] = newer(newest[name], witness) if name in newest else witness
         return newest, writers
 

@@ -37,6 +37,7 @@ from minibroker.broker.registration import BrokerIdentity, Registration, draw_id
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
 from minibroker.broker.topic_config import log_config, resolve_topic_config
+from minibroker.broker.witness import WitnessWriter
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.descriptor_shares import share_out
 from minibroker.runtime.ports import Coordination, Runtime
@@ -80,6 +81,7 @@ class Broker:
         self.server: RpcServer
         self.controller: ControllerCandidate
         self.image: MetadataImage
+        self.witness: WitnessWriter
         self._handlers: RequestHandlers
         self._produce: ProduceHandler
         self._dynamic_config: DynamicConfig
@@ -156,6 +158,7 @@ class Broker:
             reply_room=self.server.reply_room,
         )
         self.manager.load()
+        self.witness = WitnessWriter(self.manager, self.coordination, runtime.clock)
         self._produce = ProduceHandler(
             self.manager.partitions.get,
             self.image.leader_hint,
@@ -233,6 +236,7 @@ class Broker:
             asyncio.create_task(self.controller.run(), name="controller"),
             asyncio.create_task(self._link.run(), name="controller-link"),
             asyncio.create_task(chores.run(), name="chores"),
+            asyncio.create_task(self.witness.run(), name="witness"),
         ]
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
@@ -270,6 +274,7 @@ class Broker:
             await self.server.stop()
             await self._handlers.stop()
             await self.manager.stop()
+            await self.witness.conclude()
         if hasattr(self, "log_directory"):
             marks = self.manager.high_watermarks() if hasattr(self, "manager") else {}
             epoch = self.registration.broker_epoch

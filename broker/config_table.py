@@ -48,10 +48,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Key(doc="Directory that holds the partitions. Exactly one for now."),
     ]
-    zookeeper_connect: Annotated[
-        str,
-        Key(doc="ZooKeeper servers, HOST:PORT,HOST:PORT."),
-    ]
+    zookeeper_connect: Annotated[str, Key(doc="ZooKeeper servers, HOST:PORT,HOST:PORT.")]
     zookeeper_session_timeout_ms: Annotated[
         int,
         Key(
@@ -325,6 +322,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             dynamic=True,
         ),
     ] = MIB
+    witness_interval_ms: Annotated[
+        int,
+        Key(doc="How often leaders note in ZooKeeper what is committed.", minimum=1000, maximum=I32_MAX, dynamic=True),
+    ] = 30_000
     log_tail_cache_bytes: Annotated[
         int,
         Key(

@@ -49,6 +49,7 @@ def look(broker: "Broker") -> BrokerGauges:
         connections=len(broker.server.connections),
         log_bytes=sum(log.size_bytes for log in broker.log_directory.logs.values()),
         disk_free_bytes=free_bytes,
+        witness_age_seconds=broker.witness.age_ms // 1000,
     )
 
 

@@ -174,6 +174,13 @@ class BrokerGauges(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[int, Metric("network_connections", "Open connections of clients and brokers.")] = 0
     log_bytes: Annotated[int, Metric("log_bytes", "Bytes of all segment files here.")] = 0
     disk_free_bytes: Annotated[int, Metric("log_disk_free_bytes", "Free bytes where log.dirs lies.")] = 0
+    witness_age_seconds: Annotated[
+        int,
+        Metric(
+            "broker_witness_age_seconds",
+            "Since ZooKeeper last took all that this broker notes of what is committed (witness.interval.ms).",
+        ),
+    ] = 0
 
 
 class Readiness(msgspec.Struct, frozen=True):

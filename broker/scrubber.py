@@ -6,7 +6,8 @@ does (`replication.damage`).
 
 Theory: replicas protect a record only as long as the rot of one copy is seen before the last good copy rots, too
 ("Latent sector errors", Bairavasundaram et al., 2007); bytes of closed segments may not be read for months. A finding
-is confirmed on the event loop, for the log may have been cut or deleted while its bytes were read off it.
+is confirmed on the event loop, for the log may have been cut or deleted while its bytes were read off it. Sound batches
+of another log (a segment of another partition, or of an older backup, under the same name) show by the digest alone.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from minibroker.broker.log.segment import Segment
 from minibroker.broker.partition import Partition
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.broker.replication.state import Role
+from minibroker.protocol.log_digest import format_digest
 from minibroker.runtime.ports import Clock, DiskError, FileMissing
 
 log = logging.getLogger("minibroker.scrubber")
@@ -137,10 +139,23 @@ class Scrubber:
                 log.warning("making the index of %s again: %s", segment.log_path, scrub.index_suspicion)
                 segment.renew_index()
                 self._manager.counters.scrubbed_indexes += 1
+            if scrub.suspicion is None and scrub.is_done:
+                self._compare_digest(partition, segment, scrub)
         except CorruptLog as error:
             self._found(partition, str(error))
         except DiskError as error:
             self._manager.disk.read_failed(partition, error)
+
+    def _compare_digest(self, partition: Partition, segment: Segment, scrub: SegmentScrub) -> None:
+        """Each batch is sound by itself, but is it what was written here? An unchanged digest means that nothing was
+        written or cut meanwhile."""
+        if scrub.recorded_digest is None:
+            segment.digest.complete(scrub.size, scrub.total_digest)
+        elif segment.digest.value == scrub.recorded_digest != scrub.total_digest:
+            found, recorded = format_digest(scrub.total_digest), format_digest(scrub.recorded_digest)
+            self._found(
+                partition, f"{segment.log_path} holds other batches than were written: digest {found}, not {recorded}"
+            )
 
     def _found(self, partition: Partition, what: str) -> None:
         self._manager.counters.scrubbed_damaged += 1
@@ -157,4 +172,5 @@ def _begin(partition_log: PartitionLog, segment: Segment) -> SegmentScrub:
         end_offset=None if is_active else partition_log.segment_end(number),
         epochs=partition_log.epoch_entries(),
         offset=segment.base_offset,
+        recorded_digest=segment.digest.value,
     )

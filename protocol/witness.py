@@ -34,14 +34,15 @@ class PartitionWitness(msgspec.Struct, frozen=True, kw_only=True):
     committed_offset: int
     """Exclusive: everything below it was committed. It is the end of a batch."""
     digest: str
-    """Of the batches from `log_start_offset` to `committed_offset` (`log_digest`), as 32 hexadecimal digits; empty
-    where the leader did not know it (yet)."""
+    """Of the batches that end beyond `log_start_offset` and at or below `committed_offset` (`log_digest`), as 32
+    hexadecimal digits; empty where the leader did not know it (yet)."""
     noted_at_ms: int
     """Wall clock of the leader."""
 
 
 class WitnessNode(Znode, frozen=True, kw_only=True):
-    """One shard of one broker: the partitions that it leads, or led when it last wrote."""
+    """One shard of one broker: the partitions that it leads, or led once. What it noted before somebody else led stays,
+    for he may not have noted anything yet; it goes with its topic."""
 
     PATH: ClassVar[str] = "/witness/<broker>/<shard>"
 

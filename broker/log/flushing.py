@@ -9,6 +9,7 @@ for them.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from minibroker.broker.log.digest_file import write_digests
 from minibroker.runtime.ports import BadEntry, Disk, DiskError, FileMissing
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ async def _sync(log: "PartitionLog", target: int) -> None:
     try:
         if not log.epochs_stored:
             log.store_epochs()
+        if not log.are_digests_stored:
+            write_digests(log)
         for segment in dirty:
             if segment is not segments[-1]:
                 segment.save_index()

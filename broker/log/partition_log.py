@@ -16,13 +16,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-import msgspec
-
 from minibroker.broker.log import cutting, retention
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.damage_note import write_damage_note
+from minibroker.broker.log.digest_file import write_digests
 from minibroker.broker.log.epoch_file import EpochEntry, epoch_file_path
 from minibroker.broker.log.flushing import UnsyncedFiles, flush_log
+from minibroker.broker.log.log_slice import LogSlice
 from minibroker.broker.log.log_start_file import StartRecord
 from minibroker.broker.log.recovery import LoadedLog, RecoveryReport
 from minibroker.broker.log.segment import Segment
@@ -41,19 +41,6 @@ from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer, DiskError, DiskFull, OutOfDescriptors
 
 logger = logging.getLogger(__name__)
-
-
-class LogSlice(msgspec.Struct, frozen=True):
-    """Whole batches as they lie in the log, to be sent as they are."""
-
-    parts: list[Buffer]
-    size_bytes: int
-    base_offset: int
-    """Of the first batch; it may lie below the offset that was asked for."""
-    next_offset: int
-    """Where the next read continues; the asked offset when there is nothing."""
-    last_epoch: int | None
-    """Leader epoch of the last batch; None when there is nothing."""
 
 
 class PartitionLog:
@@ -92,9 +79,11 @@ class PartitionLog:
         tail in front of newer segments would be a log that no leader ever had."""
         self.snapshots = loaded.snapshots
         self.segments = [
-            Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes)
+            Segment(storage, directory, found.base_offset, found.size, config.index_interval_bytes, found.digest)
             for found in loaded.segments
         ]
+        self.are_digests_stored = True
+        """Whether the `digests` file may say something else than the segments that no recovery reads."""
         self.discarded: list[tuple[str, int]] = []
         """Files renamed to `.deleted` and when they may be removed."""
         self._tail = storage.tail_cache.tail()
@@ -226,6 +215,7 @@ class PartitionLog:
         for path in closed.index_paths:
             self.unsynced.add(path)
         self.unsynced.add(self.snapshots.write(self.log_end_offset, self.producers))
+        write_digests(self)
         segment = self.new_segment(self.log_end_offset)
         segment.file()
         self.segments.append(segment)
@@ -318,7 +308,7 @@ class PartitionLog:
             raise self.failed(error) from None
 
     def note_cut(self) -> None:
-        self.cut_is_unsynced = True
+        self.cut_is_unsynced, self.are_digests_stored = True, False
         self.unsynced.add(self.segments[-1].log_path)
 
     def were_synced(self) -> None:
@@ -476,6 +466,7 @@ class PartitionLog:
         if self.log_end_offset not in self.snapshots.offsets and self.size_bytes:
             self.snapshots.remove_above(self.segments[-1].base_offset)  # of earlier stops
             self.snapshots.write(self.log_end_offset, self.producers)
+        write_digests(self)
 
     def delete(self) -> None:
         """Its directory goes, or becomes another topic's: nothing is written there any more."""

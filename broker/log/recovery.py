@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from minibroker.broker.log.digest_file import read_digests
 from minibroker.broker.log.epoch_file import NO_EPOCH, EpochEntry, EpochRebuild, read_epoch_file, truncate_epochs
 from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
@@ -31,6 +32,7 @@ from minibroker.broker.log.segment_tail import Tail, is_cut_off, read_tail
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
+from minibroker.protocol.log_digest import MODULUS, NOTHING, digest_of
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, DiskFull, File
 
@@ -139,6 +141,7 @@ class _Loader:
         self.synced_end = 0
         """All below was on stable storage once, or is in the kernel's memory: what does not fit there is damage."""
         self.damage: str | None = known.damage
+        self.known = known
 
     def load(self) -> LoadedLog:
         self._drop_leftovers_of_deletion()
@@ -162,6 +165,7 @@ class _Loader:
             self.producers.clear()
             self.epochs = EpochRebuild([])
         end = max(end, start)
+        self._tell_digests(end)
         first = self.segments[0].base_offset if self.segments else start
         self._complete_epochs(end)
         epochs = truncate_epochs(self.epochs.entries, first, end)
@@ -200,6 +204,17 @@ class _Loader:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
         self._distrust_epochs_that_end_before(tail)
         return tail.end_offset
+
+    def _tell_digests(self, end: int) -> None:
+        """Of segments that were not read, as they are recorded."""
+        if self.damage is not None or all(segment.digest is not None for segment in self.segments):
+            return
+        recorded = read_digests(self.disk, self.directory, self.known.topic_id, self.known.partition)
+        ends = [segment.base_offset for segment in self.segments[1:]] + [end]
+        for segment, segment_end in zip(self.segments, ends, strict=True):
+            found = recorded.get(segment.base_offset)
+            if segment.digest is None and found is not None and found[0] == segment_end:
+                segment.digest = found[1]
 
     # --------------------------------------------------------------------------------------------- what must be there
     def _check_head(self) -> None:
@@ -335,7 +350,7 @@ class _Loader:
         """
         index = SegmentIndex(self.interval_bytes)
         base = end = segment.base_offset
-        largest, position = NO_TIMESTAMP, 0
+        largest, position, digest = NO_TIMESTAMP, 0, NOTHING
         reason = None
         produced: list[BatchHeader] = []
         file = self.disk.open(segment.path + LOG_SUFFIX)
@@ -352,6 +367,7 @@ class _Loader:
                 end += header.record_count
                 if index.is_due(position):
                     index.add(end - 1 - base, position, largest)
+                digest += digest_of(((header.base_offset, header.size_bytes, epoch, header.crc),))
                 if header.producer_id >= 0:
                     produced.append(header)
                     if len(produced) == PRODUCED_AT_ONCE:
@@ -362,6 +378,7 @@ class _Loader:
         except CorruptBatch as error:
             position, reason = error.position, error.reason
         self.producers.update_all(produced)
+        segment.digest = digest % MODULUS
         self.report.segments_scanned += 1
         self.report.bytes_scanned += position
         try:

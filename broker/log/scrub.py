@@ -12,9 +12,11 @@ from operator import itemgetter
 import msgspec
 
 from minibroker.broker.log.segment import read_index
+from minibroker.broker.log.segment_digest import digest_of_headers
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, CorruptIndex, SegmentIndex
 from minibroker.broker.log.walk import scan_batches
 from minibroker.protocol.checkpoints import LOG_SUFFIX, EpochEntry
+from minibroker.protocol.log_digest import MODULUS, NOTHING
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
 from minibroker.runtime.ports import Disk, FileMissing
 
@@ -40,6 +42,10 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
     entry: int = 0
     """The next index entry to be met."""
     index_suspicion: str | None = None
+    digest: int = NOTHING
+    """Of what was read so far."""
+    recorded_digest: int | None = None
+    """What it should be at last, as it was known when the reading began."""
 
     @property
     def is_done(self) -> bool:
@@ -57,6 +63,7 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
                 if self.suspicion is not None:
                     return position - began
                 self._compare_index(position, header)
+                self.digest += digest_of_headers((header,))
                 self.position, self.offset = position + header.size_bytes, header.end_offset
                 if self.position - began >= bytes_max:
                     return self.position - began
@@ -67,6 +74,11 @@ class SegmentScrub(msgspec.Struct, kw_only=True):
             file.close()
         self._finish()
         return self.position - began
+
+    @property
+    def total_digest(self) -> int:
+        """Of the whole segment, when it is done."""
+        return self.digest % MODULUS
 
     def _misfit(self, header: BatchHeader) -> str | None:
         """Offset and epoch lie outside of the CRC."""

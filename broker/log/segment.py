@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from minibroker.broker.log.config import DISK_READ_BYTES_MAX, SEGMENT_POSITION_MAX, LogConfig
 from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.segment_digest import CUT_BYTES_MAX, SegmentDigest, digest_of_headers
 from minibroker.broker.log.segment_index import ENTRY_BYTES_IN_MEMORY, NO_TIMESTAMP, CorruptIndex, SegmentIndex
 from minibroker.broker.log.storage import Storage
 from minibroker.broker.log.walk import walk_headers
@@ -46,17 +47,27 @@ class Segment:
         "_largest_timestamp",
         "_storage",
         "base_offset",
+        "digest",
         "first_append_ms",
         "path",
         "size",
     )
 
-    def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, interval_bytes: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        size: int,
+        interval_bytes: int,
+        digest: int | None = None,
+    ) -> None:
         self._storage = storage
         self.path = f"{directory}/{segment_file_name(base_offset, '')}"
         """Of all its files, without their suffixes."""
         self.base_offset = base_offset
         self.size = size
+        self.digest = SegmentDigest(size, digest)
         self.first_append_ms: int | None = None
         """When its first batch was written, by this broker's clock; None until asked for after a start."""
         self._interval_bytes = interval_bytes
@@ -93,6 +104,7 @@ class Segment:
             position += len(buffer)
         self._largest_timestamp = largest
         self.size = position
+        self.digest.append(batches)
 
     def is_full(self, incoming_bytes: int, end_offset: int, config: LogConfig) -> bool:
         """Whether a batch set of that size, ending at that offset, belongs into a new segment."""
@@ -232,11 +244,22 @@ class Segment:
             position, end = start + header.size_bytes, header.end_offset
             if end == offset:
                 break
+        lost = self._digest_behind(position)
         self.file().truncate(position)
+        self.digest.cut(position, lost)
         self.size = position
         self._loaded_index().truncate_to(end - self.base_offset)
         self._largest_timestamp = None if position else NO_TIMESTAMP
         return end
+
+    def _digest_behind(self, position: int) -> int | None:
+        """Of what a cut takes; None where that is too much to look at, or damaged."""
+        if position <= self.digest.known_from or self.size - position > CUT_BYTES_MAX:
+            return None
+        try:
+            return digest_of_headers(header for _, header in self.headers_from(position))
+        except CorruptLog:
+            return None
 
     # ------------------------------------------------------------------------------------------------- file and index
     def file(self) -> File:

@@ -30,6 +30,8 @@ class SegmentFile(msgspec.Struct):
     path: str
     """Of all its files, without their suffixes."""
     size: int
+    digest: int | None = None
+    """Of all its batches; None: nothing said so yet."""
 
     def remove_indexes(self, disk: Disk) -> None:
         disk.remove(self.path + INDEX_SUFFIX)

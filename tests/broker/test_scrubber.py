@@ -63,6 +63,28 @@ async def test_a_damaged_index_is_made_again(c: SimulatedTestedCluster, suffix: 
     assert bytes(disk(c, 1).find_file(path).content) == before
 
 
+@simulated(brokers=3, seed=8, settings=SCRUBBED)
+async def test_a_segment_of_another_partition_is_found_and_repaired(c: SimulatedTestedCluster) -> None:
+    """Its offsets, epochs, sizes and checksums are what belongs there."""
+    await c.create_topic(TOPIC, partitions=2)
+    async with c.producer(acks="all") as producer:
+        for number in range(45):
+            for partition in (0, 1):
+                await producer.send_and_wait(TOPIC, b"%d order %d" % (partition, number), partition=partition)
+    _, (follower, _) = await followers(c)
+    own = replica(c, follower).log
+    foreign = c.simulation.replica(follower, TOPIC, 1)
+    assert foreign is not None
+    assert [each.size for each in foreign.log.segments] == [each.size for each in own.segments]
+    content = disk(c, follower).find_file(foreign.log.segments[1].log_path).content
+    disk(c, follower).find_file(own.segments[1].log_path).content[:] = content
+    await asyncio.sleep(130)
+    counters = c.simulation.brokers[follower].counters
+    assert (counters.scrubbed_damaged, counters.repairs_done) == (1, 1)
+    await c.wait_in_sync(TOPIC)
+    assert (await c.audit()).success
+
+
 @simulated(brokers=1, seed=8, settings=SCRUBBED)
 async def test_a_segment_that_vanished_is_damage(c: SimulatedTestedCluster) -> None:
     await c.create_topic(TOPIC)

@@ -14,6 +14,7 @@ from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.retention import retention_start
+from minibroker.broker.log.segment_digest import digest_of_headers
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
 from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.walk import scan_batches
@@ -217,6 +218,7 @@ def check_log(log: PartitionLog, *, whole_history: bool = True) -> None:
     _check_shape(log, batches)
     _check_epochs(log, batches)
     _check_indexes(log)
+    _check_digests(log)
     if whole_history:
         rebuilt = ProducerStates()
         for header, _ in batches:
@@ -245,6 +247,12 @@ def _check_epochs(log: PartitionLog, batches: list[tuple[BatchHeader, bytes]]) -
     for header, _ in batches:
         floor = max(entry for entry in entries if entry[1] <= header.base_offset)
         assert floor[0] == header.partition_leader_epoch
+
+
+def _check_digests(log: PartitionLog) -> None:
+    """What is known is right; what recovery has read, or this process has written, is known but for large cuts."""
+    for segment in log.segments:
+        assert segment.digest.value in (None, digest_of_headers(header for _, header in segment.headers_from(0)))
 
 
 def _check_indexes(log: PartitionLog) -> None:

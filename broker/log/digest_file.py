@@ -1,0 +1,66 @@
+"""`digests`: the digests of a partition's segments, so that a start need not read the segments for them.
+
+Owns: when the file is written, and what of it is believed. Refuses to compare it with the segments: the scrubber does.
+
+Theory: a line is believed for a segment that no recovery reads, if it ends where the line says. A segment that may have
+changed since its line was written is always the last one, which is read after an unclean stop; the file is written
+again before a new segment is begun behind it. After a recovery or a cut it is synced before the recovery point rises,
+so that no power cut brings an older file back beside newer segments that are believed.
+"""
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from minibroker.protocol.checkpoints import CorruptCheckpoint
+from minibroker.protocol.segment_digests import (
+    DIGESTS,
+    DIGESTS_FILE_BYTES_MAX,
+    SegmentDigests,
+    format_segment_digests,
+    parse_segment_digests,
+)
+from minibroker.runtime.ports import BadEntry, Disk, DiskFull, FileMissing, FileTooLarge, OutOfDescriptors
+
+if TYPE_CHECKING:
+    from minibroker.broker.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+def read_digests(disk: Disk, directory: str, topic_id: str | None, partition: int) -> dict[int, tuple[int, int]]:
+    """(end offset, digest) by base offset; nothing of a missing, damaged or foreign file: digests are unknown then."""
+    path = f"{directory}/{DIGESTS}"
+    try:
+        stored = parse_segment_digests(disk.read_file(path, DIGESTS_FILE_BYTES_MAX))
+    except (FileMissing, BadEntry):
+        return {}
+    except (CorruptCheckpoint, FileTooLarge) as error:
+        logger.warning("%s is damaged and not used: %s", path, error)
+        return {}
+    if (stored.topic_id, stored.partition) != (topic_id, partition):
+        logger.warning("%s is of another partition and not used", path)
+        return {}
+    return dict(stored.segments)
+
+
+def write_digests(log: "PartitionLog") -> None:
+    """Of all segments, the last one as it is now. Not synced. Raises DiskError."""
+    if log.topic_id is None:
+        return
+    path = f"{log.directory}/{DIGESTS}"
+    known = {
+        segment.base_offset: (log.segment_end(number), value)
+        for number, segment in enumerate(log.segments)
+        if segment.size and (value := segment.digest.value) is not None
+    }
+    number = log.topic_partition.partition
+    content = format_segment_digests(SegmentDigests(topic_id=log.topic_id, partition=number, segments=known))
+    try:
+        log.storage.disk.replace_file(path, content, sync=False)
+        log.unsynced.add(path)
+    except (DiskFull, OutOfDescriptors, BadEntry) as error:  # an older one must not stay
+        logger.warning("%s is not written: %s", path, error)
+        with contextlib.suppress(BadEntry):
+            log.storage.disk.remove(path)
+    log.are_digests_stored = True

@@ -1,0 +1,130 @@
+"""The digest of a stretch of a log from what is known of its segments, and finding what is not known.
+
+Owns: which batches belong to a stretch (those that end beyond its start and at or below its end), and reading segments
+for it in the background, a piece at a time. Refuses to know who compares digests with what. It judges nothing: where a
+segment cannot be read its digest stays unknown.
+"""
+
+import asyncio
+import itertools
+from functools import partial
+
+import msgspec
+
+from minibroker.broker.log.errors import CorruptLog
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.segment_digest import digest_of_headers
+from minibroker.broker.log.walk import walk_headers
+from minibroker.protocol.log_digest import MODULUS, NOTHING
+from minibroker.protocol.record_batch import BatchHeader, CorruptBatch
+from minibroker.runtime.ports import Disk, DiskError
+
+PIECE_BATCHES = 1_000
+"""Read by one call in the background: some milliseconds, which is what a thread may hold the interpreter."""
+PAUSE_S = 0.02
+"""Between two pieces: it takes at most a fifth of a processor."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The batches of a segment that lie in front of the log's start."""
+
+    base_offset: int
+    start_offset: int
+    digest: int
+
+
+def digest_from_start(log: PartitionLog, head: Head | None) -> int | None:
+    """Of all batches from the log's start to its end; None while that is not known."""
+    first = _first_segment(log)
+    total = NOTHING
+    for segment in log.segments[first:]:
+        value = segment.digest.value
+        if value is None:
+            return None
+        total += value
+    if log.log_start_offset > log.segments[first].base_offset:
+        if not _is_of(log, head):
+            return None
+        assert head is not None
+        total -= head.digest
+    return total % MODULUS
+
+
+def digest_from_start_to(log: PartitionLog, head: Head | None, end_offset: int) -> int | None:
+    """The same, up to an offset near the log's end. Reads the headers behind it on the event loop."""
+    total = digest_from_start(log, head)
+    if total is None or end_offset == log.log_end_offset:
+        return total
+    try:
+        return (total - digest_of_headers(log.headers(end_offset))) % MODULUS
+    except (CorruptLog, DiskError):
+        return None
+
+
+def needs_head(log: PartitionLog, head: Head | None) -> bool:
+    """Whether the log starts within a segment, of whose front part nothing is known."""
+    return log.log_start_offset > log.segments[_first_segment(log)].base_offset and not _is_of(log, head)
+
+
+async def read_head(log: PartitionLog) -> Head | None:
+    """What lies in front of the log's start in its first segment; None if it cannot be read."""
+    segment, start = log.segments[_first_segment(log)], log.log_start_offset
+    digest = await _read(log, segment, segment.size, start)
+    return None if digest is None else Head(segment.base_offset, start, digest)
+
+
+async def complete_one(log: PartitionLog) -> bool:
+    """Find the digest of one segment of which it is unknown; False if there is none, or it cannot be read."""
+    for segment in log.segments:
+        size = segment.digest.known_from
+        if size:
+            digest = await _read(log, segment, size, None)
+            if digest is None or log.deleted or segment not in log.segments:
+                return False
+            segment.digest.complete(size, digest)
+            return True
+    return False
+
+
+def _first_segment(log: PartitionLog) -> int:
+    return log.segment_number(log.log_start_offset)
+
+
+def _is_of(log: PartitionLog, head: Head | None) -> bool:
+    base = log.segments[_first_segment(log)].base_offset
+    return head is not None and (head.base_offset, head.start_offset) == (base, log.log_start_offset)
+
+
+async def _read(log: PartitionLog, segment: Segment, size: int, end_offset: int | None) -> int | None:
+    """Of the batches before `size` that end at or below `end_offset`. The file may be cut or deleted meanwhile."""
+    disk, path, position, total = log.storage.disk, segment.log_path, 0, NOTHING
+    while position < size:
+        if log.deleted or log.damage is not None or log.storage.offline:
+            return None
+        try:
+            read = partial(_read_piece, disk, path, position, size, end_offset)
+            position, digest = await disk.in_background(read)
+        except (DiskError, CorruptBatch):
+            return None  # who serves it, or the scrubber, will meet it and say so
+        total += digest
+        if position < size:
+            await asyncio.sleep(PAUSE_S)
+    return total % MODULUS
+
+
+def _read_piece(disk: Disk, path: str, position: int, size: int, end_offset: int | None) -> tuple[int, int]:
+    """Where the next piece begins, and the digest of this one."""
+    file = disk.open(path)
+    try:
+        found: list[BatchHeader] = []
+        for start, header in itertools.islice(walk_headers(file, position, min(size, file.size)), PIECE_BATCHES):
+            if end_offset is not None and header.end_offset > end_offset:
+                return size, digest_of_headers(found)
+            found.append(header)
+            position = start + header.size_bytes
+    finally:
+        file.close()
+    if not found:
+        raise CorruptBatch("the file is shorter than it was", position)
+    return position, digest_of_headers(found)

@@ -1,0 +1,316 @@
+"""What this broker notes in ZooKeeper of partitions that it leads: how far they are committed, and the digest of it.
+
+Owns: the committed point of each led partition, when it is noted, and this broker's shards of `/witness`. Refuses to
+know who compares it with the logs (`audit`), and to hinder anybody: an error of ZooKeeper is said once and tried again.
+
+Theory: a committed point is the log's end as it once was, with the digest up to it; it counts as soon as the high
+watermark has reached it. So the digest of the log's end is all that must be known, and the path of records pays
+nothing. A note outlives its leader: whoever leads next notes the same partition under a later epoch, in its own shard
+(`protocol.witness.newer`). So a note stays when leadership goes, also over a restart and on an emptied disk; it goes
+with its topic. See docs/decisions/0022.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+from msgspec.structs import replace
+
+from minibroker.broker.log.log_digests import (
+    Head,
+    complete_one,
+    digest_from_start,
+    digest_from_start_to,
+    needs_head,
+    read_head,
+)
+from minibroker.broker.partition import Partition
+from minibroker.broker.replica_manager import ReplicaManager
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.log_digest import format_digest
+from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, shard_of, witness_path
+from minibroker.protocol.znodes import CorruptZnode
+from minibroker.runtime.ports import Clock, Coordination, CoordinationError, NodeExists, NoNode
+
+TICK_MS = 2_000
+"""How often committed points are taken; a partition that changed its leader, ISR or start is noted then, too."""
+CLOSE_MS = 3_000
+"""At a clean stop: ZooKeeper answers in milliseconds, or the stop goes on without it."""
+LAST_DIGESTS_MS = 1_000
+"""Before that, for digests that are not known yet."""
+COMPLETE_MS = 10_000
+"""Pause after a round in which the digest of nothing more could be found."""
+PARTITIONS_AT_ONCE = 200
+"""Looked at in one turn of the loop: some hundred microseconds."""
+
+log = logging.getLogger("minibroker.witness")
+
+
+class Point(msgspec.Struct, frozen=True):
+    """The log up to `end_offset`, as it was at `taken_at_ms`."""
+
+    start_offset: int
+    end_offset: int
+    digest: int | None
+    taken_at_ms: int
+
+
+class LedPartition:
+    """One partition for as long as this broker leads it under one epoch."""
+
+    __slots__ = ("committed", "leader_epoch", "pending")
+
+    def __init__(self, leader_epoch: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.pending: Point | None = None
+        """The log's end when it was taken; not committed yet."""
+        self.committed: Point | None = None
+
+    def observe(self, partition: Partition, head: Head | None, now_ms: int) -> None:
+        """Move the committed point as far as the high watermark allows."""
+        mark = partition.state.high_watermark
+        self._settle(mark)
+        if self.pending is None and self._is_worth_it(partition, head):
+            self.pending = _point(partition, partition.log.log_end_offset, head, now_ms)
+            self._settle(mark)
+
+    def _settle(self, high_watermark: int) -> None:
+        if self.pending is not None and high_watermark >= self.pending.end_offset:
+            self.committed, self.pending = self.pending, None
+
+    def _is_worth_it(self, partition: Partition, head: Head | None) -> bool:
+        known = self.committed
+        return (
+            known is None
+            or known.end_offset != partition.log.log_end_offset
+            or known.start_offset != partition.log.log_start_offset
+            or (known.digest is None and digest_from_start(partition.log, head) is not None)
+        )
+
+    def conclude(self, partition: Partition, head: Head | None, now_ms: int) -> None:
+        """Nothing is appended any more: the high watermark itself, if it is of this epoch."""
+        state = partition.state
+        if state.leader_epoch_start is not None and state.high_watermark >= state.leader_epoch_start:
+            self.committed = _point(partition, state.high_watermark, head, now_ms)
+
+    def note(self, partition: Partition) -> PartitionWitness | None:
+        """None: nothing was committed under this epoch yet, or it is over."""
+        state, point = partition.state, self.committed
+        if point is None or not state.is_leader or state.leader_epoch != self.leader_epoch:
+            return None
+        return PartitionWitness(
+            topic_id=partition.log.topic_id or "",
+            leader_epoch=self.leader_epoch,
+            replicas=state.assignment,
+            isr=state.in_sync_replicas,
+            log_start_offset=min(point.start_offset, point.end_offset),
+            committed_offset=point.end_offset,
+            digest="" if point.digest is None else format_digest(point.digest),
+            noted_at_ms=point.taken_at_ms,
+        )
+
+
+def _point(partition: Partition, end_offset: int, head: Head | None, now_ms: int) -> Point:
+    digest = digest_from_start_to(partition.log, head, end_offset)
+    return Point(partition.log.log_start_offset, end_offset, digest, now_ms)
+
+
+class WitnessWriter:
+    """Of one broker. `run` is a task of its owner; then `conclude`, while the session still lives."""
+
+    def __init__(self, manager: ReplicaManager, coordination: Coordination, clock: Clock) -> None:
+        self._manager = manager
+        self._coordination = coordination
+        self._clock = clock
+        self._led: dict[TopicPartition, LedPartition] = {}
+        self._heads: dict[TopicPartition, Head] = {}
+        self._notes: list[dict[str, PartitionWitness]] = [{} for _ in range(SHARDS)]
+        self._unread = set(range(SHARDS))
+        """Shards of an earlier start of this broker that were not read yet: nothing is written over them."""
+        self._unwritten: set[int] = set()
+        self._gone: set[tuple[str, str]] = set()
+        """Partition and topic id of notes whose topic was not there an interval ago."""
+        self._next_ms = manager.now_ms()
+        self._up_to_date_ms = manager.now_ms()
+        self._is_failing = False
+
+    @property
+    def age_ms(self) -> int:
+        """Since ZooKeeper last had all that was to be noted."""
+        return self._manager.now_ms() - self._up_to_date_ms
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._note_for_ever(), name="witness-notes")
+            group.create_task(self._complete_for_ever(), name="witness-digests")
+
+    async def conclude(self) -> None:
+        """At a clean stop, when nothing is appended any more: exactly what is committed. Within some seconds."""
+        try:
+            async with asyncio.timeout(LAST_DIGESTS_MS / 1000):
+                await self._complete_all()
+        except TimeoutError:
+            log.info("the digests of some logs are not known yet")
+        try:
+            async with asyncio.timeout(CLOSE_MS / 1000):
+                await self._observe()
+                for topic_partition, led in self._led.items():
+                    partition = self._manager.partitions.get(topic_partition)
+                    if partition is not None:
+                        led.conclude(partition, self._heads.get(topic_partition), self._clock.now_ms())
+                await self._note(set(self._led))
+        except TimeoutError:
+            log.warning("the witness of what is committed was not written within %d ms", CLOSE_MS)
+
+    async def _note_for_ever(self) -> None:
+        while True:
+            interval_ms = self._manager.config.witness_interval_ms
+            await asyncio.sleep(min(TICK_MS, interval_ms) / 1000)
+            now_ms = self._manager.now_ms()
+            urgent = await self._observe()
+            if now_ms >= self._next_ms:
+                self._next_ms = now_ms + interval_ms
+                self._forget_deleted()
+                await self._note(set(self._led))
+            elif urgent:
+                await self._note(urgent)
+
+    # ------------------------------------------------------------------------------------------------ what is noted
+    async def _observe(self) -> set[TopicPartition]:
+        """Look at all partitions that are led here; which are not noted as they are, but for the records."""
+        urgent: set[TopicPartition] = set()
+        now_ms = self._clock.now_ms()
+        led: dict[TopicPartition, LedPartition] = {}
+        for number, (topic_partition, partition) in enumerate(list(self._manager.partitions.items())):
+            if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            state = partition.state
+            if not state.is_leader or state.fenced or state.leader_epoch is None:
+                continue
+            known = self._led.get(topic_partition)
+            if known is None or known.leader_epoch != state.leader_epoch:
+                known = LedPartition(state.leader_epoch)
+            known.observe(partition, self._heads.get(topic_partition), now_ms)
+            led[topic_partition] = known
+            if self._is_noted_otherwise(topic_partition, partition, known):
+                urgent.add(topic_partition)
+        self._led = led
+        return urgent
+
+    def _is_noted_otherwise(self, topic_partition: TopicPartition, partition: Partition, led: LedPartition) -> bool:
+        if led.committed is None:
+            return False
+        noted = self._notes[shard_of(topic_partition)].get(str(topic_partition))
+        return (
+            noted is None
+            or noted.leader_epoch != led.leader_epoch
+            or noted.isr != partition.state.in_sync_replicas
+            or noted.log_start_offset != min(led.committed.start_offset, led.committed.end_offset)
+        )
+
+    def _take(self, partitions: set[TopicPartition]) -> None:
+        """Into the shards; those that change are to be written."""
+        for topic_partition in partitions:
+            led, partition = self._led.get(topic_partition), self._manager.partitions.get(topic_partition)
+            note = led.note(partition) if led is not None and partition is not None else None
+            if note is None:
+                continue
+            shard, name = shard_of(topic_partition), str(topic_partition)
+            noted = self._notes[shard].get(name)
+            if noted is None or replace(noted, noted_at_ms=note.noted_at_ms) != note:
+                self._notes[shard][name] = note
+                self._unwritten.add(shard)
+
+    def _forget_deleted(self) -> None:
+        """Topics that are gone; one of the same name has another id. Only if they were gone one interval ago, too: a
+        note that is forgotten too early is evidence that is lost."""
+        image, before = self._manager.image, self._gone
+        self._gone = set()
+        if not image.has_been_updated:
+            return
+        for shard, notes in enumerate(self._notes):
+            for name, note in tuple(notes.items()):
+                if image.topic_id(name.rpartition("-")[0]) == note.topic_id:
+                    continue
+                self._gone.add((name, note.topic_id))
+                if (name, note.topic_id) in before:
+                    del notes[name]
+                    self._unwritten.add(shard)
+
+    # -------------------------------------------------------------------------------------------------- in ZooKeeper
+    async def _note(self, partitions: set[TopicPartition]) -> None:
+        if self._manager.registration.is_fenced():
+            return  # ZooKeeper does not answer, and somebody else may lead
+        try:
+            await self._read_own()
+            self._take(partitions)
+            for shard in sorted(self._unwritten):
+                await self._write(shard)
+        except CoordinationError as error:
+            if not self._is_failing:
+                log.warning("the witness is not written, it will be tried again: %s", error)
+            self._is_failing = True
+            return
+        self._is_failing = False
+        self._up_to_date_ms = self._manager.now_ms()
+
+    async def _read_own(self) -> None:
+        """What an earlier start of this broker noted stays until somebody notes something newer."""
+        for shard in sorted(self._unread):
+            path = witness_path(self._manager.config.broker_id, shard)
+            try:
+                content, _ = await self._coordination.get(path)
+                self._notes[shard] = dict(WitnessNode.decode(content).partitions)
+            except NoNode:
+                pass
+            except CorruptZnode as error:
+                log.warning("%s cannot be read, it is written anew: %s", path, error)
+            self._unread.discard(shard)
+
+    async def _write(self, shard: int) -> None:
+        path = witness_path(self._manager.config.broker_id, shard)
+        self._unwritten.discard(shard)
+        content = WitnessNode(partitions=self._notes[shard]).encode()
+        try:
+            try:
+                await self._coordination.set(path, content)
+            except NoNode:
+                await self._create(path, content)
+        except BaseException:
+            self._unwritten.add(shard)
+            raise
+
+    async def _create(self, path: str, content: bytes) -> None:
+        try:
+            await self._coordination.create(path, content, make_parents=True)
+        except NodeExists:  # an earlier attempt whose outcome was not known
+            await self._coordination.set(path, content)
+
+    # ------------------------------------------------------------------------------------------------ unknown digests
+    async def _complete_for_ever(self) -> None:
+        """Find digests that nothing recorded, of an earlier version's logs for instance."""
+        while True:
+            await asyncio.sleep(COMPLETE_MS / 1000)
+            await self._complete_all()
+
+    async def _complete_all(self) -> None:
+        while await self._complete_round():
+            pass
+
+    async def _complete_round(self) -> bool:
+        """Whether there may be more to find."""
+        found = False
+        partitions = dict(self._manager.partitions)
+        self._heads = {each: head for each, head in self._heads.items() if each in partitions}
+        for number, (topic_partition, partition) in enumerate(partitions.items()):
+            if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if self._manager.partitions.get(topic_partition) is not partition or partition.log.damage is not None:
+                continue
+            found |= await complete_one(partition.log)
+            if partition.state.is_leader and needs_head(partition.log, self._heads.get(topic_partition)):
+                head = await read_head(partition.log)
+                if head is not None:
+                    self._heads[topic_partition] = head
+        return found

@@ -1,0 +1,148 @@
+"""The digests of segments: kept while a log grows and is cut, and found again after each kind of stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.log_digests import (
+    complete_one,
+    digest_from_start,
+    digest_from_start_to,
+    needs_head,
+    read_head,
+)
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.log_digest import MODULUS, batch_digest
+from minibroker.protocol.segment_digests import (
+    DIGESTS,
+    SegmentDigests,
+    format_segment_digests,
+    parse_segment_digests,
+)
+from tests.broker.log.machine import Machine, append, drive, reset, retain, stored_batches, truncate
+
+
+def expected(log: PartitionLog, end_offset: int | None = None) -> int:
+    end = log.log_end_offset if end_offset is None else end_offset
+    there = stored_batches(log)
+    return sum(batch_digest(b) for h, b in there if log.log_start_offset < h.end_offset <= end) % MODULUS
+
+
+def reopened(machine: Machine) -> PartitionLog:
+    machine.kill()
+    return machine.open_log()[1]
+
+
+def stopped(machine: Machine) -> PartitionLog:
+    directory, log = machine.open_log()
+    append(log, 30)
+    drive(directory.close(True, {}))
+    return log
+
+
+def values(log: PartitionLog) -> list[int | None]:
+    return [segment.digest.value for segment in log.segments]
+
+
+def test_it_follows_appends_cuts_and_deletions(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 30)
+    assert digest_from_start(log, None) == expected(log)
+    truncate(log, 37)
+    assert digest_from_start(log, None) == expected(log)
+    append(log, 10, epoch=1)
+    retain(log, log.log_end_offset, 1 << 50)
+    assert digest_from_start(log, None) == expected(log)
+    assert digest_from_start_to(log, None, log.log_end_offset - 2) == expected(log, log.log_end_offset - 2)
+    reset(log, 7)
+    assert digest_from_start(log, None) == 0
+
+
+def test_a_clean_stop_leaves_all_of_them(machine: Machine) -> None:
+    before = values(stopped(machine))
+    log = reopened(machine)
+    assert values(log) == before
+    assert None not in before
+    assert len(before) > 2
+
+
+def test_a_killed_process_leaves_those_of_closed_segments_and_recovery_reads_the_last_one(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 30)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    again = reopened(machine)
+    assert again.report.segments_scanned == 1
+    assert values(again) == values(log)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_without_the_file_they_are_unknown_until_somebody_reads_the_segments(
+    machine: Machine, content: bytes | None
+) -> None:
+    before = values(stopped(machine))
+    if content is None:
+        machine.disk().remove(f"/data/lines-0/{DIGESTS}")
+    else:
+        machine.edit(DIGESTS, content)
+    log = reopened(machine)
+    assert set(values(log)) == {None}
+    append(log, 1)
+    assert digest_from_start(log, None) is None
+    while drive(complete_one(log)):
+        pass
+    assert values(log)[: len(before) - 1] == before[:-1]
+    assert digest_from_start(log, None) == expected(log)
+
+
+def test_a_cut_below_what_is_unknown_leaves_it_to_be_found(machine: Machine) -> None:
+    stopped(machine)
+    machine.disk().remove(f"/data/lines-0/{DIGESTS}")
+    log = reopened(machine)
+    truncate(log, log.log_end_offset - 4)
+    append(log, 2, epoch=3)
+    while drive(complete_one(log)):
+        pass
+    assert digest_from_start(log, None) == expected(log)
+
+
+def test_the_file_of_another_partition_is_not_believed(machine: Machine) -> None:
+    stopped(machine)
+    foreign = parse_segment_digests(machine.content(DIGESTS)).segments
+    machine.edit(
+        DIGESTS, format_segment_digests(SegmentDigests(topic_id="another", partition=0, segments=dict(foreign)))
+    )
+    assert set(values(reopened(machine))) == {None}
+
+
+def test_a_start_within_a_segment_is_read_once(machine: Machine) -> None:
+    _, log = machine.open_log()
+    append(log, 30)
+    start = log.segments[1].base_offset + 3
+    log.trim_before(start)
+    assert needs_head(log, None)
+    assert digest_from_start(log, None) is None
+    head = drive(read_head(log))
+    assert not needs_head(log, head)
+    assert digest_from_start(log, head) == expected(log)
+
+
+def test_a_power_cut_brings_no_older_file_back_beside_newer_segments(machine: Machine) -> None:
+    """A segment is closed, cut, filled otherwise up to the same end and closed again."""
+    directory, log = machine.open_log()
+    append(log, 3)
+    while len(log.segments) == 1:
+        append(log, 1)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    end = log.segments[1].base_offset
+    truncate(log, end - 2)
+    append(log, 1, epoch=2, value=b"w" * 40)
+    for _ in range(2):
+        drive(log.flush())
+        drive(directory.checkpoint_recovery_points())
+        append(log, 3, epoch=2)
+    machine.lose_power()
+    again = machine.open_log()[1]
+    assert [segment.base_offset for segment in again.segments][:2] == [0, end]
+    assert digest_from_start(again, None) == expected(again)

@@ -1,0 +1,151 @@
+"""What leaders note in ZooKeeper: that it is so, when, and that it hinders nobody."""
+
+import asyncio
+
+import pytest
+
+from minibroker.broker.witness import WitnessWriter
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
+from minibroker.protocol.record_batch import read_header
+from minibroker.protocol.witness import PartitionWitness, WitnessNode, newer, shard_of, witness_path
+from minibroker.testing import simulated
+from minibroker.testing.simulated_cluster import SimulatedTestedCluster
+from tests.simulation.test_damage import FIRST, TOPIC, produce, replica
+
+SETTINGS = {"log.segment.bytes": "1024", "witness.interval.ms": "30000", "auto.leader.rebalance.enable": "false"}
+
+
+def notes(c: SimulatedTestedCluster, partition: TopicPartition = FIRST) -> dict[int, PartitionWitness]:
+    """By the broker that wrote it."""
+    found = {}
+    for broker_id in c.broker_ids:
+        node = c.world.zookeeper.tree.nodes.get(witness_path(broker_id, shard_of(partition)))
+        note = None if node is None else WitnessNode.decode(node.data).partitions.get(str(partition))
+        if note is not None:
+            found[broker_id] = note
+    return found
+
+
+def newest(c: SimulatedTestedCluster) -> PartitionWitness:
+    first, *others = notes(c).values()
+    for each in others:
+        first = newer(first, each)
+    return first
+
+
+def digest(c: SimulatedTestedCluster, broker_id: int, start: int, end: int) -> str:
+    """By the bytes on that broker's disk."""
+    total = 0
+    for segment in replica(c, broker_id).log.segments:
+        content = bytes(c.world.machine(f"broker-{broker_id}").storage.find_file(segment.log_path).content)
+        position = 0
+        while position < len(content):
+            header = read_header(content, position)
+            if start < header.end_offset <= end:
+                total += batch_digest(content, position)
+            position += header.size_bytes
+    return format_digest(total % MODULUS)
+
+
+@simulated(brokers=3, seed=31, settings=SETTINGS)
+async def test_a_new_leader_notes_its_partition_soon_and_records_at_the_next_interval(
+    c: SimulatedTestedCluster,
+) -> None:
+    await c.create_topic(TOPIC)
+    await asyncio.sleep(6)
+    assert newest(c).committed_offset == 0
+    await produce(c, 40)
+    await asyncio.sleep(40)
+    note, leader = newest(c), await c.leader(TOPIC)
+    assert (note.committed_offset, note.log_start_offset, set(note.isr)) == (40, 0, {1, 2, 3})
+    assert note.topic_id
+    for broker_id in c.broker_ids:
+        assert note.digest == digest(c, broker_id, 0, 40)
+    assert leader in notes(c)
+
+
+@simulated(brokers=3, seed=32, settings=SETTINGS)
+async def test_the_next_leader_notes_it_under_a_later_epoch_and_the_former_note_stays(
+    c: SimulatedTestedCluster,
+) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 10)
+    await asyncio.sleep(40)
+    before, former = newest(c), await c.kill_leader(TOPIC)
+    await c.wait_for_leader(TOPIC)
+    await asyncio.sleep(6)
+    assert newest(c).leader_epoch > before.leader_epoch
+    assert newest(c).committed_offset == 10
+    assert former not in newest(c).isr
+    await c.start(former)
+    await c.wait_in_sync(TOPIC)
+    await asyncio.sleep(70)
+    assert set(newest(c).isr) == {1, 2, 3}
+    assert notes(c)[former] == before
+
+
+@simulated(brokers=3, seed=33, settings=SETTINGS)
+async def test_a_clean_stop_of_all_notes_exactly_what_is_committed(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    await asyncio.sleep(40)
+    await produce(c, 25)
+    expected = digest(c, 1, 0, 25)
+    for broker_id in c.broker_ids:
+        await c.stop(broker_id)
+    assert (newest(c).committed_offset, newest(c).digest) == (25, expected)
+
+
+@simulated(brokers=3, seed=34, settings={**SETTINGS, "log.retention.check.interval.ms": "500"})
+async def test_a_start_that_rose_is_noted_soon(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC, configs={"retention.bytes": "2048"})
+    await produce(c, 60)
+    await asyncio.sleep(15)
+    note, leader = newest(c), await c.leader(TOPIC)
+    assert leader is not None
+    assert note.log_start_offset == replica(c, leader).log.log_start_offset > 0
+    assert note.digest == digest(c, leader, note.log_start_offset, note.committed_offset)
+
+
+@simulated(brokers=1, seed=35, settings=SETTINGS)
+async def test_the_note_of_a_topic_goes_with_it(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 3)
+    await asyncio.sleep(35)
+    assert notes(c)
+    async with c.admin() as admin:
+        await admin.delete_topics([TOPIC])
+    await asyncio.sleep(70)
+    assert not notes(c)
+
+
+@simulated(brokers=1, seed=36, settings=SETTINGS)
+async def test_a_dead_zookeeper_does_not_hold_up_a_stop(c: SimulatedTestedCluster) -> None:
+    await c.create_topic(TOPIC)
+    await produce(c, 3)
+    await asyncio.sleep(35)
+    before = newest(c)
+    await c.zookeeper_down()
+    began = asyncio.get_running_loop().time()
+    await c.stop(1)
+    assert asyncio.get_running_loop().time() - began < 30
+    assert newest(c) == before
+
+
+@simulated(brokers=1, seed=37, settings=SETTINGS)
+async def test_an_outage_is_said_once_and_made_up_for(
+    c: SimulatedTestedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await c.create_topic(TOPIC)
+    await asyncio.sleep(35)
+    writer: WitnessWriter = c.simulation.brokers[1].witness
+    assert writer.age_ms <= 31_000
+    await c.zookeeper_down()
+    await asyncio.sleep(100)
+    assert writer.age_ms > 90_000
+    await c.zookeeper_up()
+    await asyncio.sleep(60)
+    await produce(c, 3)
+    await asyncio.sleep(60)
+    assert newest(c).committed_offset == 3
+    assert sum("the witness is not written" in record.message for record in caplog.records) <= 1
