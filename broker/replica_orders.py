@@ -41,6 +41,7 @@ class ReplicaOrders:
     def __init__(self, manager: "ReplicaManager") -> None:
         self._manager = manager
         self._erased = ErasedReplicas()
+        self._told_missing: set[TopicPartition] = set()
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become what the controller says, partition by partition. The whole request was admitted already."""
@@ -71,6 +72,7 @@ class ReplicaOrders:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if manager.log_directory.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        self._tell_missing(topic_partition)
         if state.leader == NONE and not self._has_log_of(topic_partition, topic.topic_id):
             return ErrorCode.NONE  # nothing to follow; an empty log where one is missing would look like the truth
         try:
@@ -100,6 +102,14 @@ class ReplicaOrders:
         partition.configure(manager.replication_config(topic_config), log_config(topic_config))
         partition.handle(event)
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.state.is_offline else ErrorCode.NONE
+
+    def _tell_missing(self, topic_partition: TopicPartition) -> None:
+        """Once of each: what another replica has is fetched anew, an only copy is lost unless it is put back."""
+        is_missing = topic_partition in self._manager.log_directory.wholeness.missing
+        if is_missing and topic_partition not in self._told_missing:
+            self._told_missing.add(topic_partition)
+            path = f"{self._manager.log_directory.path}/{topic_partition}"
+            log.error("%s: its directory is missing: %s was there before this start", topic_partition, path)
 
     def _has_log_of(self, topic_partition: TopicPartition, topic_id: str) -> bool:
         known = self._manager.partitions.get(topic_partition)

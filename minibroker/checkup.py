@@ -17,11 +17,11 @@ import msgspec
 from minibroker import cures, zookeeper_process
 from minibroker.asking import Asker, NoAnswer
 from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
+from minibroker.cluster_view import ClusterView, look_at_cluster, wrong_with_partitions
 from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
-    DescribeReplicaStateResponse,
     MetadataBroker,
 )
 from minibroker.runtime.descriptor_shares import LIMIT_MIN, UNLIMITED, share_out
@@ -33,6 +33,8 @@ DISK_FREE_BYTES_MIN = 1_000_000_000
 """The demo writes 64 MB three times; a broker out of space refuses writes."""
 BROKER_PACKAGES = ("uvloop", "msgpack", "msgspec", "kazoo", "crc32c", "click", "rich", "prometheus_client")
 AUDIT_PACKAGES = {"pyspark": "4", "pyarrow": "18", "pandas": "2.2"}
+HEALS_CURE = "start the brokers that are down; it heals by itself where another replica leads"
+PARTITIONS_SHOWN = 10
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[audit]'"
 
 
@@ -278,18 +280,25 @@ async def check_listeners(servers: str) -> list[Finding]:
         return [await _check_listener(asker, broker) for broker in metadata.brokers]
 
 
-def damaged_logs(state: DescribeReplicaStateResponse) -> str | None:
-    """Of one broker, in its own words; the first one stands for the others."""
-    found = [
-        (f"{topic.topic}-{replica.partition}", replica.damage)
-        for topic in state.topics
-        for replica in topic.partitions
-        if replica.damage is not None
-    ]
-    if not found:
-        return None
-    (name, damage), more = found[0], len(found) - 1
-    return f"its log of {name}{f' (and of {more} more partitions)' if more else ''} is damaged: {damage}"
+async def check_partitions(servers: str) -> list[Finding]:
+    """What `cluster status` says of them, in the same words."""
+    async with Asker("minibroker-doctor") as asker:
+        try:
+            return partition_findings(await look_at_cluster(asker, servers))
+        except NoAnswer:
+            return []  # `check_listeners` has said so
+
+
+def partition_findings(view: ClusterView) -> list[Finding]:
+    """One for each thing that is wrong; the first ones, where there are many."""
+    wrong = wrong_with_partitions(view)
+    if not wrong:
+        return [Finding("partitions", True, f"all {len(view.partitions)} are led, and in sync on every replica")]
+    shown = [Finding("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]]
+    if len(wrong) > PARTITIONS_SHOWN:
+        more = f"{len(wrong) - PARTITIONS_SHOWN} more findings like these"
+        shown.append(Finding("partitions", False, more, "see `minibroker replicas --check`"))
+    return shown
 
 
 async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
@@ -306,9 +315,5 @@ async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
     if state.log_directory != "online":
         cure = cures.of_log_directory(state.log_directory, state.log_directory_reason)
         return Finding(name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure)
-    damage = damaged_logs(state)
-    if damage is not None:
-        cure = "start the brokers that hold a copy; where none does, stop this one and run `minibroker log repair`"
-        return Finding(name, False, damage, f"look at its disk, and {cure}")
     await asker.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
     return Finding(name, True, f"advertises {server}, reached from here")

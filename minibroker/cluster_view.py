@@ -22,7 +22,8 @@ from minibroker.protocol.messages import (
 NAMES_SHOWN = 5
 """Partitions named in one sentence."""
 
-ELECT_CURE = "`minibroker partition elect {}` says what each replica holds, and elects one of them with --accept-loss"
+COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does"
+ELECT_CURE = "says what each replica holds, and elects one of them with --accept-loss"
 
 
 class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +113,16 @@ def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPa
     )
 
 
+class Wrong(msgspec.Struct, frozen=True):
+    """A reason why the cluster is not healthy, and what an operator does about it, where that is not plain."""
+
+    what: str
+    cure: str | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.cure is None else f"{self.what} ({self.cure})"
+
+
 def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> list[str]:
     """Why the cluster is not healthy, one sentence a reason; empty if it is."""
     reasons = []
@@ -119,18 +130,27 @@ def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> lis
         ids = [broker.broker_id for broker in view.brokers]
         reasons.append(f"{len(view.brokers)} of {brokers_expected} brokers are registered: {ids}")
     reasons += [reason for broker in view.brokers for reason in _wrong_with(view, broker)]
+    return reasons + [str(each) for each in wrong_with_partitions(view)]
+
+
+def wrong_with_partitions(view: ClusterView) -> list[Wrong]:
+    """What no broker would say of itself."""
+    found = []
     if view.broker(view.controller_id) is None:
-        reasons.append("no controller is elected")
+        found.append(
+            Wrong("no controller is elected", "start the brokers that are down, or see whether ZooKeeper runs")
+        )
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
             waits = view.waits.get(name)
-            why = f"; {waits} ({ELECT_CURE.format(name)})" if waits else ""
-            reasons.append(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}")
+            why = f"; {waits}" if waits else ""
+            cure = f"`minibroker partition elect {name}` {ELECT_CURE}"
+            found.append(Wrong(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}", cure))
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
-            reasons.append(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}")
-    return reasons + _wrong_with_replicas(view) + _ahead_of_the_map(view)
+            found.append(Wrong(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
+    return found + _wrong_with_replicas(view) + [Wrong(each) for each in _ahead_of_the_map(view)]
 
 
 def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:
@@ -144,7 +164,7 @@ def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:
         reasons.append(f"broker {broker.broker_id} is fenced: it has lost ZooKeeper")
     if says.log_directory != "online":
         what = f"log directory of broker {broker.broker_id} is {says.log_directory}: {says.log_directory_reason}"
-        reasons.append(f"{what}; {cures.of_log_directory(says.log_directory, says.log_directory_reason)}")
+        reasons.append(f"{what} ({cures.of_log_directory(says.log_directory, says.log_directory_reason)})")
     return reasons
 
 
@@ -153,7 +173,7 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
 
 
-def _wrong_with_replicas(view: ClusterView) -> list[str]:
+def _wrong_with_replicas(view: ClusterView) -> list[Wrong]:
     """Every replica that should be there is asked for: one that nobody describes is not healthy because it is silent.
     Of a broker that does not answer, or whose directory is offline, that is said once."""
     described = view.replicas()
@@ -163,32 +183,33 @@ def _wrong_with_replicas(view: ClusterView) -> list[str]:
             broker, replica = view.broker(broker_id), described.get(name, {}).get(broker_id)
             if broker is None:
                 if broker_id in partition.isr_nodes:
-                    reasons.append(f"{name}: broker {broker_id}, in the ISR, gives no answer: it is not registered")
+                    reasons.append(
+                        Wrong(f"{name}: broker {broker_id}, in the ISR, gives no answer: it is not registered")
+                    )
             elif broker.says is None:
                 continue
             elif replica is None:
-                reasons.append(f"{name}: broker {broker_id} gives no answer about its replica")
+                reasons.append(Wrong(f"{name}: broker {broker_id} answers, and has no replica of it"))
             elif replica.role == "offline":
                 if broker.says.log_directory == "online":
-                    reasons.append(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
+                    reasons.append(
+                        Wrong(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
+                    )
             elif replica.damage is not None:
-                reasons.append(f"{name}: {serves_damaged(broker_id, replica.damage)}")
+                reasons.append(Wrong(f"{name}: {serves_damaged(broker_id, replica.damage)}", COPIES_CURE))
             elif replica.leader_epoch < partition.leader_epoch:
                 epochs = f"leader epoch {replica.leader_epoch}, the map in {partition.leader_epoch}"
-                reasons.append(f"{name}: the replica on broker {broker_id} is still in {epochs}")
+                reasons.append(Wrong(f"{name}: the replica on broker {broker_id} is still in {epochs}"))
             elif replica.leader_epoch == partition.leader_epoch:
                 role = "leader" if broker_id == partition.leader_id else "follower"
                 if replica.role != role and partition.leader_id >= 0:
-                    reasons.append(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'")
+                    reasons.append(Wrong(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'"))
     return reasons
 
 
 def serves_damaged(broker_id: int, damage: str) -> str:
-    """Of a replica that is not offline although its log is damaged: nobody else is in sync. Ends with the cure."""
-    return (
-        f"broker {broker_id} leads with a damaged log, and readers of the damaged range are refused ({damage}): "
-        "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does"
-    )
+    """Of a replica that is not offline although its log is damaged: nobody else is in sync."""
+    return f"broker {broker_id} leads with a damaged log, and readers of the damaged range are refused: {damage}"
 
 
 def _ahead_of_the_map(view: ClusterView) -> list[str]:

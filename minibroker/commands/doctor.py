@@ -60,7 +60,8 @@ def doctor(
             findings.append(
                 await checkup.check_zookeeper(zookeeper or known_zookeeper or f"127.0.0.1:{zookeeper_port}")
             )
-        return findings + await checkup.check_listeners(bootstrap_servers)
+        findings += await checkup.check_listeners(bootstrap_servers)
+        return findings + await checkup.check_partitions(bootstrap_servers)
 
     findings = run_async(examine(), timeout_s, "the examination")
     for finding in findings:

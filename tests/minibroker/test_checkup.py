@@ -7,16 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from minibroker import checkup
 from minibroker.checkup import Finding
 from minibroker.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
 from minibroker.processes import identify
-from minibroker.protocol.messages import (
-    DescribedReplicaTopic,
-    DescribeReplicaStateResponse,
-    ReplicaStateDescription,
-)
+from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
 
 
 def test_this_machine_is_well() -> None:
@@ -104,14 +101,18 @@ async def test_without_a_cluster_there_is_nothing_to_reach() -> None:
     assert finding.well
 
 
+def test_a_partition_without_a_leader_is_wrong() -> None:
+    """All was fine where two partitions had no leader."""
+    (led,) = checkup.partition_findings(view())
+    assert led.well
+    (lost, silent) = checkup.partition_findings(view(leader=-1, three=without_replica(3)))
+    assert (lost.well, lost.what) == (False, "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]")
+    assert lost.cure is not None and "`minibroker partition elect t-0`" in lost.cure
+    assert silent.what == "t-0: broker 3 answers, and has no replica of it"
+
+
 def test_a_damaged_log_is_named_with_its_partition() -> None:
-    sound = ReplicaStateDescription(partition=0, role="leader")
-    damaged = ReplicaStateDescription(partition=1, role="leader", damage="a bit flipped")
-
-    def said(*replicas: ReplicaStateDescription) -> str | None:
-        topics = [DescribedReplicaTopic(topic="t", partitions=list(replicas))]
-        return checkup.damaged_logs(DescribeReplicaStateResponse(topics=topics))
-
-    assert said(sound) is None
-    assert said(sound, damaged) == "its log of t-1 is damaged: a bit flipped"
-    assert said(damaged, damaged) == "its log of t-1 (and of 1 more partitions) is damaged: a bit flipped"
+    damaged = structs.replace(replica("leader", 10), damage="a bit flipped")
+    (finding,) = checkup.partition_findings(view(one=broker(1, damaged)))
+    assert finding.what.startswith("t-0: broker 1 leads with a damaged log") and "a bit flipped" in finding.what
+    assert finding.cure is not None and "start the brokers that hold a copy" in finding.cure

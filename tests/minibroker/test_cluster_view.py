@@ -17,6 +17,8 @@ from minibroker.replica_changes import changes_between
 from minibroker.replica_table import replica_rows
 
 T0 = TopicPartition("t", 0)
+ELECT = "(`minibroker partition elect t-0` says what each replica holds, and elects one of them with --accept-loss)"
+NO_CONTROLLER = "(start the brokers that are down, or see whether ZooKeeper runs)"
 
 
 def replica(role: str, log_end_offset: int, epoch: int = 0) -> ReplicaStateDescription:
@@ -73,14 +75,13 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
     ("sick", "reason"),
     [
         (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
-        (view(leader=-1), "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]"),
+        (view(leader=-1), f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3] {ELECT}"),
         (
             msgspec.structs.replace(view(leader=-1), waits={TopicPartition("t", 0): "waiting for brokers [3]"}),
-            "t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; waiting for brokers [3] (`minibroker partition elect"
-            " t-0` says what each replica holds, and elects one of them with --accept-loss)",
+            f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; waiting for brokers [3] {ELECT}",
         ),
         (view(three=broker(3, None)), "broker 3 does not answer: refused (nor its replicas of t-0)"),
-        (view(three=without_replica(3)), "t-0: broker 3 gives no answer about its replica"),
+        (view(three=without_replica(3)), "t-0: broker 3 answers, and has no replica of it"),
         (without_broker(3), "t-0: broker 3, in the ISR, gives no answer: it is not registered"),
         (view(two=broker(2, replica("none", 9))), "t-0: broker 2 should be follower, and says 'none'"),
         (view(two=broker(2, replica("leader", 9))), "t-0: broker 2 should be follower, and says 'leader'"),
@@ -94,19 +95,19 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
         ),
         (
             view(one=broker(1, msgspec.structs.replace(replica("leader", 10), damage="a bit flipped"))),
-            "t-0: broker 1 leads with a damaged log, and readers of the damaged range are refused (a bit flipped): "
-            "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does",
+            "t-0: broker 1 leads with a damaged log, and readers of the damaged range are refused: a bit flipped (start"
+            " the brokers that hold a copy, or cut the log with `minibroker log repair` where none does)",
         ),
         (
             view(two=on_directory(broker(2, replica("offline", 9)), "full", "no space left")),
-            f"log directory of broker 2 is full: no space left; {cures.MAKE_ROOM}",
+            f"log directory of broker 2 is full: no space left ({cures.MAKE_ROOM})",
         ),
         (
             view(isr=(1, 2, 3), two=on_directory(broker(2, replica("follower", 9)), "offline", "input/output error")),
-            f"log directory of broker 2 is offline: input/output error; {cures.START_AGAIN}",
+            f"log directory of broker 2 is offline: input/output error ({cures.START_AGAIN})",
         ),
-        (msgspec.structs.replace(view(), controller_id=-1), "no controller is elected"),
-        (msgspec.structs.replace(view(), controller_id=9), "no controller is elected"),
+        (msgspec.structs.replace(view(), controller_id=-1), f"no controller is elected {NO_CONTROLLER}"),
+        (msgspec.structs.replace(view(), controller_id=9), f"no controller is elected {NO_CONTROLLER}"),
         (
             view(two=broker(2, replica("leader", 9, epoch=1))),  # told by a leader that stood still, and has just woken
             "t-0: broker 2 is in leader epoch 1, the map still in 0",

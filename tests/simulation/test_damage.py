@@ -199,3 +199,22 @@ async def test_a_restart_does_not_make_a_damaged_log_look_sound(c: SimulatedTest
     assert (counters.damaged_logs, counters.repairs_begun) == (1, 1)
     await c.wait_in_sync(TOPIC)
     assert (await c.audit(acked)).success
+
+
+@simulated(brokers=1, seed=3, settings=SETTINGS)
+async def test_a_partition_whose_directory_is_gone_at_a_start_is_an_error_of_its_brokers_log(
+    c: SimulatedTestedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The only copy: nobody leads, and the log of its broker said nothing."""
+    await c.create_topic(TOPIC)
+    await produce(c, 5)
+    await asyncio.sleep(2)
+    directory = replica(c, 1).log.directory
+    await c.stop(1)
+    parent, name = disk(c, 1).parent_of(directory)
+    del parent.entries[name]
+    await c.start(1)
+    await asyncio.sleep(10)
+    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert [each for each in said if "orders-0: its directory is missing" in each] == said
+    assert len(said) == 1
