@@ -46,6 +46,7 @@ STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 PORT_TIMEOUT_S = 5.0
 POLL_S = 0.1
+START_CURE = "when it is mended, `minibroker cluster start ID` starts it"
 
 
 class ClusterFailed(Exception):
@@ -125,15 +126,26 @@ class LocalCluster:
 
     def is_running(self) -> bool:
         """Whether any of its processes lives."""
-        alive = (broker.process is not None and broker.process.is_alive() for broker in self.record.brokers.values())
-        return any(alive) or self.zookeeper_is_running()
+        return bool(self.running_brokers()) or self.zookeeper_is_running()
+
+    def require_zookeeper(self) -> None:
+        """Raise ClusterFailed if it is ours and does not run: no broker would start."""
+        if self.record.zookeeper.port is not None and not self.zookeeper_is_running():
+            raise ClusterFailed(
+                f"ZooKeeper of the cluster in {self.data_directory} does not run: `minibroker cluster up` starts it,"
+                " and all brokers that are down"
+            )
+
+    def running_brokers(self) -> list[int]:
+        return [each for each in self.broker_ids if self.process_state(each) in ("running", "paused")]
 
     def answering_servers(self) -> str:
         """Addresses of the brokers that run now, for questions."""
         ids = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) == "running"]
         if not ids:
             raise ClusterFailed(
-                f"no broker runs in {self.data_directory}: start one with `minibroker cluster start ID`"
+                f"no broker runs in {self.data_directory}: start them with `minibroker cluster up`, with --data-dir if"
+                " it is another than ./minibroker-data"
             )
         return ",".join(self.server(broker_id) for broker_id in ids)
 
@@ -169,14 +181,16 @@ class LocalCluster:
         self, timeout_s: float = UP_TIMEOUT_S, *, first: int | None = None, stays: bool = False
     ) -> ClusterView:
         """Start ZooKeeper and all brokers at once, and wait until the cluster is healthy. `first` is started before
-        the others, and so becomes controller. One that is not healthy in time is ended; `stays`: only if a broker has
-        ended, for what is wrong with old data is mended in a cluster that runs."""
+        the others, and so becomes controller. One that is not healthy in time is ended; `stays`: only if no broker
+        runs, for what is wrong with old data is mended in a cluster that runs. A ZooKeeper of ours that still runs is
+        used."""
         self._refuse_if_running()
         self.data_directory.mkdir(parents=True, exist_ok=True)
         for broker in self.record.brokers.values():
             zookeeper_process.refuse_taken_port(broker.port)
         forget_cluster_state(self.data_directory)
-        self._spawn_zookeeper()
+        if not self.zookeeper_is_running():
+            self._spawn_zookeeper()
         try:
             if first is not None:
                 await self.start(first, timeout_s)
@@ -185,9 +199,10 @@ class LocalCluster:
                     self._spawn(broker_id)
             return await self.wait_healthy(timeout_s)
         except (ClusterFailed, asyncio.CancelledError) as error:
-            alive = all(self.process_state(broker_id) == "running" for broker_id in self.broker_ids)
-            if stays and alive and isinstance(error, ClusterFailed):
-                raise ClusterFailed(f"{error}; it runs: see `minibroker cluster status`") from None
+            states = [self.process_state(broker_id) for broker_id in self.broker_ids]
+            if stays and "running" in states and isinstance(error, ClusterFailed):
+                who = "it runs" if all(state == "running" for state in states) else f"the others run on; {START_CURE}"
+                raise ClusterFailed(f"{error}; {who}: see `minibroker cluster status`") from None
             await self.down(timeout_s=5.0)
             raise
 
@@ -196,11 +211,17 @@ class LocalCluster:
             earlier = LocalCluster.open(self.data_directory)
         except ClusterMissing:
             return
-        if earlier.is_running():
+        zookeeper = earlier.record.zookeeper
+        is_used = zookeeper.connect == self.record.zookeeper.connect
+        if earlier.running_brokers() or (earlier.zookeeper_is_running() and not is_used):
+            down = [each for each in earlier.broker_ids if each not in earlier.running_brokers()]
+            some = f"start broker {', '.join(map(str, down))} with `minibroker cluster start ID`, " if down else ""
             raise ClusterFailed(
                 f"a cluster already runs in {self.data_directory} ({earlier.bootstrap_servers}):"
-                " end it with `minibroker cluster down`, or choose another --data-dir"
+                f" {some}end it with `minibroker cluster down`, or choose another --data-dir"
             )
+        if is_used:
+            self.record.zookeeper.process = zookeeper.process
         if len(earlier.record.brokers) > len(self.record.brokers):
             raise ClusterFailed(
                 f"{self.data_directory} holds the data of {len(earlier.record.brokers)} brokers: start as many,"
@@ -310,9 +331,14 @@ class LocalCluster:
             await asyncio.sleep(POLL_S)
 
     def _refuse_dead(self, *broker_ids: int) -> None:
-        for broker_id in broker_ids:
-            if self.process_state(broker_id) == "dead":
-                raise ClusterFailed(f"broker {broker_id} has ended by itself: {self._last_words(broker_id)}")
+        ended = self.ended_by_themselves(*broker_ids)
+        if ended:
+            raise ClusterFailed("; ".join(ended))
+
+    def ended_by_themselves(self, *broker_ids: int) -> list[str]:
+        """Of these brokers, and why."""
+        dead = [broker_id for broker_id in broker_ids if self.process_state(broker_id) == "dead"]
+        return [f"broker {broker_id} has ended by itself: {self._last_words(broker_id)}" for broker_id in dead]
 
     def _last_words(self, broker_id: int) -> str:
         path = self.process_log(broker_id)

@@ -187,13 +187,14 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
     """
     from minibroker.asking import NoAnswer
     from minibroker.cluster_view import what_is_wrong
-    from minibroker.local_cluster import ClusterFailed, LocalCluster
+    from minibroker.local_cluster import START_CURE, ClusterFailed, LocalCluster
 
     async def look() -> tuple[LocalCluster, "ClusterView | None", list[str]]:
         local = LocalCluster.open(data_dir)
         try:
             view = await local.look()
-            return local, view, what_is_wrong(view, len(local.record.brokers))
+            ended = [f"{each}; {START_CURE}" for each in local.ended_by_themselves(*local.broker_ids)]
+            return local, view, ended + what_is_wrong(view, len(local.record.brokers))
         except (NoAnswer, ClusterFailed) as error:
             return local, None, [str(error)]
 

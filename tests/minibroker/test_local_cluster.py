@@ -1,5 +1,6 @@
 """What a local cluster writes down, without starting one."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from minibroker.broker.config import load_config
 from minibroker.broker_process import configuration_text
 from minibroker.cluster_file import ClusterMissing, Wishes, read_cluster_file, write_cluster_file
 from minibroker.local_cluster import ClusterFailed, LocalCluster
+from minibroker.processes import identify
 
 
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -74,6 +76,55 @@ async def test_start_of_a_broker_is_not_hindered_by_another_that_is_dead(
     states[1] = "dead"
     with pytest.raises(ClusterFailed, match="broker 1 has ended by itself"):
         await cluster.start(1)
+
+
+def _at_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, states: dict[int, str]) -> list[int]:
+    """Nothing is started really; these are the states afterwards. Returns who was spawned, 0 for ZooKeeper."""
+    spawned: list[int] = []
+    monkeypatch.setattr(cluster, "process_state", states.__getitem__)
+    monkeypatch.setattr(cluster, "_spawn", spawned.append)
+    monkeypatch.setattr(cluster, "_spawn_zookeeper", lambda: spawned.append(0))
+    return spawned
+
+
+async def test_a_broker_that_refuses_its_disk_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were stopped with ZooKeeper, and `cluster start` could not start the one that was mended."""
+    cluster = LocalCluster(tmp_path)
+    write_cluster_file(tmp_path, cluster.record)
+    _at_once(cluster, monkeypatch, {1: "dead", 2: "running", 3: "running"})
+    ended: list[str] = []
+    monkeypatch.setattr(cluster, "down", lambda **_: ended.append("down"))
+    cluster.process_log(1).write_text("it is a directory; move that entry away\n")
+    with pytest.raises(ClusterFailed) as failure:
+        await cluster.up(stays=True)
+    said = str(failure.value)
+    assert "broker 1 has ended by itself: " in said
+    assert "it is a directory; move that entry away; the others run on; " in said
+    assert "`minibroker cluster start ID` starts it" in said
+    assert ended == []
+
+
+async def test_up_goes_on_with_a_zookeeper_whose_brokers_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` named `down`, and everything else named `up`."""
+    cluster = LocalCluster(tmp_path)
+    cluster.record.zookeeper.process = identify(os.getpid())
+    write_cluster_file(tmp_path, cluster.record)
+    again = LocalCluster.resumed(tmp_path, Wishes())
+    spawned = _at_once(again, monkeypatch, {1: "dead", 2: "running", 3: "running"})
+    with pytest.raises(ClusterFailed, match="the others run on"):
+        await again.up(stays=True)
+    assert spawned == [1, 2, 3]
+    with pytest.raises(ClusterFailed, match="a cluster already runs in"):
+        await LocalCluster.resumed(tmp_path, Wishes(zookeeper="other:2181")).up()
+
+
+def test_without_its_zookeeper_a_broker_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(ClusterFailed, match="`minibroker cluster up` starts it"):
+        LocalCluster(tmp_path).require_zookeeper()
 
 
 def test_a_cluster_that_is_started_again_keeps_what_it_had(tmp_path: Path) -> None:
