@@ -70,6 +70,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     mark_topic_ids: dict[TopicPartition, str]
     clean: bool
     ran_on: bool
+    listed: frozenset[TopicPartition] = frozenset()
+    """The logs that the last run of the broker had, by its checkpoints and `whole-since`."""
 
     def of(self, partition: TopicPartition, topic_id: str | None) -> Known:
         """A mark counts for the topic that it was written for."""
@@ -97,9 +99,13 @@ def read_evidence(log_directory: Path, boot_id: str) -> Evidence:
         points = {}
     meta = read(checkpoints.META_PROPERTIES, parse_meta_properties)
     clean = read(checkpoints.CLEAN_SHUTDOWN, lambda content: (checkpoints.parse_clean_shutdown(content),)) is not None
+    whole = read(checkpoints.WHOLE_SINCE, checkpoints.parse_whole_since)
+    marks = read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_offset_checkpoint) or {}
+    ends = whole.log_ends if whole is not None and whole.log_ends is not None else {}
     return Evidence(
+        listed=frozenset([*(points or {}), *marks, *ends]),
         points=points,
-        marks=read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_offset_checkpoint) or {},
+        marks=marks,
         mark_topic_ids=read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_checkpoint_topic_ids) or {},
         clean=clean,
         ran_on=not clean and meta is not None and meta.boot_id == boot_id,

@@ -75,6 +75,11 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
         return self.belongs_to != self.partition
 
     @property
+    def is_missing(self) -> bool:
+        """Its directory is not there."""
+        return self.is_unreadable and not Path(self.directory).exists()
+
+    @property
     def is_unreadable(self) -> bool:
         """Something there cannot be read at all: the broker finds that by itself, too."""
         return any(each.kind == "damaged" and each.file == self.directory for each in self.found)
@@ -87,7 +92,27 @@ def examine_directory(log_directory: Path, evidence: Evidence) -> list[Examined]
         partition = checkpoints.parse_partition_directory_name(path.name)
         if partition is not None:
             found.append(_Examination(path, partition, evidence).run())
-    return found
+    names = {each.partition for each in found}
+    missing = sorted(each for each in evidence.listed if str(each) not in names)
+    return [*found, *(_missing(log_directory, each, evidence) for each in missing)]
+
+
+def _missing(log_directory: Path, partition: TopicPartition, evidence: Evidence) -> Examined:
+    """A broker that starts here says that it had this log, and leads nothing with an empty one."""
+    directory = str(log_directory / checkpoints.partition_directory_name(partition))
+    end = max((evidence.points or {}).get(partition, 0), evidence.marks.get(partition, 0))
+    what = f"its directory is missing; its log had reached offset {end} at least"
+    return Examined(
+        partition=str(partition),
+        directory=directory,
+        segments=0,
+        bytes=0,
+        start_offset=0,
+        end_offset=0,
+        begins_at=None,
+        belongs_to=str(partition),
+        found=(Damage(kind="damaged", file=directory, position=None, offset=None, what=what),),
+    )
 
 
 class _Examination:

@@ -37,7 +37,11 @@ def log() -> None:
 def _segments(path: Path) -> list[Path]:
     from minibroker.segment_files import find_segments
 
-    segments = find_segments(path)
+    try:
+        segments = find_segments(path)
+    except OSError as error:
+        what = f"{error.filename or path} cannot be read: {error.strerror}"
+        raise CommandFailed(f"{what}: give yourself the right to it, or run this as the broker's user") from None
     if not segments:
         raise CommandFailed(f"{path} holds no segment files (*.log of a partition): give a log.dir or a file in it")
     return segments

@@ -10,6 +10,15 @@ from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, CommandFailed, 
 
 if TYPE_CHECKING:
     from minibroker.log_examination import Examined
+    from minibroker.top_entries import Refusal
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What becomes of a finding."""
+
+    text: str
+    by_hand: bool = False
+    """This command does nothing about it."""
 
 
 @click.command()
@@ -34,19 +43,27 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool
     from minibroker.log_evidence import read_evidence
     from minibroker.log_examination import examine_directory
     from minibroker.runtime.disk import RealDisk
+    from minibroker.top_entries import refusals
 
+    _require_names(cuts)
     lock = _lock(log_dir)
     try:
+        refused = refusals(log_dir)
         examined = examine_directory(log_dir, read_evidence(log_dir, RealDisk().boot_id()))
-        unknown = sorted(set(cuts) - {each.partition for each in examined if each.damage is not None})
+        unknown = sorted(set(cuts) - {each.partition for each in examined})
         if unknown:
-            raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(unknown)}")
+            raise CommandFailed(f"there is no log of {', '.join(unknown)} in {log_dir}, so nothing is cut")
+        sound = sorted(each.partition for each in examined if each.damage is None and each.partition in cuts)
+        if sound:
+            raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(sound)}")
         unreadable = sorted(each.partition for each in examined if each.is_unreadable and each.partition in cuts)
         if unreadable:
             raise CommandFailed(f"cannot be read, so it is not known where to cut: {', '.join(unreadable)}")
         foreign = sorted(each.partition for each in examined if each.is_foreign and each.partition in cuts)
         if foreign:
             raise CommandFailed(f"of another partition, so a cut cures nothing: {', '.join(foreign)}")
+        for refusal in refused:
+            _report_refusal(refusal, as_json)
         for each in examined:
             done = _cure(log_dir, each, each.partition in cuts, is_applied)
             _report(each, done, is_applied, as_json)
@@ -54,11 +71,21 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool
         lock.release()
     damaged = [each for each in examined if each.damage is not None]
     if not as_json:
-        verdict = click.style(f"{len(damaged)} damaged", fg="red") if damaged else click.style("fine", fg="green")
+        words = [f"{len(damaged)} damaged"] if damaged else []
+        words += ["a broker would not start"] if refused else []
+        verdict = click.style(", ".join(words), fg="red") if words else click.style("fine", fg="green")
         click.echo(f"{verdict}: {len(examined)} partitions, {sum(each.bytes for each in examined)} bytes")
         if damaged and not is_applied:
             click.echo("nothing was changed; --apply does it")
-    return EXIT_FOUND_WRONG if damaged else EXIT_FINE
+    return EXIT_FOUND_WRONG if damaged or refused else EXIT_FINE
+
+
+def _require_names(cuts: tuple[str, ...]) -> None:
+    from minibroker.protocol.checkpoints import parse_partition_directory_name
+
+    for name in cuts:
+        if parse_partition_directory_name(name) is None:
+            raise click.BadParameter(f"'{name}' is not TOPIC-PARTITION, such as orders-0", param_hint="--cut")
 
 
 def _lock(log_dir: Path) -> Any:
@@ -66,6 +93,7 @@ def _lock(log_dir: Path) -> Any:
     from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES
     from minibroker.runtime.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, LockHeld
+    from minibroker.top_entries import cure_of
 
     if not (log_dir / META_PROPERTIES).exists():
         raise CommandFailed(f"{log_dir} is no log.dir of a broker: it has no {META_PROPERTIES}")
@@ -74,38 +102,51 @@ def _lock(log_dir: Path) -> Any:
     except LockHeld:
         raise CommandFailed(f"{log_dir} is in use: stop its broker first") from None
     except BadEntry as error:
-        raise CommandFailed(f"{error}: move that entry away, or run this as the broker's user") from None
+        cure = cure_of(str(error), "move that entry away")
+        raise CommandFailed(f"{error}: {cure}, or run this as the broker's user") from None
 
 
-def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -> list[str]:
-    """What is done, or would be."""
+def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -> "list[Step]":
+    """What is done, or would be, or has to be done by somebody else."""
     from minibroker import log_repair
+    from minibroker.top_entries import cure_of
 
-    steps: list[str] = []
+    steps: list[Step] = []
     if examined.damage is not None and is_cut:
         try:
             where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
         except log_repair.CannotCut as error:
             raise CommandFailed(str(error)) from None
-        steps.append(f"cut at offset {examined.end_offset}, the rest goes to {where}: {_lost(examined)}")
+        steps.append(Step(f"cut at offset {examined.end_offset}, the rest goes to {where}: {_lost(examined)}"))
     elif examined.is_foreign:
         name = Path(examined.directory).with_name(examined.belongs_to)
-        steps.append(
+        text = (
             f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and"
             f" fetches {examined.partition} anew once another one leads"
         )
-    elif examined.is_unreadable:
-        steps.append(
-            "leave it alone: move away what cannot be read to use the rest; as it is, the broker sets the directory"
-            " aside and fetches the partition anew once another one leads"
+        steps.append(Step(text, by_hand=True))
+    elif examined.is_missing:
+        text = (
+            "put the directory back if you have it; as it is, the broker fetches the partition anew once another one"
+            f" leads (`minibroker partition elect {examined.partition}` where nobody does)"
         )
+        steps.append(Step(text, by_hand=True))
+    elif examined.is_unreadable:
+        assert examined.damage is not None
+        cure = cure_of(examined.damage.what, "move away what cannot be read, to use the rest")
+        text = (
+            f"leave it alone: {cure}; as it is, the broker sets the directory aside and fetches the partition anew"
+            " once another one leads"
+        )
+        steps.append(Step(text, by_hand=True))
     elif examined.damage is not None:
         note = log_repair.mark(examined) if is_applied else "a note"
-        steps.append(f"not to be used, by {note}: the broker sets it aside and fetches it anew once another one leads")
+        text = f"not to be used, by {note}: the broker sets it aside and fetches it anew once another one leads"
+        steps.append(Step(text))
     made_again = [each.file for each in examined.found if each.kind == "index"]
     if made_again:
         removed = log_repair.remove_what_is_made_again(examined) if is_applied else sorted(set(made_again))
-        steps.append(f"made again at the start: {', '.join(removed)}")
+        steps.append(Step(f"made again at the start: {', '.join(removed)}"))
     return steps
 
 
@@ -115,9 +156,10 @@ def _lost(examined: "Examined") -> str:
     return f"records{head} from offset {examined.end_offset} on are lost to the cluster"
 
 
-def _report(examined: "Examined", steps: list[str], is_applied: bool, as_json: bool) -> None:
+def _report(examined: "Examined", steps: "list[Step]", is_applied: bool, as_json: bool) -> None:
     if as_json:
-        print_json({**msgspec.to_builtins(examined), "steps": steps, "applied": is_applied})
+        done = is_applied and any(not step.by_hand for step in steps)
+        print_json({**msgspec.to_builtins(examined), "steps": [step.text for step in steps], "applied": done})
         return
     if not examined.found:
         return
@@ -127,4 +169,12 @@ def _report(examined: "Examined", steps: list[str], is_applied: bool, as_json: b
         offset = "" if each.offset is None else f", offset {each.offset}"
         click.echo(f"  {each.kind}: {each.file}{at}{offset}: {each.what}")
     for step in steps:
-        click.echo(f"  {'did' if is_applied else 'would do'}: {step}")
+        how = "by hand" if step.by_hand else "did" if is_applied else "would do"
+        click.echo(f"  {how}: {step.text}")
+
+
+def _report_refusal(refusal: "Refusal", as_json: bool) -> None:
+    if as_json:
+        print_json({**msgspec.to_builtins(refusal), "refused": True})
+    else:
+        click.echo(f"a broker refuses to start: {refusal.what}. Cure: {refusal.cure}")

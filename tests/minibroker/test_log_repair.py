@@ -1,14 +1,17 @@
 """`minibroker log repair`: damage is named, cured only when asked, and nothing is deleted."""
 
+import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from minibroker import log_examination, segment_files
 from minibroker.__main__ import minibroker
 from minibroker.log_evidence import read_evidence
 from minibroker.log_examination import Examined, examine_directory
@@ -36,7 +39,8 @@ def log_dir(tmp_path: Path) -> Path:
     """A clean stop; 16 records in two segments."""
     partition = tmp_path / str(PARTITION)
     partition.mkdir()
-    (tmp_path / checkpoints.META_PROPERTIES).write_text("")
+    meta = MetaProperties(broker_id=1, cluster_id="c", directory_id="d", boot_id="another boot")
+    (tmp_path / checkpoints.META_PROPERTIES).write_bytes(format_meta_properties(meta))
     (tmp_path / checkpoints.CLEAN_SHUTDOWN).write_bytes(checkpoints.format_clean_shutdown(1))
     points = checkpoints.format_offset_checkpoint({PARTITION: 16})
     (tmp_path / checkpoints.RECOVERY_POINT_CHECKPOINT).write_bytes(points)
@@ -344,3 +348,71 @@ def test_a_huge_file_is_not_read(log_dir: Path, name: str) -> None:
         file.truncate(30 << 30)
     examine(log_dir)
     run(str(log_dir), "--apply")
+
+
+# --------------------------------------------------------------------------------------- what a broker would refuse
+def test_a_missing_directory_of_a_partition_is_damage(log_dir: Path) -> None:
+    """It said that all was fine, and the broker that started had a partition without a leader."""
+    shutil.rmtree(log_dir / str(PARTITION))
+    code, output = run(str(log_dir), "--apply")
+    assert code == 10
+    assert "its directory is missing; its log had reached offset 16 at least" in output
+    assert "by hand: put the directory back if you have it" in output
+    assert "did:" not in output
+    assert not (log_dir / str(PARTITION)).exists()
+    assert run(str(log_dir), "--cut", "t-0")[0] == 1
+    assert json.loads(run(str(log_dir), "--apply", "--json")[1].splitlines()[0])["applied"] is False
+
+
+@pytest.mark.parametrize("name", [checkpoints.RECOVERY_POINT_CHECKPOINT, f"{checkpoints.WHOLE_SINCE}.tmp"])
+def test_an_entry_for_which_a_broker_refuses_to_start_is_named(log_dir: Path, name: str) -> None:
+    (log_dir / name).unlink(missing_ok=True)
+    (log_dir / name).mkdir()
+    code, output = run(str(log_dir))
+    assert code == 10
+    assert f"a broker refuses to start: cannot open {log_dir / name}: Is a directory. Cure: move that entry" in output
+
+
+def test_a_damaged_identity_is_named(log_dir: Path) -> None:
+    (log_dir / checkpoints.META_PROPERTIES).write_text("")
+    code, output = run(str(log_dir))
+    assert code == 10
+    assert "meta.properties lacks version. Cure: write its five lines again" in output
+
+
+def test_what_may_not_be_read_gets_the_right_to_it(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said 'move away what cannot be read', of a sound log."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment(log_dir)))
+
+    monkeypatch.setattr(log_examination, "open_segment", refuse)
+    code, output = run(str(log_dir))
+    assert code == 10
+    assert "Permission denied" in output
+    assert "give the broker's user the right to it (chmod, chown)" in output
+    assert "move away" not in output
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"), [("nosuch-0", 1, "there is no log of nosuch-0"), ("lines", 2, "is not TOPIC-PARTITION")]
+)
+def test_a_cut_of_what_is_not_there_is_refused(log_dir: Path, name: str, code: int, says: str) -> None:
+    result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir), "--cut", name])
+    assert result.exit_code == code
+    assert says in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "dump"])
+def test_a_directory_that_may_not_be_read_is_one_sentence(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """It was a traceback."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(segment_files, "list_segments", refuse)
+    result = CliRunner().invoke(minibroker, ["log", command, str(log_dir)])
+    assert result.exit_code == 1
+    assert f"{log_dir} cannot be read: Permission denied: " in result.output
