@@ -29,6 +29,7 @@ from minibroker.protocol.checkpoints import (
     parse_checkpoint_topic_ids,
     parse_clean_shutdown,
     parse_offset_checkpoint,
+    parse_partition_directory_name,
 )
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
@@ -53,7 +54,7 @@ def unusable(path: str, error: BadEntry) -> LogDirectoryError:
     """An entry at the top of the directory that is no file, or that the broker has no right to."""
     return LogDirectoryError(
         f"log directory {path} cannot be used: {error}; move that entry away, or give this broker's user the right to"
-        f" it, and start the broker again (it makes its files anew, but for {META_PROPERTIES}: see docs/FORMATS.md)"
+        f" it, and start the broker again (it makes its files anew; of {META_PROPERTIES} see docs/FORMATS.md first)"
     )
 
 
@@ -77,8 +78,8 @@ def read_claim(disk: Disk, path: str, broker_id: int, cluster_id: str) -> MetaPr
         pass
     except (CorruptCheckpoint, FileTooLarge) as error:
         raise LogDirectoryError(
-            f"{file} is damaged ({error}): write its four lines again (see docs/FORMATS.md), or remove it if no other"
-            " broker ever used this directory"
+            f"{file} is damaged ({error}): write its five lines again (docs/FORMATS.md says where each is found), or"
+            " remove it: a new one is made, and these logs count for nothing until they have caught up with a leader"
         ) from None
     if stored is not None:
         _require_own(stored, path, broker_id, cluster_id)
@@ -93,6 +94,12 @@ def claim_directory(
     boot_id = disk.boot_id()
     if stored is not None:
         return msgspec.structs.replace(stored, boot_id=boot_id), stored.boot_id == boot_id
+    if any(parse_partition_directory_name(name) is not None for name in disk.list_directory(path)):
+        logger.error(
+            "%s/%s is missing beside logs, a new one is made: they count for nothing until they have caught up with"
+            " a leader; where they are an only copy, stop this broker and put the former file back",
+            *(path, META_PROPERTIES),
+        )
     directory_id = f"{rng.getrandbits(128):032x}"
     meta = MetaProperties(broker_id=broker_id, cluster_id=cluster_id, directory_id=directory_id, boot_id=boot_id)
     disk.replace_file(f"{path}/{META_PROPERTIES}", format_meta_properties(meta))

@@ -362,7 +362,7 @@ def test_a_huge_file_counts_as_unreadable_and_takes_no_memory(tmp_path: Path, na
 def test_a_huge_meta_properties_stops_the_broker_with_the_cure(tmp_path: Path) -> None:
     drive(open_real(tmp_path).close(clean=True, high_watermarks={}))
     _make_huge(tmp_path / "meta.properties")
-    with pytest.raises(LogDirectoryError, match=r"meta.properties is damaged .*it has \d+ bytes.*write its four lines"):
+    with pytest.raises(LogDirectoryError, match=r"meta.properties is damaged .*it has \d+ bytes.*write its five lines"):
         open_real(tmp_path)
 
 

@@ -58,8 +58,24 @@ def test_another_broker_s_directory_is_refused(machine: Machine) -> None:
 def test_a_damaged_identity_is_refused_with_a_cure(machine: Machine) -> None:
     drive(machine.open().close(True, {}))
     machine.disk().replace_file(f"{PATH}/meta.properties", b"garbage")
-    with pytest.raises(LogDirectoryError, match=r"is damaged .*: write its four lines again"):
+    with pytest.raises(LogDirectoryError, match=r"is damaged .*: write its five lines again"):
         machine.open()
+
+
+def test_logs_without_meta_properties_are_told_that_they_count_for_nothing(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was made anew without a word, and the only copy waited for a leader."""
+    drive(machine.open().close(clean=True, high_watermarks={}))
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    directory, _ = machine.open_log()
+    before = directory.directory_id
+    drive(directory.close(clean=True, high_watermarks={}))
+    machine.disk().remove(f"{PATH}/meta.properties")
+    directory = machine.open()
+    assert directory.directory_id != before
+    [said] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert said.startswith(f"{PATH}/meta.properties is missing beside logs")
 
 
 def test_the_directory_keeps_its_id(machine: Machine) -> None:
