@@ -14,9 +14,12 @@ one to come back is how good copies are cut. So:
        another log directory, with a damaged log or with none where there was one is present, and has nothing. One that
        is offline for another reason (a full disk, a failed call) is waited for: its log may be the largest
     3. then the largest (epoch of the last record, log end) leads: no two logs of one epoch differ below the smaller
-       end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1)
+       end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1). Two undisturbed logs
+       are compared with each other only. One alone gives way to a disturbed log only if that is longer as well: what
+       lost records is shorter than a whole copy, and an epoch may be a rotten bit (decision 0022)
     4. whoever is there, in the ISR or not, is asked up to where it knows the log to be committed. A member whose log
-       ends below that has lost what was acknowledged (a disk that was rolled back, files that are gone): it has nothing
+       ends below that has lost what was acknowledged (a disk that was rolled back, files that are gone): it has
+       nothing. A later epoch in that log excuses it only from what a replica outside of the ISR knows
     5. nobody, if no member has anything: only an operator may decide what is to be lost. But if all of several members
        are there and none ever had a log, the partition is as it was created
 
@@ -63,7 +66,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def choose(state: ClusterState, partition: TopicPartition, leadership: Leadership, is_patient: bool = True) -> Choice:
     """Among the members of this ISR. Without patience (unclean election) only those that can answer are waited for."""
     standings = [standing(state, partition, leadership, each) for each in _members(state, partition, leadership)]
-    standings = [_held_to(each, _committed(state, partition, each)) for each in standings]
+    standings = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
     ready = [each for each in standings if each.log is not None and not each.is_waited_for]
     proven = next((each for each in ready if each.is_proven), None)
     if proven is not None:
@@ -84,10 +87,11 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
         return Choice(leader=standings[0].broker_id, reason="no member of the ISR ever had a log of this partition")
     if not ready:
         return Choice(leader=None, reason=f"no member of the ISR has its log: {problems}")
-    best = max(ready, key=_size)
+    candidates = undisturbed if is_witnessed else [each for each in ready if _may_outdo(each, undisturbed)]
+    best = max(candidates, key=_size)
     assert best.log is not None
     why = (
-        f"no in-sync replica has run on without a restart; of brokers {[each.broker_id for each in ready]}"
+        f"no in-sync replica has run on without a restart; of brokers {[each.broker_id for each in candidates]}"
         f" {best.broker_id} has the largest log: epoch {best.log.last_epoch}, end {best.log.log_end_offset}"
     )
     return Choice(leader=best.broker_id, reason=f"{why}; {problems}" if problems else why)
@@ -122,8 +126,11 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
     return Standing(broker_id=broker_id, log=log, is_proven=is_proven, is_undisturbed=is_undisturbed or is_proven)
 
 
-def _committed(state: ClusterState, partition: TopicPartition, member: Standing) -> tuple[int, BrokerId]:
-    """Up to where another replica, of no earlier an epoch, knows the log to be committed, and which one."""
+def _committed(
+    state: ClusterState, partition: TopicPartition, leadership: Leadership, member: Standing
+) -> tuple[int, BrokerId]:
+    """Up to where another replica knows the log to be committed, and which one. A replica outside of the ISR may know
+    it of before an accepted loss, which began a later epoch. A member was aligned after every such loss."""
     if member.log is None:
         return -1, member.broker_id
     topic_id = state.topics[partition.topic].topic_id
@@ -133,7 +140,7 @@ def _committed(state: ClusterState, partition: TopicPartition, member: Standing)
         if (log := logs.get(partition)) is not None
         and log.topic_id == topic_id
         and log.damage is None
-        and log.last_epoch >= member.log.last_epoch
+        and (each in leadership.in_sync_replicas or log.last_epoch >= member.log.last_epoch)
     ]
     return max(known, default=(-1, member.broker_id))
 
@@ -192,6 +199,11 @@ def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict
 
 def _members(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
     return [each for each in state.assignment(partition) if each in leadership.in_sync_replicas]
+
+
+def _may_outdo(member: Standing, undisturbed: list[Standing]) -> bool:
+    """An undisturbed log, or one that is longer than each of them."""
+    return member in undisturbed or all(_size(member)[1] > _size(each)[1] for each in undisturbed)
 
 
 def _size(standing: Standing) -> tuple[int, int]:

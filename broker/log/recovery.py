@@ -14,7 +14,8 @@ of a gap below that offset are the leftover of a deletion; a log that begins abo
 
 Where the machine ran on (the same boot) nothing is torn but the last write: the kernel has all that a killed process
 wrote. Then closed segments must meet, the log reaches to its last high watermark, and only a batch that the end of the
-file cuts off is a torn tail.
+file cuts off is a torn tail. After a power cut what was torn may be anything, but never a whole batch with a sound CRC
+whose offset or epoch, which the CRC does not cover, does not follow from the batch before it: that is damage.
 """
 
 import logging
@@ -28,7 +29,7 @@ from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
 from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
-from minibroker.broker.log.segment_tail import Tail, is_cut_off, read_tail
+from minibroker.broker.log.segment_tail import Tail, is_cut_off, is_whole_batch, read_tail
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
@@ -396,6 +397,8 @@ class _Loader:
             self._damaged(f"{what}; it once reached to offset {self.synced_end}")
         elif self.ran_on and not is_cut_off(file, position, segment.size):
             self._damaged(f"{what}; the machine has run on, and no write was cut off there")
+        elif is_whole_batch(file, position, segment.size):
+            self._damaged(f"{what}; the batch there is whole, which no write that was cut off is")
         if self.damage is not None:
             return
         self._note(what)

@@ -72,13 +72,14 @@ def _is_followed(file: File, position: int, end: int, base_offset: int) -> bool:
             position += max(len(chunk) - len(wanted) + 1, 1)
             continue
         position += found
-        if _is_sound(file, position, end):
+        if is_whole_batch(file, position, end):
             return True
         position += 1
     return False
 
 
-def _is_sound(file: File, position: int, end: int) -> bool:
+def is_whole_batch(file: File, position: int, end: int) -> bool:
+    """Whether a batch with a sound CRC lies there, whatever its offset and its epoch, which the CRC does not cover."""
     try:
         size = read_header(file.read_at(position, min(HEADER_BYTES, end - position)), 0).size_bytes
         if position + size > end:

@@ -238,6 +238,14 @@ PROMISE = (
         "a broker is whole again when it is back in every ISR with nothing of the damage left",
     ),
     Row(
+        "a log of one disk is cut, the epoch of the batch that is its last one then rots, and all brokers end, within"
+        " the five seconds before a checkpoint of high watermarks",
+        Setting.ANOTHER_COPY,
+        Verdict.MAY_LOSE,
+        "no CRC covers an epoch: such a log claims to be later than the whole ones, and no high watermark speaks"
+        " against it yet",
+    ),
+    Row(
         "two disks are faulty at once",
         Setting.ANY,
         Verdict.MAY_LOSE,

@@ -24,6 +24,7 @@ BETWEEN_STARTS = (0.0, 0.0, 0.05, 0.5, 1.0, 3.0)
 DOWN_SECONDS = (0.0, 0.2, 1.0)
 FIRST_SHARE = 0.7
 ONLY_COPY_TRIES = 2
+POWERLESS_SHARE = 0.4
 READY_SECONDS = 6.0
 SETTLED_SECONDS = 10.0
 """Everybody is back in every ISR by then, if nothing else is broken: only then the next fault says anything."""
@@ -61,7 +62,7 @@ class WholeCluster:
         await self._all_end(("kill",), self._replace)
 
     async def all_end_and_a_disk_rots(self) -> None:
-        await self._all_end(("term", "kill"), self._rot)
+        await self._all_end(("term", "kill", "kill", "power"), self._rot)
 
     async def all_end_and_a_segment_is_gone(self) -> None:
         await self._all_end(("term", "kill"), self._lose_segment)
@@ -196,6 +197,12 @@ class WholeCluster:
         return True
 
     def _rot(self, victim: int) -> bool:
+        """Its machine may have lost its power, too: then a start takes more for a torn write."""
+        if self.random.random() < POWERLESS_SHARE:
+            if not self.hand.options.flushes:
+                self.hand.weaken(victim)
+            self.hand.note("power loss", victim)
+            self.hand.cluster.power_loss(victim)
         return self._faults.let_rot(victim, self.random.choice(FIRST_ROT))
 
     def _change(self, victim: int, kinds: tuple[str, ...]) -> bool:

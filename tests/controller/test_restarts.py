@@ -89,10 +89,20 @@ def test_of_two_undisturbed_logs_the_larger_one_leads_without_the_third() -> Non
 
 
 @pytest.mark.invariant("I28")
-def test_a_larger_log_goes_before_two_undisturbed_ones() -> None:
-    logs = {1: undisturbed(1, 4), 2: log(9), 3: undisturbed(3, 7)}
+@pytest.mark.parametrize("disturbed", [log(9), log(2, epoch=6), log(9, epoch=6)])
+def test_two_undisturbed_logs_are_compared_with_each_other_only(disturbed: ReplicaLog) -> None:
+    """One of them is whole, and a later epoch may be one rotten bit."""
+    logs = {1: undisturbed(1, 4), 2: disturbed, 3: undisturbed(3, 7)}
     after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
-    assert after is not None and after.leader == 2
+    assert after is not None and after.leader == 3
+
+
+@pytest.mark.invariant("I28")
+@pytest.mark.parametrize(("end", "epoch", "leader"), [(8, 5, 2), (8, 6, 2), (7, 5, 1), (7, 6, 1), (6, 6, 1), (8, 4, 1)])
+def test_one_undisturbed_log_gives_way_to_a_longer_one_of_no_earlier_epoch(end: int, epoch: int, leader: int) -> None:
+    logs = {1: undisturbed(1, 7), 2: log(end, epoch), 3: log(0)}
+    after = elected(cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs))
+    assert after is not None and after.leader == leader
 
 
 def test_an_undisturbed_log_leads_where_it_is_the_whole_isr() -> None:
@@ -112,6 +122,15 @@ def test_a_member_that_ends_below_what_another_knows_to_be_committed_has_lost_re
     logs[3] = log(100)
     after = elected(cluster_state(1, 2, again(3), now=now, logs=logs))
     assert after is not None and after.leader == 3
+
+
+@pytest.mark.invariant("I28")
+def test_a_later_epoch_does_not_excuse_a_member_from_what_another_member_knows() -> None:
+    logs = {1: log(40, epoch=0, high_watermark=40), 2: log(20, epoch=1), 3: log(30, epoch=0)}
+    state = cluster_state(again(1), again(2), again(3), now=NOBODY, logs=logs)
+    after = elected(state)
+    assert after is not None and after.leader == 1
+    assert "broker 2 has lost records" in choose(state, T0, NOBODY).reason
 
 
 def test_what_was_committed_in_an_earlier_epoch_says_nothing_after_an_unclean_election() -> None:

@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin="KIP-966; Raft, section 5.4.1",
         rule="of logs that may be short the one with the largest (last epoch, log end) leads",
         breaks=("I3", "I21"),
-        edits=(Edit("controller.restarts", "    best = max(ready, key=_size)\n", "    best = ready[0]\n"),),
+        edits=(Edit("controller.restarts", "    best = max(candidates, key=_size)\n", "    best = ready[0]\n"),),
         schedule=Schedule("elections:synced_log_starts_last"),
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
 
 FOUND = "found from outside, by three reviewers: files of one disk gone between a kill of all and the start"
+EPOCH_BIT = "found from outside: one bit of an epoch, which no CRC covers, and 19 of 40 records were cut on all"
 
 BOOT_ID_FIRST = (
     Edit(
@@ -190,6 +191,66 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=Schedule("restarts:operator_is_told_of_one_and_another_is_there"),
+    ),
+    Mutant(
+        name="D32a",
+        title="a disturbed log outvotes two undisturbed ones",
+        origin=EPOCH_BIT,
+        rule="two undisturbed logs are compared with each other only (hardening 16, decision 0022)",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "controller.restarts",
+                "    candidates = undisturbed if is_witnessed else [each for each in ready if _may_outdo(each, undisturbed)]\n",
+                "    candidates = ready if is_witnessed else [each for each in ready if _may_outdo(each, undisturbed)]\n",
+            ),
+        ),
+        schedule=Schedule("restarts:epoch_rots_beside_two_undisturbed_logs"),
+    ),
+    Mutant(
+        name="D32b",
+        title="a disturbed log outvotes one undisturbed log by its epoch alone",
+        origin="derived from D32a: the same with two replicas",
+        rule="an undisturbed log gives way to a disturbed one only if that is longer as well (hardening 16)",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "controller.restarts",
+                "    return member in undisturbed or all(_size(member)[1] > _size(each)[1] for each in undisturbed)\n",
+                "    return True\n",
+            ),
+        ),
+        schedule=Schedule("restarts:epoch_rots_beside_one_undisturbed_log"),
+    ),
+    Mutant(
+        name="D32c",
+        title="a later epoch excuses a member from what another member knows to be committed",
+        origin=EPOCH_BIT,
+        rule="a member of the ISR was aligned after every accepted loss: its high watermark holds for any epoch",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "controller.restarts",
+                "        and (each in leadership.in_sync_replicas or log.last_epoch >= member.log.last_epoch)\n",
+                "        and log.last_epoch >= member.log.last_epoch\n",
+            ),
+        ),
+        schedule=Schedule("restarts:epoch_rots_in_a_log_that_is_cut"),
+    ),
+    Mutant(
+        name="D32d",
+        title="after a power cut a whole batch that does not fit is a torn tail",
+        origin=EPOCH_BIT,
+        rule="a whole batch with a sound CRC and a wrong epoch or offset is damage, whatever the boot (11)",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "        elif is_whole_batch(file, position, segment.size):\n",
+                "        elif False:\n",
+            ),
+        ),
+        schedule=Schedule("restarts:epoch_rots_where_all_lose_power"),
     ),
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from minibroker.broker.log import recovery, walk
 from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.protocol.checkpoints import format_epoch_checkpoint
+from minibroker.protocol.checkpoints import DAMAGE_NOTE, format_epoch_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import (
@@ -100,29 +102,39 @@ def test_any_flipped_bit_ends_the_log_at_its_batch(machine: Machine) -> None:
         machine.edit(FIRST, bytes(damaged))
         log = restart_without_power(machine)
         expected = b"".join(batch for _, batch in written[:2])
-        epoch_grew = 12 <= position - 2 * size < 16  # not covered by a CRC; only lower epochs behind it betray it
-        if epoch_grew:
-            assert read_all(log).startswith(expected)
-        else:
+        is_covered = not (position - 2 * size < 8 or 12 <= position - 2 * size < 16)  # by the CRC
+        if is_covered:
             assert read_all(log) == expected
-        check_log(log)
+            check_log(log)
+        else:
+            assert log.damage is not None and "the batch there is whole" in log.damage
+            assert log.log_end_offset in (4, 6), "only lower epochs behind a grown one betray it"
+            assert machine.content(FIRST) == bytes(damaged)
+            machine.disk().remove(f"{log.directory}/{DAMAGE_NOTE}")
         machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
 
 
-def test_a_batch_at_the_wrong_offset_ends_the_log(machine: Machine) -> None:
+Start = Callable[[Machine], PartitionLog]
+
+
+@pytest.mark.parametrize("start", [restart, restart_without_power])
+def test_a_whole_batch_at_the_wrong_offset_is_damage_whatever_the_boot(machine: Machine, start: Start) -> None:
     start_with(machine, 3)
-    machine.edit(FIRST, machine.content(FIRST) + make_batch(7)[1])
-    log = restart(machine)
+    content = machine.content(FIRST) + make_batch(7)[1]
+    machine.edit(FIRST, content)
+    log = start(machine)
     assert log.log_end_offset == 6
-    assert "offset 7 where 6 belongs" in str(log.report.reason)
+    assert "offset 7 where 6 belongs" in str(log.damage)
+    assert machine.content(FIRST) == content, "nothing is cut for it"
 
 
-def test_a_falling_epoch_ends_the_log(machine: Machine) -> None:
+@pytest.mark.parametrize("start", [restart, restart_without_power])
+def test_a_whole_batch_of_a_falling_epoch_is_damage_whatever_the_boot(machine: Machine, start: Start) -> None:
     start_with(machine, 9)
     machine.edit(FIRST, machine.content(FIRST) + make_batch(18, epoch=1)[1])
-    log = restart(machine)
+    log = start(machine)
     assert log.log_end_offset == 18
-    assert "leader epoch 1 behind epoch 2" in str(log.report.reason)
+    assert "leader epoch 1 behind epoch 2" in str(log.damage)
 
 
 def test_segments_behind_the_damage_are_deleted(machine: Machine) -> None:

@@ -16,6 +16,8 @@ from tests.mutants.schedules.words import convict, host, members, say
 
 RECORDS = 20
 LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
+EPOCH_FIELD_END = 16
+"""Of a batch; no CRC covers the field."""
 EPOCHS = f"/data/log/{TOPIC}-0/leader-epoch-checkpoint"
 PAYLOAD = -3
 CHECKPOINT_SECONDS = 6.0
@@ -194,6 +196,68 @@ async def older_epochs_come_back(directed: Directed) -> None:
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
     _storage(directed, last).find_file(EPOCHS).content[:] = older
     await _start_all(directed, last)
+    await directed.until_isr(1, 2, 3)
+
+
+def _later_epoch(directed: Directed, broker_id: int, batch: int) -> None:
+    """One bit of the epoch of this batch rots."""
+    directed.truth.faulty.add(broker_id)
+    place = _batches(directed, broker_id)[:-1][batch]
+    _storage(directed, broker_id).flip_bit(LOG, place + EPOCH_FIELD_END - 1)
+
+
+async def _lose_a_tail_that_was_not_synced(directed: Directed) -> None:
+    """Broker 1 loses its power and half of the records, the others are killed; the last epoch of its log rots."""
+    await _produce_some(directed)
+    await directed.world.spawn(host(1), directed.replica(1).log.flush())
+    await _produce_some(directed, "late ")
+    directed.world.power_loss(host(1), tear=False)
+    for broker_id in directed.cluster.broker_ids[1:]:
+        directed.cluster.kill(broker_id)
+    _later_epoch(directed, 1, -1)
+    await _start_all(directed, 1)
+    await directed.until_isr(*directed.cluster.broker_ids)
+
+
+@on_stage(Stage())
+async def epoch_rots_beside_two_undisturbed_logs(directed: Directed) -> None:
+    """The reviewer's f7b."""
+    await _lose_a_tail_that_was_not_synced(directed)
+
+
+@on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}))
+async def epoch_rots_beside_one_undisturbed_log(directed: Directed) -> None:
+    """The same with two replicas."""
+    await _lose_a_tail_that_was_not_synced(directed)
+
+
+async def _all_lose_power(directed: Directed) -> None:
+    for broker_id in directed.cluster.broker_ids:
+        directed.world.power_loss(host(broker_id), tear=False)
+
+
+FLUSHED = {"log.flush.interval.messages": "1"}
+
+
+@on_stage(Stage(settings=FLUSHED))
+async def epoch_rots_where_all_lose_power(directed: Directed) -> None:
+    """Of a batch in the middle, before a checkpoint tells how far the log was committed: the reviewer's f7."""
+    await _produce_some(directed)
+    await _all_lose_power(directed)
+    _later_epoch(directed, 1, RECORDS // 2)
+    await _start_all(directed, 1)
+    await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage(settings=FLUSHED))
+async def epoch_rots_in_a_log_that_is_cut(directed: Directed) -> None:
+    """Two changes of one disk; the others know how far the log was committed."""
+    await _produce_some(directed)
+    await asyncio.sleep(CHECKPOINT_SECONDS)
+    await _all_lose_power(directed)
+    _shorten(directed, 1)
+    _later_epoch(directed, 1, -1)
+    await _start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
 
 
