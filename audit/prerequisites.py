@@ -25,10 +25,12 @@ _WORKER_PROBE = (
 )
 
 
-def check_spark() -> None:
-    """Raise AuditError with the first thing that is in Spark's way."""
+def check_spark(*, local_workers: bool = True) -> None:
+    """Raise AuditError with the first thing that is in Spark's way. What the workers of a cluster have cannot be seen
+    from here."""
     check_libraries()
-    check_worker_python()
+    if local_workers:
+        check_worker_python()
     check_java()
 
 

@@ -39,14 +39,15 @@ def run_audit(
     records: bool = False,
     allow_unproven: bool = False,
     master: str | None = None,
+    ship_package: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
     """Audit the replicas in these directories, and write the report files to `output` if it is given.
 
     `acked` names a list of acknowledged records; `records` decodes every record also without one. `master` is Spark's
-    (default: spark-submit's, $SPARK_MASTER, local[*]). With `allow_unproven` nothing but a finding makes the exit code
-    10. Raises AuditError when the audit could not run (exit code 1);
-    otherwise the report's `exit_code` is 0 or 10.
+    (default: spark-submit's, $SPARK_MASTER, local[*]); `ship_package` gives this package to its workers. With
+    `allow_unproven` nothing but a finding makes the exit code 10. Raises AuditError when the audit could not run (exit
+    code 1); otherwise the report's `exit_code` is 0 or 10.
     """
     given = tuple(os.fspath(directory) for directory in directories)
     if engine not in ENGINES:
@@ -59,7 +60,7 @@ def run_audit(
     inventory = discover(given)
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
-    with _engine(engine, acked, records or acked is not None, master, progress, stopwatch) as judge:
+    with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as judge:
         results = judge(inventory)
         for _ in range(LOOKS_MAX - 1):
             fresh = _changed_suspects(results, inventory, given)
@@ -95,6 +96,7 @@ def _engine(
     acked: str | None,
     with_values: bool,
     master: str | None,
+    ship_package: bool,
     progress: Callable[[str], None],
     stopwatch: Stopwatch,
 ) -> Iterator[Judge]:
@@ -108,7 +110,7 @@ def _engine(
 
     progress("starting Spark")
     began = time.monotonic()
-    with spark_context(master) as context:
+    with spark_context(master, ship_package=ship_package) as context:
         from minibroker.audit.spark_job import judge_on_spark
 
         warm_up(context)

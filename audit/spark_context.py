@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.prerequisites import check_spark, package_root
+from minibroker.audit.ship_package import ship
+from minibroker.audit.spark_cluster import is_local, reach_master, wanted_master, watched_executors
+from minibroker.audit.spark_failures import sentence_of, start_sentence
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 DEFAULT_MASTER = "local[*]"
-ERROR_LINES_SHOWN = 15
 END_TIMEOUT_S = 5.0
 """A JVM that starts ends at once when it is told to."""
+STOP_TIMEOUT_S = 10.0
 SETTINGS = {
     "spark.app.name": "minibroker audit",
     "spark.ui.enabled": "false",
@@ -42,35 +45,62 @@ LOCAL_SETTINGS = {
 
 
 @contextmanager
-def spark_context(master: str | None = None) -> Iterator["SparkContext"]:
-    """A context for one audit. A context that is already active (a notebook's session has one) is used and left
-    running."""
-    check_spark()
+def spark_context(master: str | None = None, *, ship_package: bool = False) -> Iterator["SparkContext"]:
+    """A context for one audit; with `ship_package` its executors are given this package. A context that is already
+    active (a notebook's session has one) is used and left running."""
+    wanted = wanted_master(master, DEFAULT_MASTER)
+    check_spark(local_workers=is_local(wanted) and not is_submitted())
     from pyspark import SparkContext
 
     active = SparkContext._active_spark_context
     if active is not None:
-        yield active
+        with _shipped(active, ship_package), watched_executors(active):
+            yield active
         return
     with tempfile.TemporaryFile("w+b") as standard_error, quiet_interrupts(), _no_orphans():
         try:
-            context = _start(master, standard_error)
-        except Exception as error:
-            raise AuditError(f"Spark did not start: {error}{_last_lines(standard_error)}") from error
-        try:
-            yield context
+            context = _start(wanted, standard_error)
         except AuditError:
             raise
         except Exception as error:
-            raise AuditError(f"Spark's job failed: {_first_line(error)}{_last_lines(standard_error)}") from error
-        finally:
+            raise AuditError(f"Spark did not start: {start_sentence(str(error), _text(standard_error))}") from error
+        try:
+            with _shipped(context, ship_package), watched_executors(context):
+                yield context
+        except AuditError:
+            raise
+        except Exception as error:
+            raise AuditError(f"Spark's job failed: {sentence_of(str(error), _text(standard_error))}") from error
+        except BaseException:
+            raise  # interrupted: the connection may wait for an answer, so the JVM is ended without a word
+        else:
             _stop(context)
+        finally:
+            _forget()
+
+
+@contextmanager
+def _shipped(context: "SparkContext", wanted: bool) -> Iterator[None]:
+    """Workers of a local master are this Python: they need nothing."""
+    if not wanted or is_local(context.master):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="minibroker-audit-") as directory:
+        ship(context, directory)
+        yield
+
+
+def is_submitted() -> bool:
+    """Run by spark-submit, which has started the JVM and chosen the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
 def _no_orphans() -> Iterator[None]:
     """End the JVM with the block, however it ends. Whoever is interrupted while Spark starts it (Ctrl-C, a deadline)
-    knows no process to end, and a JVM that misses its parent before it has told its port never ends by itself."""
+    knows no process to end, and a JVM that misses its parent before it has told its port never ends by itself. It is
+    a process group of its own: before it is a JVM it is a shell script with children. From here on another Ctrl-C
+    cannot cut the ending short."""
     from pyspark import java_gateway
 
     launched: list[subprocess.Popen[bytes]] = []
@@ -78,27 +108,46 @@ def _no_orphans() -> Iterator[None]:
     class Remembered(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             launched.append(self)  # first: the interrupt may come before this returns
-            super().__init__(*arguments, **options)
+            super().__init__(*arguments, **{**options, "process_group": 0})
 
     original = vars(java_gateway)["Popen"]
     vars(java_gateway)["Popen"] = Remembered
     try:
         yield
     finally:
-        vars(java_gateway)["Popen"] = original
-        for process in launched:
-            _end(process)
+        with _deaf_to_interrupts():
+            vars(java_gateway)["Popen"] = original
+            for process in launched:
+                _end(process)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    if getattr(process, "pid", None) is None or process.poll() is not None:
+    pid = getattr(process, "pid", None)
+    if pid is None:
         return
-    process.terminate()
+    if process.poll() is None:
+        _signal_group(pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_TIMEOUT_S)
+    _signal_group(pid, signal.SIGKILL)  # what is left of it; nothing, as a rule
+    process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process.wait(END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -135,18 +184,20 @@ def _import_audit(number: int) -> list[tuple[int, bytes]]:
     return [(number, b"")]
 
 
-def _start(master: str | None, standard_error: Any) -> "SparkContext":
+def _start(wanted: str, standard_error: Any) -> "SparkContext":
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    wanted = master or os.environ.get("SPARK_MASTER") or DEFAULT_MASTER
+    submitted = is_submitted()
     settings = dict(SETTINGS)
     if not submitted:
         settings["spark.master"] = wanted
-        if wanted.startswith("local"):
+        address = reach_master(wanted)
+        if is_local(wanted):
             settings |= LOCAL_SETTINGS
+        elif address is not None and "SPARK_LOCAL_IP" not in os.environ:
+            settings["spark.driver.host"] = address
     settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(
         path for path in (package_root(), os.environ.get("PYTHONPATH")) if path
     )
@@ -182,17 +233,17 @@ def _stop(context: "SparkContext") -> None:
     with suppress(OSError):
         process.stdin.close()
     with suppress(Exception):
-        process.wait(10)
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        process.wait(STOP_TIMEOUT_S)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if line.startswith(("minibroker.", "OSError", "MemoryError", "AssertionError"))]
-    return (python or lines or [type(error).__name__])[0].strip()
+def _forget() -> None:
+    """So that the next audit of this process starts a JVM of its own."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None and getattr(SparkContext._gateway, "proc", None) is not None:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
 
-def _last_lines(file: Any) -> str:
+def _text(file: Any) -> str:
     file.seek(0)
-    lines = file.read().decode(errors="replace").splitlines()[-ERROR_LINES_SHOWN:]
-    return "".join(f"\n    {line}" for line in lines)
+    return str(file.read().decode(errors="replace"))

@@ -1,7 +1,7 @@
 """The audit for spark-submit: `spark-submit audit/submit.py DIR... [--acked FILE] [--output DIR]`.
 
 Master, memory and the like are spark-submit's options. On a cluster every executor must see the same paths, and have
-the package: `--py-files` with a zip of it, or an environment by `--archives` (docs/AUDIT.md).
+the package, or be given it by `--ship-package` (docs/AUDIT.md).
 """
 
 import argparse
@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", metavar="DIR", help="write report.json, report.html and findings.parquet there")
     parser.add_argument("--records", action="store_true", help="decode every record, also without --acked")
     parser.add_argument("--allow-unproven", action="store_true", help="exit code 0 if nothing worse than unproven")
+    parser.add_argument("--ship-package", action="store_true", help="give minibroker to workers that lack it")
     given = parser.parse_args(arguments)
     _find_package()
     try:
@@ -47,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             given.output,
             records=given.records,
             allow_unproven=given.allow_unproven,
+            ship_package=given.ship_package,
         )
     except AuditError as error:
         print(f"audit could not run: {error}", file=sys.stderr)

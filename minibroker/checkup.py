@@ -83,7 +83,7 @@ def check_zookeeper_jars() -> Finding:
     return Finding("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
 
 
-def check_audit_packages() -> Finding:
+def check_audit_packages(*, local_workers: bool = True) -> Finding:
     found = []
     for name, least in AUDIT_PACKAGES.items():
         try:
@@ -93,7 +93,7 @@ def check_audit_packages() -> Finding:
         if _number(installed) < _number(least):
             return Finding("spark", False, f"{name} is {installed}, {least} or newer is needed", INSTALL_CURE)
         found.append(f"{name} {installed}")
-    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if local_workers else ("PYSPARK_DRIVER_PYTHON",):
         other = os.environ.get(variable)
         if other and shutil.which(other) is None:
             return Finding("spark", False, f"{variable} is {other}, which does not exist", f"unset {variable}")
@@ -220,11 +220,12 @@ def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[Finding]:
     return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
 
 
-def checks_for_audit(engine: str) -> list[Finding]:
-    """What `audit` needs."""
+def checks_for_audit(engine: str, master: str | None = None) -> list[Finding]:
+    """What `audit` needs. PYSPARK_PYTHON is looked for here only if Spark's workers run here."""
     if engine != "spark":
         return [check_python(), check_packages()]
-    return [check_python(), check_packages(), check_java(), check_audit_packages()]
+    local_workers = (master or os.environ.get("SPARK_MASTER") or "local").startswith("local")
+    return [check_python(), check_packages(), check_java(), check_audit_packages(local_workers=local_workers)]
 
 
 def complaint(findings: Iterable[Finding]) -> str | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--records", is_flag=True, help="Decode every record, too.")
 @click.option("--allow-unproven", is_flag=True, help="Exit code 0 if nothing worse than unproven.")
 @click.option("--master", help="Spark's master.  [default: $SPARK_MASTER, else local[*]]")
+@click.option("--ship-package", is_flag=True, help="Give this package to a cluster's workers that lack it.")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
 @json_option
 def audit(
@@ -32,6 +33,7 @@ def audit(
     records: bool,
     allow_unproven: bool,
     master: str | None,
+    ship_package: bool,
     timeout_s: int,
     as_json: bool,
 ) -> int:
@@ -40,11 +42,32 @@ def audit(
     DIR is a cluster's data directory, or brokers' log directories. Exit code 0 consistent, 10 findings or unproven, 1
     could not run. Safe on files that are being written.
     """
+    try:
+        return _audit(
+            directories, engine, acked, output, records, allow_unproven, master, ship_package, timeout_s, as_json
+        )
+    except KeyboardInterrupt:
+        note("interrupted: nothing was judged to the end")
+        raise
+
+
+def _audit(
+    directories: tuple[Path, ...],
+    engine: str,
+    acked: Path | None,
+    output: Path | None,
+    records: bool,
+    allow_unproven: bool,
+    master: str | None,
+    ship_package: bool,
+    timeout_s: int,
+    as_json: bool,
+) -> int:
     from minibroker import checkup
     from minibroker.audit.errors import AuditError
     from minibroker.audit.run import run_audit
 
-    complaint = checkup.complaint(checkup.checks_for_audit(engine))
+    complaint = checkup.complaint(checkup.checks_for_audit(engine, master))
     if complaint:
         way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
         raise CommandFailed(complaint + way_out)
@@ -59,6 +82,7 @@ def audit(
             records=records,
             allow_unproven=allow_unproven,
             master=master,
+            ship_package=ship_package,
             progress=progress.show,
         )
     except AuditError as error:

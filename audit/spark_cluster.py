@@ -1,0 +1,113 @@
+"""A Spark cluster as the audit's driver sees it: can the master be reached, is there an executor, is there still one.
+
+Owns: the waits that Spark itself would do for minutes or for ever, with their limits. Local masters need none of it.
+"""
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from minibroker.audit.errors import AuditError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+REACH_SECONDS = 5.0
+EXECUTOR_SECONDS = 30.0
+"""An executor starts in 2 to 5 s; a busy cluster takes longer to give one, but then the user should know."""
+LOOK_SECONDS = 0.25
+STANDALONE = "spark://"
+
+
+def is_local(master: str | None) -> bool:
+    return re.match(r"local($|[\[-])", master or "") is not None
+
+
+def reach_master(master: str) -> str | None:
+    """The address under which this host reaches a standalone master (its executors call the driver there); None for
+    other masters. Spark would try for a minute, and hide why."""
+    if not master.startswith(STANDALONE):
+        return None
+    causes = []
+    for place in master.removeprefix(STANDALONE).split(","):
+        host, _, port = place.rpartition(":")
+        if not host or not port.isdigit():
+            raise AuditError(f"Spark's master {master} is no address: spark://HOST:PORT is meant")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS) as connection:
+                return str(connection.getsockname()[0])
+        except OSError as error:
+            causes.append(f"{place}: {error.strerror or error}")
+    raise AuditError(f"Spark's master cannot be reached ({'; '.join(causes)})")
+
+
+def count_executors(context: "SparkContext") -> int:
+    """How many there are; the driver is none."""
+    scala = context._jsc.sc()
+    return len(scala.statusTracker().getExecutorInfos()) - 1
+
+
+class ExecutorWatch:
+    """Ends the jobs of a context that has been without an executor for too long."""
+
+    def __init__(
+        self, context: "SparkContext", *, clock: Callable[[], float] = time.monotonic, limit_s: float = EXECUTOR_SECONDS
+    ) -> None:
+        self._context = context
+        self._clock = clock
+        self._limit_s = limit_s
+        self._seen_last: float = clock()
+        self._seen_any = False
+        self.complaint: str | None = None
+
+    def look(self) -> None:
+        """Note how many executors there are now; too long none: cancel what runs."""
+        if count_executors(self._context) > 0:
+            self._seen_last, self._seen_any = self._clock(), True
+        elif self.complaint is None and self._clock() - self._seen_last > self._limit_s:
+            self.complaint = self._what_is_wrong()
+            self._context.cancelAllJobs()
+
+    def _what_is_wrong(self) -> str:
+        master = self._context.master
+        if self._seen_any:
+            return f"the last executor of {master} is gone, and no other has registered within {self._limit_s:.0f} s"
+        return (
+            f"no executor has registered with {master} within {self._limit_s:.0f} s: no worker there has a core and the"
+            f" memory free ({self._context._conf.get('spark.executor.memory', '1g')}), or none can reach this driver"
+        )
+
+
+@contextmanager
+def watched_executors(context: "SparkContext") -> Iterator[None]:
+    """Jobs in this block end with AuditError when a cluster has had no executor for EXECUTOR_SECONDS."""
+    if is_local(context.master):
+        yield
+        return
+    watch, done = ExecutorWatch(context), threading.Event()
+
+    def look_on() -> None:
+        while not done.wait(LOOK_SECONDS) and watch.complaint is None:
+            with suppress(Exception):  # the JVM is gone: the job that runs says so
+                watch.look()
+
+    watcher = threading.Thread(target=look_on, name="audit executors", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception:
+        if watch.complaint is not None:
+            raise AuditError(watch.complaint) from None
+        raise
+    finally:
+        done.set()
+        watcher.join(LOOK_SECONDS * 4)
+
+
+def wanted_master(given: str | None, fallback: str) -> str:
+    return given or os.environ.get("SPARK_MASTER") or fallback
