@@ -370,7 +370,8 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
     ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` says whom it waits for",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; restart the missing brokers or lower min.insync.replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; start the missing brokers or mend their disks (`minibroker"
+    " replicas` says what is wrong), or lower min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory failed or its disk is full; see that broker's log",
     ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic or send less at once",

@@ -103,7 +103,10 @@ def read_cluster_file(data_directory: Path) -> ClusterRecord:
             f"{data_directory} holds no cluster: start one with `minibroker cluster up`, or name its --data-dir"
         ) from None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ClusterMissing(f"{path} cannot be read ({error}): remove it and start the cluster anew") from None
+        raise ClusterMissing(
+            f"{path} cannot be read ({error}): remove it and start the cluster anew, with the --brokers, --port,"
+            " --zookeeper-port and --set that it had (broker-ID.properties beside it has them): its data is used again"
+        ) from None
 
 
 def write_cluster_file(data_directory: Path, record: ClusterRecord) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("-t", "--topic", required=True)
+@click.option("-t", "--topic", "topics", required=True, multiple=True, metavar="TOPIC", help="One.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="[default: all]")
 @click.option("-o", "--offset", default="beginning", show_default=True, metavar="beginning|end|N|-N|@TIME")
 @click.option("-c", "--count", type=click.IntRange(1), help="End after so many records.")
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @timeout_option(30, "Give up when a partition has given no answer, or nothing but errors, for so many seconds.")
 def consume(
     bootstrap_servers: str,
-    topic: str,
+    topics: tuple[str, ...],
     partitions: tuple[int, ...],
     offset: str,
     count: int | None,
@@ -46,6 +46,9 @@ def consume(
     from minibroker.client.consumer import Consumer
     from minibroker.starting_point import BadStart, parse_start
 
+    if len(topics) > 1:
+        raise click.BadParameter(f"{', '.join(topics)}: one topic at a time", param_hint="-t")
+    topic = topics[0]
     try:
         point = parse_start(offset)
     except BadStart as error:

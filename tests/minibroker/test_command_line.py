@@ -170,3 +170,10 @@ def test_json_keeps_bytes_that_are_no_text(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (64e6, "64.0 MB"), (2.5e12, "2.5 TB")])
 def test_bytes_for_people(count: float, text: str) -> None:
     assert human_bytes(count) == text
+
+
+def test_consume_takes_one_topic() -> None:
+    """Of `-t A -t B` it read B alone, without a word."""
+    result = CliRunner().invoke(minibroker, ["consume", "-b", "localhost:1", "-t", "A", "-t", "B"])
+    assert result.exit_code == EXIT_USAGE
+    assert "A, B: one topic at a time" in result.output
