@@ -188,10 +188,12 @@ def _wrong_with_replicas(view: ClusterView) -> list[Wrong]:
                     )
             elif broker.says is None:
                 continue
+            elif replica is None and name in view.waits:
+                continue  # that says why
             elif replica is None:
                 reasons.append(Wrong(f"{name}: broker {broker_id} answers, and has no replica of it"))
             elif replica.role == "offline":
-                if broker.says.log_directory == "online":
+                if broker.says.log_directory == "online" and name not in view.waits:
                     reasons.append(
                         Wrong(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
                     )

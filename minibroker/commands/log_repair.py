@@ -90,12 +90,17 @@ def _require_names(cuts: tuple[str, ...]) -> None:
 
 def _lock(log_dir: Path) -> Any:
     """A broker that runs would change what is examined."""
-    from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES
+    from minibroker.protocol.checkpoints import LOCK, META_PROPERTIES, parse_partition_directory_name
     from minibroker.runtime.disk import RealDisk
     from minibroker.runtime.ports import BadEntry, LockHeld
     from minibroker.top_entries import cure_of
 
     if not (log_dir / META_PROPERTIES).exists():
+        if any(parse_partition_directory_name(each.name) is not None for each in log_dir.iterdir()):
+            raise CommandFailed(
+                f"{log_dir} has logs and no {META_PROPERTIES}: put the former one back; a broker makes a new one, and"
+                " the logs count for nothing then until they have caught up with a leader"
+            )
         raise CommandFailed(f"{log_dir} is no log.dir of a broker: it has no {META_PROPERTIES}")
     try:
         return RealDisk().lock(f"{log_dir}/{LOCK}")

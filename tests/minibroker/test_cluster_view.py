@@ -118,6 +118,13 @@ def test_each_sickness_is_named(sick: ClusterView, reason: str) -> None:
     assert what_is_wrong(sick, 3 if len(sick.brokers) == 3 else None) == [reason]
 
 
+def test_a_damaged_only_copy_is_named_once() -> None:
+    offline = msgspec.structs.replace(replica("offline", 9), why_offline="a bit flipped")
+    waits = {T0: "broker 2 has a damaged log: a bit flipped"}
+    (reason,) = what_is_wrong(msgspec.structs.replace(view(leader=-1, two=broker(2, offline)), waits=waits))
+    assert reason == f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; {waits[T0]} {ELECT}"
+
+
 def test_missing_brokers_are_counted() -> None:
     assert what_is_wrong(view(), 4) == ["3 of 4 brokers are registered: [1, 2, 3]"]
 

@@ -380,6 +380,13 @@ def test_a_damaged_identity_is_named(log_dir: Path) -> None:
     assert "meta.properties lacks version. Cure: write its five lines again" in output
 
 
+def test_logs_without_meta_properties_are_named(log_dir: Path) -> None:
+    (log_dir / checkpoints.META_PROPERTIES).unlink()
+    result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir)])
+    assert result.exit_code == 1
+    assert "has logs and no meta.properties: put the former one back" in result.output
+
+
 def test_what_may_not_be_read_gets_the_right_to_it(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said 'move away what cannot be read', of a sound log."""
 
