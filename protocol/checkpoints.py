@@ -93,6 +93,8 @@ class OtherVersion(CorruptCheckpoint):
 
 # names
 
+MAX_SEGMENT_OFFSET = MAX_OFFSET - 2**32
+"""A file with a later name has no room for what it may hold: it is none of ours."""
 _DIGITS_FILE_NAME = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot)")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _DAMAGED_DIRECTORY = re.compile(r"(.+)\.([0-9a-zA-Z_]{1,64})" + DAMAGED_DIRECTORY_SUFFIX)
@@ -107,7 +109,7 @@ def segment_file_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
 def parse_segment_file_name(name: str) -> tuple[int, str] | None:
     """The offset and suffix of a segment's file, an index or a producer snapshot; None for any other file."""
     match = _DIGITS_FILE_NAME.fullmatch(name)
-    if match is None or int(match[1]) > MAX_OFFSET:
+    if match is None or int(match[1]) > MAX_SEGMENT_OFFSET:
         return None
     return int(match[1]), match[2]
 
@@ -324,6 +326,8 @@ def _parse_slot(slot: bytes) -> tuple[int, LogStart]:
         require_version(LOG_START, text, LOG_START_VERSION)
         raise CorruptCheckpoint(f"not a {LOG_START}: {text!r:.200}")
     change, topic_id, partition, offset, reason = match.groups()
+    if parse_number(offset, offset) > MAX_SEGMENT_OFFSET:
+        raise CorruptCheckpoint(f"no log can start at {offset}")
     start = LogStart(
         topic_id=topic_id,
         partition=int(partition),

@@ -203,6 +203,8 @@ class _Loader:
             self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
         elif tail.end_offset < self.synced_end:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
+        elif tail.end_offset > self.recovery_point > 0:
+            self._damaged(f"the log ends at {tail.end_offset}, a clean stop left it at {self.recovery_point}")
         self._distrust_epochs_that_end_before(tail)
         return tail.end_offset
 
@@ -241,11 +243,11 @@ class _Loader:
         return min(self.recovery_point, last) if self.is_point_known else last
 
     def _end_before_damage(self) -> int | None:
-        """Closed segments that were synced must end where the next one begins. If one does not: where the last batch
-        ends in front of what is wrong. What lies behind stays on the disk and is not part of the log."""
+        """Closed segments that were synced (by a clean stop: all) must end where the next one begins. If one does not:
+        where the last batch ends in front of what is wrong. What lies behind stays on the disk, not in the log."""
         for number, segment in enumerate(self.segments[:-1]):
             following = self.segments[number + 1].base_offset
-            if following > self.synced_end:
+            if following > self.synced_end and not self.clean:
                 return None
             tail = self._read_tail(segment)
             if tail.end_offset != following:

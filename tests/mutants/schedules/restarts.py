@@ -10,6 +10,7 @@ from minibroker.protocol.messages import (
     confirmation_of,
 )
 from minibroker.simulation.storage import Storage
+from minibroker.simulation.swarm.file_changes import put_file
 from minibroker.simulation.swarm.rot_places import batches_of
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import convict, host, members, say
@@ -19,6 +20,7 @@ LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
 EPOCH_FIELD_END = 16
 """Of a batch; no CRC covers the field."""
 EPOCHS = f"/data/log/{TOPIC}-0/leader-epoch-checkpoint"
+STRAY = f"/data/log/{TOPIC}-0/{500:020d}.log"
 PAYLOAD = -3
 CHECKPOINT_SECONDS = 6.0
 """Then the high watermarks were written down."""
@@ -259,6 +261,19 @@ async def epoch_rots_in_a_log_that_is_cut(directed: Directed) -> None:
     _later_epoch(directed, 1, -1)
     await _start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage())
+async def stray_segment_lies_behind_the_end(directed: Directed) -> None:
+    """The only one in sync stops cleanly; then an empty file with a segment's name lies in its directory."""
+    await _produce_some(directed)
+    await _alone_in_sync(directed, 1)
+    directed.cluster.stop(1)
+    await directed.until(lambda: not directed.cluster.alive(), "the end of all")
+    directed.truth.faulty.add(1)
+    put_file(_storage(directed, 1), STRAY, b"")
+    await _start_all(directed, 1)
+    await _elect_another(directed, 1)
 
 
 async def _told(directed: Directed) -> ElectionOutlook:

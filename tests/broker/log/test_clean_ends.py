@@ -1,0 +1,54 @@
+"""What a clean stop left is what a start must find: not less, and not more."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.config import LogConfig
+from minibroker.protocol.checkpoints import MAX_SEGMENT_OFFSET, segment_file_name
+from tests.broker.log.machine import PARTITION, Machine, append, drive, make_batch
+
+ONE_SEGMENT = LogConfig(index_interval_bytes=100)
+FIRST = segment_file_name(0)
+
+
+@pytest.mark.invariant("I19", "I21")
+@pytest.mark.parametrize("offset", [21, 500, MAX_SEGMENT_OFFSET])
+def test_a_stray_empty_segment_does_not_move_the_end_of_a_log_that_was_stopped_cleanly(
+    machine: Machine, offset: int
+) -> None:
+    directory, _ = machine.open_log(ONE_SEGMENT)
+    append(directory.logs[PARTITION], 10)
+    drive(directory.close(True, {}))
+    machine.kill()
+    machine.edit(segment_file_name(offset), b"")
+    log = machine.open(ONE_SEGMENT).logs[PARTITION]
+    assert log.log_end_offset == 20
+    assert log.damage is not None
+    assert "does not reach to" in log.damage
+
+
+@pytest.mark.invariant("I19", "I21")
+def test_a_log_that_ends_behind_where_a_clean_stop_left_it_is_damaged(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    written = append(log, 10)
+    drive(directory.close(True, {}))
+    machine.kill()
+    _, more = make_batch(20)
+    machine.edit(FIRST, b"".join(batch for _, batch in written) + more)
+    damage = machine.open(ONE_SEGMENT).logs[PARTITION].damage
+    assert damage is not None
+    assert "a clean stop left it at 20" in damage
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_file_whose_name_leaves_no_room_is_no_segment(machine: Machine, clean: bool) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.close(clean, {}))
+    machine.kill()
+    machine.edit(segment_file_name(2**63 - 1), b"")
+    log = machine.open(ONE_SEGMENT).logs[PARTITION]
+    assert log.damage is None
+    append(log)
+    assert log.log_end_offset == 22
