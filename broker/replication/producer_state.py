@@ -23,6 +23,7 @@ import msgspec
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.ids import MAX_OFFSET
 from minibroker.protocol.message_types import PRODUCE_BATCHES_MAX, PRODUCES_IN_FLIGHT_MAX
 from minibroker.protocol.record_batch import SEQUENCE_MAX, BatchHeader
 
@@ -31,6 +32,8 @@ BATCHES_REMEMBERED = PRODUCES_IN_FLIGHT_MAX * PRODUCE_BATCHES_MAX
 PRODUCERS_MAX = 5_000
 """Per partition, about 2 MB with a few batches each, 7 MB if all of them fill their memory; the longest silent ones
 are forgotten first: invented ids cannot fill the memory."""
+PRODUCER_EPOCH_MAX = 2**15 - 1
+"""As a batch has room for."""
 EXPIRATION_MS = 86_400_000
 NOT_DATED = 0
 """Of batches that were found in the log, after a start or a cut."""
@@ -263,14 +266,37 @@ class ProducerStates:
             raise CorruptSnapshot(f"the producer snapshot is of {found}, not of {place}")
         states = cls()
         for producer_id, producer_epoch, appended_ms, batches in producers:
-            if not 1 <= len(batches) <= BATCHES_REMEMBERED:
-                raise CorruptSnapshot(f"producer {producer_id} has {len(batches)} batches")
-            try:
-                packed = b"".join([_BATCH.pack(*batch) for batch in batches])
-            except struct.error as error:
-                raise CorruptSnapshot(f"producer {producer_id} has a batch out of range: {error}") from None
+            problem = _misfit(producer_id, producer_epoch, appended_ms, batches, place)
+            if problem is None and producer_id in states._states:
+                problem = "is named twice"
+            if problem is not None:
+                raise CorruptSnapshot(f"producer {producer_id} {problem}")
+            packed = b"".join([_BATCH.pack(*batch) for batch in batches])
             states._states[producer_id] = ProducerState(producer_epoch, packed, appended_ms)
+        if len(states) > PRODUCERS_MAX:
+            raise CorruptSnapshot(f"{len(states)} producers are too many")
         return states
+
+
+def _misfit(
+    producer_id: int, producer_epoch: int, appended_ms: int, batches: Sequence[ProducedBatch], place: Place | None
+) -> str | None:
+    """Why no log can have told this of a producer: a sound checksum says that it was written, not that it is true."""
+    if not (0 <= producer_id <= MAX_OFFSET and 0 <= producer_epoch <= PRODUCER_EPOCH_MAX):
+        return f"of epoch {producer_epoch} is no producer's identity"
+    if not 0 <= appended_ms <= MAX_OFFSET:
+        return f"wrote at {appended_ms}"
+    if not 1 <= len(batches) <= BATCHES_REMEMBERED:
+        return f"has {len(batches)} batches"
+    at, end = 0, MAX_OFFSET if place is None else place.offset
+    for batch in batches:
+        is_in_place = at <= batch.base_offset <= batch.last_offset < end
+        is_in_range = all(0 <= each <= SEQUENCE_MAX for each in batch[:2]) and 0 <= batch.crc < 2**32
+        count = (batch.last_sequence - batch.first_sequence) & SEQUENCE_MAX
+        if not is_in_place or not is_in_range or count != batch.last_offset - batch.base_offset:
+            return f"has a batch out of range or out of order: {batch}"
+        at = batch.last_offset + 1
+    return None
 
 
 def _check_sequence(header: BatchHeader, state: ProducerState) -> Verdict:

@@ -15,6 +15,7 @@ from minibroker.broker.replication.producer_state import (
     Accept,
     CorruptSnapshot,
     Duplicate,
+    Place,
     ProducerStates,
     Refuse,
     Verdict,
@@ -235,9 +236,11 @@ BATCHES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0
 
 @given(BATCHES)
 def test_a_snapshot_is_the_states(steps: list[tuple[int, int, int, int]]) -> None:
-    states = states_after(
-        *(batch(sequence, count, producer=producer, epoch=epoch) for producer, epoch, sequence, count in steps)
-    )
+    headers, offset = [], 0
+    for producer, epoch, sequence, count in steps:
+        headers.append(batch(sequence, count, producer=producer, epoch=epoch, offset=offset))
+        offset += count
+    states = states_after(*headers)
     assert ProducerStates.load(states.snapshot()) == states
 
 
@@ -279,7 +282,7 @@ def test_nothing_else_is_raised_for_any_bytes(content: bytes) -> None:
 
 @pytest.mark.parametrize("position", range(0, 36, 3))
 def test_a_flipped_bit_is_noticed(position: int) -> None:
-    content = bytearray(states_after(batch(0), batch(1), batch(0, producer=9)).snapshot())
+    content = bytearray(states_after(batch(0), batch(1, offset=1), batch(0, producer=9, offset=2)).snapshot())
     content[position] ^= 4
     with pytest.raises(CorruptSnapshot):
         ProducerStates.load(bytes(content))
@@ -333,3 +336,39 @@ def test_many_headers_at_once_are_remembered_like_one_by_one(
                 one_by_one.update(header)
             at_once.update_all(headers)
             assert at_once == one_by_one
+
+
+SOUND = (0, 4, 10, 14, 5)
+"""Five records at offset 10."""
+
+
+@pytest.mark.invariant("I25")
+@pytest.mark.parametrize(
+    "producers",
+    [
+        [(7, 2**15, 1, [SOUND])],
+        [(7, -1, 1, [SOUND])],
+        [(-5, 0, 1, [SOUND])],
+        [(2**63, 0, 1, [SOUND])],
+        [(7, 0, -1, [SOUND])],
+        [(7, 0, 1, [])],
+        [(7, 0, 1, [SOUND]), (7, 0, 1, [SOUND])],
+        [(7, 0, 1, [(-5, -1, 10, 14, 5)])],
+        [(7, 0, 1, [(0, 4, 10, 15, 5)])],
+        [(7, 0, 1, [(0, 4, -5, -1, 5)])],
+        [(7, 0, 1, [(0, 4, 16, 20, 5)])],
+        [(7, 0, 1, [SOUND, (5, 9, 14, 18, 5)])],
+        [(7, 0, 1, [(0, 4, 10, 14, -5)])],
+        [(number, 0, 1, [SOUND]) for number in range(PRODUCERS_MAX + 1)],
+    ],
+)
+def test_a_sound_checksum_does_not_make_a_snapshot_true(producers: list[tuple[object, ...]]) -> None:
+    place = Place("topic", 0, 20)
+
+    def load(stated: list[tuple[object, ...]]) -> ProducerStates:
+        body = msgspec.msgpack.encode((2, place, stated))
+        return ProducerStates.load(struct.pack(">I", crc32c(body)) + body, place)
+
+    assert len(load([(7, 0, 1, [SOUND])])) == 1
+    with pytest.raises(CorruptSnapshot):
+        load(producers)
