@@ -116,8 +116,9 @@ def _take_back(log_directory: Path, directory: Path, examined: Examined, end: in
     (directory / checkpoints.DAMAGE_NOTE).unlink(missing_ok=True)
     epochs = directory / checkpoints.EPOCH_CHECKPOINT
     try:
-        entries = [entry for entry in checkpoints.parse_epoch_checkpoint(read_small(epochs)) if entry[1] < end]
-        epochs.write_bytes(checkpoints.format_epoch_checkpoint(entries))
+        entries, owner = checkpoints.parse_epochs_and_owner(read_small(epochs))
+        kept = [entry for entry in entries if entry[1] < end]
+        epochs.write_bytes(checkpoints.format_epoch_checkpoint(kept, owner))
     except (FileNotFoundError, checkpoints.CorruptCheckpoint):
         epochs.unlink(missing_ok=True)
     for mark in (log_directory / checkpoints.CLEAN_SHUTDOWN, log_directory / checkpoints.WHOLE_SINCE):

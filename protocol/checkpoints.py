@@ -75,6 +75,8 @@ EPOCH_MAX = 2**31 - 1
 """A later one has no room in a batch, nor in a message."""
 EpochEntry: TypeAlias = tuple[int, int]
 """A leader epoch and the offset at which it began."""
+LogOwner: TypeAlias = tuple[str, int]
+"""Topic id and partition."""
 
 
 class CorruptCheckpoint(ProtocolError):
@@ -195,14 +197,28 @@ def _parse_offsets(lines: Sequence[str]) -> dict[TopicPartition, int]:
     return offsets
 
 
-def format_epoch_checkpoint(entries: Sequence[EpochEntry]) -> bytes:
-    return _format_checkpoint([f"{epoch} {start_offset}" for epoch, start_offset in entries])
+def format_epoch_checkpoint(entries: Sequence[EpochEntry], owner: LogOwner | None = None) -> bytes:
+    """Behind the number of entries stands whose log they are of: nothing else in them tells."""
+    name = "" if owner is None else f" {owner[0]} {owner[1]}"
+    return _format_checkpoint([f"{epoch} {start_offset}" for epoch, start_offset in entries], name)
 
 
 def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
     """The entries in the file's order. Whether both columns rise is a rule of the epoch history, not of the format."""
+    return parse_epochs_and_owner(content)[0]
+
+
+def parse_epochs_and_owner(content: bytes) -> tuple[list[EpochEntry], LogOwner | None]:
+    """The same, and whose log they are of; None: the file does not say it."""
+    lines = _checkpoint_lines(content)
+    count, *name = lines[0].split(" ")
+    owner = None
+    if name:
+        if len(name) != 2 or _TOPIC_ID.fullmatch(name[0]) is None:
+            raise CorruptCheckpoint(f"not 'entries [topic-id partition]': {lines[0]!r:.200}")
+        owner = name[0], parse_number(name[1], lines[0])
     entries: list[EpochEntry] = []
-    for line in _checkpoint_entries(content):
+    for line in _counted([count, *lines[1:]]):
         parts = line.split(" ")
         if len(parts) != 2:
             raise CorruptCheckpoint(f"not 'epoch start_offset': {line!r:.200}")
@@ -210,18 +226,23 @@ def parse_epoch_checkpoint(content: bytes) -> list[EpochEntry]:
         if epoch > EPOCH_MAX:
             raise CorruptCheckpoint(f"no leader epoch in {line!r:.200}")
         entries.append((epoch, parse_number(parts[1], line)))
-    return entries
+    return entries, owner
 
 
-def _format_checkpoint(lines: Sequence[str]) -> bytes:
-    return with_checksum("".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), str(len(lines)), *lines)))
+def _format_checkpoint(lines: Sequence[str], name: str = "") -> bytes:
+    return with_checksum("".join(f"{line}\n" for line in (str(CHECKPOINT_VERSION), f"{len(lines)}{name}", *lines)))
 
 
 def _checkpoint_entries(content: bytes) -> list[str]:
+    return _counted(_checkpoint_lines(content))
+
+
+def _checkpoint_lines(content: bytes) -> list[str]:
+    """Behind the version."""
     lines = text_under_checksum(content).split("\n")[:-1]
     if len(lines) < 2 or lines[0] != str(CHECKPOINT_VERSION):
         raise CorruptCheckpoint(f"version is {lines[0] if lines else ''!r:.40}, not '{CHECKPOINT_VERSION}'")
-    return _counted(lines[1:])
+    return lines[1:]
 
 
 def _counted(lines: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from minibroker.protocol.checkpoints import (
     EPOCHS_FILE_BYTES_MAX,
     CorruptCheckpoint,
     EpochEntry,
-    parse_epoch_checkpoint,
+    parse_epochs_and_owner,
 )
 from minibroker.runtime.ports import Disk, FileMissing, FileTooLarge
 
@@ -26,15 +26,20 @@ def epoch_file_path(directory: str) -> str:
     return f"{directory}/{EPOCH_CHECKPOINT}"
 
 
-def read_epoch_file(disk: Disk, directory: str) -> list[EpochEntry]:
-    """The stored entries; none when there is no file or it makes no sense (entries must rise in both columns)."""
+def read_epoch_file(disk: Disk, directory: str, topic_id: str | None = None, partition: int = -1) -> list[EpochEntry]:
+    """The stored entries; none when there is no file, it does not say that it is this log's (where it is known whose
+    log this is), or it makes no sense (entries must rise in both columns)."""
     path = epoch_file_path(directory)
     try:
-        entries = parse_epoch_checkpoint(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
+        entries, owner = parse_epochs_and_owner(disk.read_file(path, EPOCHS_FILE_BYTES_MAX))
     except FileMissing:
         return []
     except (CorruptCheckpoint, FileTooLarge) as error:
         logger.warning("rebuilding %s from the batches: %s", path, error)
+        return []
+    if topic_id is not None and owner != (topic_id, partition):
+        whose = "nobody says whose it is" if owner is None else "it is of partition {1} of topic id {0}".format(*owner)
+        logger.warning("rebuilding %s from the batches: %s", path, whose)
         return []
     for (epoch, start), (later_epoch, later_start) in itertools.pairwise(entries):
         if epoch >= later_epoch or start >= later_start:

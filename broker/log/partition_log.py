@@ -428,7 +428,8 @@ class PartitionLog:
     def store_epochs(self, sync: bool = False) -> None:
         path = epoch_file_path(self.directory)
         self.epochs_stored = False
-        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs), sync=sync)
+        owner = None if self.topic_id is None else (self.topic_id, self.topic_partition.partition)
+        self.storage.disk.replace_file(path, format_epoch_checkpoint(self._epochs, owner), sync=sync)
         self.epochs_stored = True
         if not sync:
             self.unsynced.add(path)

@@ -133,7 +133,7 @@ class _Loader:
         self.snapshots.belong_to(known.topic_id, known.partition)
         self.producers = ProducerStates()
         self.report = RecoveryReport(clean=False)
-        self.stored_epochs = read_epoch_file(disk, directory)
+        self.stored_epochs = read_epoch_file(disk, directory, known.topic_id, known.partition)
         self.epochs = EpochRebuild(self.stored_epochs)
         self.last_epoch = NO_EPOCH
         """Of the last batch that was scanned."""

@@ -192,6 +192,21 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("restarts:stray_segment_lies_behind_the_end"),
     ),
     Mutant(
+        name="D42",
+        title="the epoch file of another partition is believed",
+        origin="found from outside: as leader it told where another log's epoch ended, and committed records were cut",
+        rule="an epoch file names topic id and partition, or it is made again from the batches (11)",
+        breaks=("I32", "I13", "I19"),
+        edits=(
+            Edit(
+                "broker.log.epoch_file",
+                "    if topic_id is not None and owner != (topic_id, partition):\n",
+                "    if False:\n",
+            ),
+        ),
+        schedule=Schedule("restarts:epochs_of_another_partition_come"),
+    ),
+    Mutant(
         name="D30",
         title="an operator's order elects whoever has most when it comes",
         origin="found from outside: told of one with 20000 records, the order elected one with 5000",

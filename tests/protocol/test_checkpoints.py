@@ -49,6 +49,13 @@ def test_epoch_checkpoint_is_kafkas_text_and_a_checksum() -> None:
     assert checkpoints.parse_epoch_checkpoint(text) == [(0, 0), (3, 120)]
 
 
+def test_epoch_checkpoint_says_whose_log_it_is_of() -> None:
+    text = with_checksum(b"1\n1 topic-id 4\n3 120\n")
+    assert checkpoints.format_epoch_checkpoint([(3, 120)], ("topic-id", 4)) == text
+    assert checkpoints.parse_epochs_and_owner(text) == ([(3, 120)], ("topic-id", 4))
+    assert checkpoints.parse_epoch_checkpoint(text) == [(3, 120)]
+
+
 def test_empty_checkpoints_have_no_entries() -> None:
     assert checkpoints.parse_offset_checkpoint(checkpoints.format_offset_checkpoint({})) == {}
     assert checkpoints.parse_epoch_checkpoint(checkpoints.format_epoch_checkpoint([])) == []
@@ -92,7 +99,16 @@ def test_malformed_offset_checkpoint_is_refused(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"1\n1\n1\n", b"1\n1\n1 2 3\n", b"1\n1\n-1 0\n", b"1\n1\nx 0\n", b"1\n1\n2147483648 0\n"]
+    "content",
+    [
+        b"1\n1\n1\n",
+        b"1\n1\n1 2 3\n",
+        b"1\n1\n-1 0\n",
+        b"1\n1\nx 0\n",
+        b"1\n1\n2147483648 0\n",
+        b"1\n1 t\n1 2\n",
+        b"1\n1 t x\n1 2\n",
+    ],
 )
 def test_malformed_epoch_checkpoint_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptCheckpoint):

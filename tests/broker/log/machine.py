@@ -34,6 +34,7 @@ Batch = tuple[BatchHeader, bytearray]
 
 PARTITION = TopicPartition("lines", 0)
 TOPIC_ID = "topic-id-of-lines"
+OWNER = (TOPIC_ID, PARTITION.partition)
 PATH = "/data"
 SMALL = LogConfig(segment_bytes=1_000, index_interval_bytes=100, file_delete_delay_ms=0, retention_ms=None)
 

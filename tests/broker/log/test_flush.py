@@ -12,7 +12,7 @@ from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.disk import SimulatedDisk
-from tests.broker.log.machine import PARTITION, TOPIC_ID, Machine, append, check_log, drive, truncate
+from tests.broker.log.machine import OWNER, PARTITION, TOPIC_ID, Machine, append, check_log, drive, truncate
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 
@@ -195,4 +195,4 @@ def test_an_epoch_file_that_did_not_fit_is_written_with_the_next_flush(machine: 
     assert directory.try_heal()
     append(log, 1, epoch=2)
     drive(log.flush())
-    assert machine.content("leader-epoch-checkpoint") == format_epoch_checkpoint([(1, 0), (2, 2)])
+    assert machine.content("leader-epoch-checkpoint") == format_epoch_checkpoint([(1, 0), (2, 2)], OWNER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
+from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.damage_note import READ_MAX
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
@@ -146,3 +147,25 @@ def test_a_note_of_damage_is_repeated_as_one_short_line(machine: Machine, note: 
     assert damage is not None
     assert damage.isprintable()
     assert len(damage) <= READ_MAX
+
+
+@pytest.mark.invariant("I13")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_the_epochs_of_another_partition_are_not_believed(machine: Machine, clean: bool, is_emptied: bool) -> None:
+    directory = machine.open(CONFIG)
+    for partition, first in ((PARTITION, 10), (SECOND, 3)):
+        log = directory.create_log(partition, TOPIC_ID, CONFIG)
+        append(log, first)
+        append(log, 30 - first, epoch=4 if partition == PARTITION or not is_emptied else 50)
+    log = directory.logs[PARTITION]
+    if is_emptied:
+        log.trim_before(log.log_end_offset, LogStartReason.RETENTION)
+        drive(directory.record_log_starts())
+        delete_head(log, log.log_end_offset)
+    drive(directory.close(clean, {}))
+    machine.kill()
+    machine.edit("leader-epoch-checkpoint", names_in(machine, SECOND)["leader-epoch-checkpoint"])
+    log = machine.open(CONFIG).logs[PARTITION]
+    assert log.damage is None
+    assert (50 not in dict(log.epoch_entries())) if is_emptied else log.epoch_entries() == [(0, 0), (4, 20)]

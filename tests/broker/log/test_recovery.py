@@ -13,6 +13,7 @@ from minibroker.protocol.checkpoints import DAMAGE_NOTE, format_epoch_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import (
+    OWNER,
     PARTITION,
     PATH,
     TOPIC_ID,
@@ -111,7 +112,7 @@ def test_any_flipped_bit_ends_the_log_at_its_batch(machine: Machine) -> None:
             assert log.log_end_offset in (4, 6), "only lower epochs behind a grown one betray it"
             assert machine.content(FIRST) == bytes(damaged)
             machine.disk().remove(f"{log.directory}/{DAMAGE_NOTE}")
-        machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
+        machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)], OWNER))
 
 
 Start = Callable[[Machine], PartitionLog]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.protocol.checkpoints import format_epoch_checkpoint
-from tests.broker.log.machine import Machine, append, drive, make_batch
+from tests.broker.log.machine import OWNER, Machine, append, drive, make_batch
 from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT, restart, start_with
 
 
@@ -25,7 +25,7 @@ def test_any_flipped_bit_is_damage_where_the_machine_ran_on(machine: Machine) ->
             assert machine.content(FIRST) == bytes(damaged), "nothing is cut"
             if log.damage is not None:
                 machine.disk().remove(f"{log.directory}/damage")
-            machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)]))
+            machine.edit("leader-epoch-checkpoint", format_epoch_checkpoint([(0, 0), (1, 8)], OWNER))
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 1_000, b"\xff" * 61, b"M" * 5_000])

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from minibroker.protocol.checkpoints import format_epoch_checkpoint, parse_epochs_and_owner
 from minibroker.protocol.messages import (
     ElectionOutlook,
     ElectLeadersRequest,
@@ -260,6 +261,33 @@ async def epoch_rots_in_a_log_that_is_cut(directed: Directed) -> None:
     _shorten(directed, 1)
     _later_epoch(directed, 1, -1)
     await _start_all(directed, 1)
+    await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage())
+async def epochs_of_another_partition_come(directed: Directed) -> None:
+    """The last one to stop finds an epoch file that ends in the same epoch, but tells of another log; a follower that
+    was away since before that epoch asks it where the earlier one ended."""
+    await _produce_some(directed)
+    leader, away = directed.leader, directed.followers()[0]
+    (last,) = set(directed.cluster.broker_ids) - {leader, away}
+    directed.cluster.stop(away)
+    await directed.until(lambda: away not in directed.cluster.alive() and away not in members(directed), "its end")
+    directed.cluster.kill(leader)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) == last, "another leader")
+    await _produce_some(directed, "later ")
+    directed.cluster.stop(last)
+    await directed.until(lambda: not directed.cluster.alive(), "the end of all")
+    directed.truth.faulty.add(last)
+    file = _storage(directed, last).find_file(EPOCHS)
+    entries, owner = parse_epochs_and_owner(bytes(file.content))
+    assert owner is not None
+    shifted = [(epoch, 5 if start else 0) for epoch, start in entries]
+    file.content[:] = format_epoch_checkpoint(shifted, (owner[0], owner[1] + 1))
+    directed.cluster.start(last)
+    await directed.until(lambda: directed.cluster.leader(TOPIC) == last, "a leader")
+    directed.cluster.start(away)
+    directed.cluster.start(leader)
     await directed.until_isr(1, 2, 3)
 
 
