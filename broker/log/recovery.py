@@ -159,6 +159,8 @@ class _Loader:
         if end < self.high_watermark:
             self._damaged(f"the log ends at {end}, its process had committed it up to {self.high_watermark}")
         start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
+        if end < start and (self.clean or self.ran_on) and not self._was_started_anew():  # no power cut took its tail
+            self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
         if end < start and self.damage is None:  # what is left of the log lies in front of its start
             self._note(f"the log ends at {end}, below its start {start}")
             self._remove_from(0)

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.config import LogConfig
-from minibroker.protocol.checkpoints import MAX_SEGMENT_OFFSET, segment_file_name
-from tests.broker.log.machine import PARTITION, Machine, append, drive, make_batch
+from minibroker.protocol.checkpoints import (
+    MAX_SEGMENT_OFFSET,
+    LogStart,
+    LogStartReason,
+    format_log_start,
+    segment_file_name,
+)
+from tests.broker.log.machine import PARTITION, TOPIC_ID, Machine, append, drive, make_batch
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 FIRST = segment_file_name(0)
@@ -52,3 +58,22 @@ def test_a_file_whose_name_leaves_no_room_is_no_segment(machine: Machine, clean:
     assert log.damage is None
     append(log)
     assert log.log_end_offset == 22
+
+
+@pytest.mark.invariant("I19", "I21")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("reason", [LogStartReason.RETENTION, LogStartReason.COPIED])
+def test_no_segment_is_removed_for_a_start_behind_the_end(
+    machine: Machine, clean: bool, reason: LogStartReason
+) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 10)
+    drive(directory.close(clean, {}))
+    machine.kill()
+    content = machine.content(FIRST)
+    start = LogStart(topic_id=TOPIC_ID, partition=PARTITION.partition, offset=1_000_000, reason=reason)
+    machine.edit("log-start", format_log_start(start, 99))
+    log = machine.open(ONE_SEGMENT).logs[PARTITION]
+    assert log.damage is not None
+    assert "begins at 1000000" in log.damage
+    assert machine.content(FIRST) == content
