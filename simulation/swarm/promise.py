@@ -246,6 +246,14 @@ PROMISE = (
         " against it yet",
     ),
     Row(
+        "a small file of one disk is forged: it says what was never true, under a right checksum and its own topic and"
+        " partition (`log-start`, an epoch history, the recovery points)",
+        Setting.ANY,
+        Verdict.MAY_LOSE,
+        "not promised: nothing else says where a log begins. No segment is removed for such a start behind the log's"
+        " end; a start within the log is believed, and a recovery point that is too high calls sound logs damaged",
+    ),
+    Row(
         "two disks are faulty at once",
         Setting.ANY,
         Verdict.MAY_LOSE,
