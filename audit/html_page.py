@@ -2,11 +2,19 @@
 
 from collections.abc import Iterable
 from html import escape
+from itertools import chain, repeat
 
-from minibroker.audit.findings import Finding, PartitionResult, Severity
+from minibroker.audit.findings import CHECKS, Finding, PartitionResult, Severity, Verdict, sort_key
+from minibroker.audit.partition_picture import LEGEND, picture
 from minibroker.audit.report import AuditReport
 
 ROWS_MAX = 2_000
+PICTURES_MAX = 200
+_WORST_FIRST = tuple(Verdict)
+_CAUSES_FIRST = {kind: number for number, kind in enumerate(kind for kinds in CHECKS.values() for kind in kinds)}
+"""The checks stand in the order in which one thing leads to another: what is not there, what is damaged on disk, what
+then differs between replicas, what somebody was promised and is gone."""
+_FINE = (Verdict.LAGGING, Verdict.IDENTICAL, Verdict.SINGLE, Verdict.EMPTY)
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24;
   background: #fff }
@@ -15,10 +23,18 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 .consistent { background: #dafbe1 } .inconsistent { background: #ffebe9 } .unproven { background: #fff8c5 }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #d8dee4; vertical-align: top }
-td.number, th.number { text-align: right } .error { color: #b42318 } .note { color: #57606a }
+td.number, th.number { text-align: right } tr.bad > td { background: #fff1ef } tr.doubt > td { background: #fffbe0 }
+summary { cursor: pointer } svg { width: 100%; max-width: 40rem; font: 11px system-ui, sans-serif }
+svg text { fill: currentColor } svg text.flawed { fill: #b42318; font-weight: 600 }
+.agrees { fill: #4aa564 } .alone { fill: #8c959f } .above { fill: #b4dfc1 }
+.differs { fill: #cf222e } .missing { fill: #fff; stroke: #cf222e; stroke-width: 1.5; stroke-dasharray: 3 2 }
+rect.unproven { fill: #d4a72c } .legend svg { width: 1.6rem; vertical-align: middle }
+.legend span { margin-right: 1.2rem; white-space: nowrap } .error { color: #b42318 } .note { color: #57606a }
 code { font-size: .85em; overflow-wrap: anywhere }
 @media (prefers-color-scheme: dark) { body { background: #0d1117; color: #e6edf3 } .consistent { background: #12361f }
-  .inconsistent { background: #4b1113 } .unproven { background: #3b2e04 } th, td { border-color: #30363d }
+  .inconsistent { background: #4b1113 } .unproven { background: #3b2e04 } tr.bad > td { background: #2d1214 }
+  tr.doubt > td { background: #262105 } .above { fill: #23593a } .missing { fill: #0d1117 }
+  th, td { border-color: #30363d } svg text.flawed { fill: #ff7b72 }
   .error { color: #ff7b72 } .note { color: #8b949e } }
 """
 
@@ -44,7 +60,10 @@ def html_page(report: AuditReport) -> str:
             f"<title>minibroker audit: {escape(report.outcome)}</title><style>{_STYLE}</style></head><body>",
             "<h1>minibroker audit</h1>",
             f'<p class="verdict {escape(report.outcome)}">{escape(report.summary)}</p>',
-            _table((), ((name, str(value)) for name, value in facts)),
+            "<h2>Findings</h2>",
+            _findings(report.findings),
+            "<h2>Partitions</h2>",
+            _partitions(report.partitions),
             "<h2>Checks</h2>",
             _table(
                 ("Check", "Result", "Findings", "Notes"),
@@ -52,14 +71,10 @@ def html_page(report: AuditReport) -> str:
                     (each.check, "holds" if each.success else "broken", str(each.unexpected_count), str(each.notes))
                     for each in report.results
                 ),
+                ("" if each.success else "bad" for each in report.results),
             ),
-            "<h2>Partitions</h2>",
-            _table(
-                ("Partition", "Verdict", "Judged", "Acknowledged", "Replicas"),
-                (_partition(result) for result in report.partitions[:ROWS_MAX]),
-            ),
-            "<h2>Findings</h2>",
-            _findings(report.findings),
+            "<h2>This audit</h2>",
+            _table((), ((name, str(value)) for name, value in facts)),
             "</body></html>",
             "",
         )
@@ -67,7 +82,7 @@ def html_page(report: AuditReport) -> str:
 
 
 def _partition(result: PartitionResult) -> tuple[str, ...]:
-    replicas = "; ".join(
+    replicas = "".join(f"broker {broker}: missing; " for broker in result.absent_replicas) + "; ".join(
         f"broker {replica.broker}: offsets {replica.log_start_offset} to {replica.log_end_offset}, high watermark"
         f" {'unknown' if replica.high_watermark is None else replica.high_watermark},"
         f" {'stopped cleanly' if replica.cleanly_stopped else 'not stopped cleanly'}"
@@ -78,12 +93,54 @@ def _partition(result: PartitionResult) -> tuple[str, ...]:
     return f"{result.topic}-{result.partition}", result.verdict, judged, acked, replicas
 
 
+def _partitions(results: tuple[PartitionResult, ...]) -> str:
+    """The worst first, with a picture; those that are well without one where there are many."""
+    ordered = sorted(results, key=lambda result: _WORST_FIRST.index(result.verdict))
+    pictured = ordered[:PICTURES_MAX]
+    keys = "".join(
+        f'<span><svg viewBox="0 0 24 14"><rect class="{css}" x="1" y="1" width="22" height="12"/></svg> {escape(text)}'
+        "</span>"
+        for css, text in LEGEND
+    )
+    pictures = "".join(_partition_heading(result) for result in pictured if result.verdict not in _FINE)
+    fine = "".join(_partition_heading(result) for result in pictured if result.verdict in _FINE)
+    folded = f"<details><summary>Pictures of partitions in which all is well</summary>{fine}</details>" if fine else ""
+    more = f"<p>{len(ordered) - ROWS_MAX:,} more are in the JSON.</p>" if len(ordered) > ROWS_MAX else ""
+    table = _table(
+        ("Partition", "Verdict", "Judged", "Acknowledged", "Replicas"),
+        (_partition(result) for result in ordered[:ROWS_MAX]),
+        (_css(result) for result in ordered[:ROWS_MAX]),
+    )
+    return f'<p class="legend">{keys}</p>{pictures}{folded}{table}{more}'
+
+
+def _partition_heading(result: PartitionResult) -> str:
+    return f"<h3>{escape(f'{result.topic}-{result.partition}: {result.verdict}')}</h3>{picture(result)}"
+
+
+def _css(result: PartitionResult) -> str:
+    if result.verdict in (Verdict.INCONSISTENT, Verdict.UNDECODABLE):
+        return "bad"
+    return "" if result.verdict in _FINE else "doubt"
+
+
 def _findings(findings: tuple[Finding, ...]) -> str:
+    """Errors first, each kind together, causes before what they lead to; notes folded away."""
     if not findings:
         return "<p>None.</p>"
+    ordered = sorted(findings, key=lambda item: (_CAUSES_FIRST[item.kind], sort_key(item)))
+    errors = [item for item in ordered if item.severity is Severity.ERROR]
+    notes = [item for item in ordered if item.severity is not Severity.ERROR]
+    shown = _finding_table(errors) if errors else "<p>No errors.</p>"
+    if notes:
+        shown += f"<details><summary>Notes: {len(notes):,}, all allowed</summary>{_finding_table(notes)}</details>"
+    return shown
+
+
+def _finding_table(findings: list[Finding]) -> str:
     rows = "".join(_finding(item) for item in findings[:ROWS_MAX])
     head = "".join(f"<th>{name}</th>" for name in ("", "Kind", "Where", "Offsets", "File and position", "What"))
-    more = f"<p>{len(findings) - ROWS_MAX} more are in the JSON.</p>" if len(findings) > ROWS_MAX else ""
+    more = f"<p>{len(findings) - ROWS_MAX:,} more are in the JSON.</p>" if len(findings) > ROWS_MAX else ""
     return f"<table><tr>{head}</tr>{rows}</table>{more}"
 
 
@@ -104,7 +161,10 @@ def _finding(item: Finding) -> str:
     )
 
 
-def _table(headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
+def _table(headings: Iterable[str], rows: Iterable[tuple[str, ...]], classes: Iterable[str] = ()) -> str:
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        f"<tr{f' class={css!r}' if css else ''}>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row, css in zip(rows, chain(classes, repeat("")), strict=False)
+    )
     return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"

@@ -1,15 +1,19 @@
 """The report: outcome and exit code, JSON, Parquet, page, terminal."""
 
 import json
+import shutil
 from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import FINDINGS_PER_KIND_MAX, Kind, finding, limited
 from minibroker.audit.html_page import html_page
+from minibroker.audit.partition_picture import NARROWEST, picture
 from minibroker.audit.run import run_audit
 from minibroker.audit.terminal import print_report
 from minibroker.protocol.ids import TopicPartition
@@ -76,6 +80,44 @@ def test_the_page_is_self_contained_and_escapes(cluster: PlantedCluster) -> None
     assert "&lt;b onclick=x&gt;" in page
     assert "http" not in page
     assert "corrupt-batch" in page
+
+
+def test_the_page_shows_findings_first_and_causes_before_consequences(cluster: PlantedCluster) -> None:
+    damage.flip_bit(cluster, LINES)
+    cluster.write(TopicPartition("gone", 1), ENCODED)
+    cluster.write_state(TopicPartition("gone", 1), leader=1, leader_epoch=2, isr=[1, 2, 3])
+    shutil.rmtree(cluster.replica(3, TopicPartition("gone", 1)).directory)
+    page = html_page(run_audit([str(cluster.root)], "local"))
+    places = [page.index(each) for each in (">missing-replica<", ">corrupt-batch<", "<h2>Partitions", "<h2>Checks")]
+    assert places == sorted(places)
+    assert "<tr class='bad'>" in page
+
+
+def test_the_picture_shows_what_is_damaged_missing_and_fine(cluster: PlantedCluster) -> None:
+    damage.flip_bit(cluster, LINES)
+    (result,) = run_audit([str(cluster.root)], "local").partitions
+    drawn = picture(msgspec.structs.replace(result, absent_replicas=(4,)))
+    ElementTree.fromstring(drawn)
+    assert [drawn.count(f'<rect class="{css}"') for css in ("agrees", "differs", "missing")] == [3, 1, 1]
+    assert "broker 2 !" in drawn
+    assert "broker 4: no replica is there" in drawn
+
+
+def test_one_offset_of_millions_is_still_seen(cluster: PlantedCluster) -> None:
+    damage.flip_bit(cluster, LINES)
+    (result,) = run_audit([str(cluster.root)], "local").partitions
+    long = [msgspec.structs.replace(each, log_end_offset=50_000_000) for each in result.replicas]
+    drawn = ElementTree.fromstring(picture(msgspec.structs.replace(result, replicas=tuple(long))))
+    (damaged,) = [each for each in drawn if each.get("class") == "differs"]
+    assert float(damaged.get("width") or 0) >= NARROWEST
+
+
+def test_a_replica_alone_is_not_drawn_as_agreeing(tmp_path: Path) -> None:
+    cluster = PlantedCluster(tmp_path, brokers=[1])
+    cluster.write(LINES, ENCODED)
+    (result,) = run_audit([str(tmp_path)], "local").partitions
+    assert 'class="alone"' in picture(result)
+    assert 'class="agrees"' not in picture(result)
 
 
 def test_the_terminal_shows_verdict_partition_and_place(cluster: PlantedCluster) -> None:
