@@ -226,7 +226,7 @@ def _replica(
     damage: list[tuple[str, str]] = []
     epochs = _read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)
     metadata = _read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
-    segments = _segments(directory)
+    segments, snapshots = _segments(directory), _snapshots(directory)
     # Read behind the segments' names: a running broker records a start before it deletes what lies in front of it.
     log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
     return ReplicaFacts(
@@ -241,6 +241,7 @@ def _replica(
         epoch_entries=None if epochs is None else tuple(epochs),
         metadata=metadata,
         segments=segments,
+        snapshots=snapshots,
         damage=tuple(damage),
     )
 
@@ -265,6 +266,14 @@ def _segments(directory: str) -> tuple[tuple[int, int], ...]:
         if not os.access(entry.path, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), entry.path)
     return tuple(sorted(found))
+
+
+def _snapshots(directory: str) -> tuple[int, ...]:
+    try:
+        parsed = [checkpoints.parse_segment_file_name(name) for name in os.listdir(directory)]
+    except FileNotFoundError:
+        return ()
+    return tuple(sorted(name[0] for name in parsed if name is not None and name[1] == checkpoints.SNAPSHOT_SUFFIX))
 
 
 def _read_parsed(

@@ -37,6 +37,8 @@ class Kind(StrEnum):
     EPOCH_CHECKPOINT_BEHIND = "epoch-checkpoint-behind"
     INDEX_DAMAGE = "index-damage"
     INDEX_MISSING = "index-missing"
+    PRODUCER_SNAPSHOT = "producer-snapshot"
+    PRODUCER_SNAPSHOT_UNUSED = "producer-snapshot-unused"
     CHECKPOINT_DAMAGE = "checkpoint-damage"
     FOREIGN_FILE = "foreign-file"
     DIVERGED_BELOW_HIGH_WATERMARK = "diverged-below-high-watermark"
@@ -67,6 +69,7 @@ NOTES = frozenset(
         Kind.SEQUENCE_ANEW,
         Kind.EPOCH_CHECKPOINT_BEHIND,
         Kind.INDEX_MISSING,
+        Kind.PRODUCER_SNAPSHOT_UNUSED,
         Kind.DIVERGED_ABOVE_HIGH_WATERMARK,
         Kind.LAGGING_TAIL,
         Kind.LOG_START_DIFFERS,
@@ -101,6 +104,7 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
         Kind.SEQUENCE_ANEW,
     ),
     "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
+    "producer snapshots name the log's batches": (Kind.PRODUCER_SNAPSHOT, Kind.PRODUCER_SNAPSHOT_UNUSED),
     "indexes point at batches": (Kind.INDEX_DAMAGE, Kind.INDEX_MISSING),
     "checkpoints are readable and true": (
         Kind.CHECKPOINT_DAMAGE,

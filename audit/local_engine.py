@@ -9,6 +9,7 @@ from minibroker.audit.discovery import Inventory
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
 from minibroker.audit.planning import plan_ranges
+from minibroker.audit.producer_snapshots import read_snapshots
 from minibroker.audit.replica import Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import scan_range
 from minibroker.audit.timings import Stopwatch
@@ -60,4 +61,5 @@ def _by_partition(inventory: Inventory) -> Iterator[tuple[TopicPartition, list[R
 
 def _read_replica(facts: ReplicaFacts, with_values: bool) -> Replica:
     tasks = plan_ranges(facts.directory, facts.segments, WHOLE_FILE_BYTES)
-    return assemble(facts, [scan_range(task, with_values=with_values) for task in tasks])
+    scans = [scan_range(task, with_values=with_values) for task in tasks]
+    return assemble(facts, scans, read_snapshots(facts))

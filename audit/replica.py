@@ -130,6 +130,8 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     metadata: PartitionMetadata | None
     segments: tuple[tuple[int, int], ...]
     """(base offset, size in bytes) of each, in order."""
+    snapshots: tuple[int, ...] = ()
+    """Offsets in the names of the producer snapshots, rising."""
     damage: tuple[tuple[str, str], ...] = ()
     """(file, what is wrong) of small files that did not read."""
 
@@ -142,6 +144,16 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
         """The partition whose directory this is, by what its files agree on."""
         claims = {claim.partition for claim in (self.metadata, self.log_start) if claim is not None}
         return claims.pop() if len(claims) == 1 else self.partition
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """One producer snapshot, as it was read."""
+
+    offset: int
+    """In its name."""
+    content: bytes
+    problem: str | None = None
+    """Why it could not be read."""
 
 
 class Segment(msgspec.Struct, kw_only=True):
@@ -167,6 +179,8 @@ class Replica(msgspec.Struct, kw_only=True):
     columns: Columns
     last_end: int
     """The largest offset behind a good batch; 0 without one."""
+    snapshots: tuple[SnapshotFile, ...] = ()
+    """By offset."""
 
     @property
     def broker(self) -> int:
@@ -193,7 +207,7 @@ class Replica(msgspec.Struct, kw_only=True):
         raise AssertionError(f"row {row} is in no segment")
 
 
-def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan]) -> Replica:
+def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan], snapshots: tuple[SnapshotFile, ...] = ()) -> Replica:
     """Put the ranges of one replica together. They fit: `stitching.stitch` has seen to it."""
     columns = Columns()
     segments: dict[int, Segment] = {}
@@ -219,7 +233,9 @@ def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan]) -> Replica:
             segment.gaps += scan.gaps
             segment.undecodable += scan.undecodable
     last_end = max(columns.ends, default=0)
-    return Replica(facts=facts, segments=list(segments.values()), columns=columns, last_end=last_end)
+    return Replica(
+        facts=facts, segments=list(segments.values()), columns=columns, last_end=last_end, snapshots=snapshots
+    )
 
 
 def segment_file(directory: str, base_offset: int, suffix: str = ".log") -> str:

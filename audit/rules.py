@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterator
 
 from minibroker.audit.findings import Finding, Kind
+from minibroker.audit.producer_snapshots import check_snapshots
 from minibroker.audit.replica import Gap, Replica, Segment
 from minibroker.audit.replica_report import ReplicaReport
 from minibroker.audit.sequences import check_sequences
@@ -32,6 +33,7 @@ def check_replica(replica: Replica) -> list[Finding]:
     _check_offsets(report)
     _check_epochs(report)
     check_sequences(report)
+    check_snapshots(report)
     check_epoch_history(report)
     for segment in replica.segments:
         check_indexes(report, segment)

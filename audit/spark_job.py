@@ -24,6 +24,7 @@ from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
 from minibroker.audit.planning import judge_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
+from minibroker.audit.producer_snapshots import read_snapshots
 from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.audit.stitching import stitch
@@ -172,7 +173,8 @@ def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFact
 
 def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool) -> Replica:
     own = [scan for scan in scans if scan.directory == facts.directory]
-    return assemble(facts, stitch(own, lambda task: scan_range(task, with_values=with_values)))
+    stitched = stitch(own, lambda task: scan_range(task, with_values=with_values))
+    return assemble(facts, stitched, read_snapshots(facts))
 
 
 def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> list[PartitionResult]:

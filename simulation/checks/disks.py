@@ -15,7 +15,7 @@ from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding as AuditFinding
 from minibroker.audit.findings import Kind, Severity
 from minibroker.audit.judge import judge_partition
-from minibroker.audit.replica import Replica, ReplicaFacts, assemble
+from minibroker.audit.replica import Replica, ReplicaFacts, SnapshotFile, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_content
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
@@ -102,7 +102,13 @@ def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartitio
         )
         task = RangeTask(directory=facts.directory, segment=segment, size=size, start=0, end=size)
         scans.append(scan_content(task, content, indexes, with_values=True))
-    return assemble(facts, scans)
+    snapshots = [
+        SnapshotFile(
+            offset, _content(directory, checkpoints.segment_file_name(offset, checkpoints.SNAPSHOT_SUFFIX)) or b""
+        )
+        for offset in facts.snapshots
+    ]
+    return assemble(facts, scans, tuple(snapshots))
 
 
 def _facts(
@@ -114,11 +120,13 @@ def _facts(
         return (_parsed(log_directory, name, checkpoints.parse_offset_checkpoint, damage) or {}).get(partition)
 
     epochs = _parsed(directory, checkpoints.EPOCH_CHECKPOINT, checkpoints.parse_epoch_checkpoint, damage)
-    segments = []
+    segments, snapshots = [], []
     for name, node in directory.entries.items():
         parsed = checkpoints.parse_segment_file_name(name)
         if parsed is not None and parsed[1] == checkpoints.LOG_SUFFIX and isinstance(node, FileNode):
             segments.append((parsed[0], len(node.content)))
+        if parsed is not None and parsed[1] == checkpoints.SNAPSHOT_SUFFIX and isinstance(node, FileNode):
+            snapshots.append(parsed[0])
     return ReplicaFacts(
         broker=broker_id,
         topic=partition.topic,
@@ -131,6 +139,7 @@ def _facts(
         epoch_entries=None if epochs is None else tuple(epochs),
         metadata=_parsed(directory, checkpoints.PARTITION_METADATA, parse_partition_metadata, damage),
         segments=tuple(sorted(segments)),
+        snapshots=tuple(sorted(snapshots)),
         damage=tuple(damage),
     )
 
