@@ -1,22 +1,28 @@
 """Reading the list of acknowledged records that `minibroker produce --report` wrote (docs/FORMATS.md).
 
-Owns: the format of the list, and reading it in byte ranges: a line belongs to the range that holds its first byte.
-A line that does not fit stops the audit: a list that is half understood proves nothing.
+Owns: reading both versions of the list in byte ranges: a line belongs to the range that holds its first byte. A line
+that does not fit stops the audit, and so does a list whose end says that something else stood in it: a list that is
+half understood proves nothing. One without an end was cut, or its producer killed: what is in it is judged, and said.
 """
 
 import os
 import re
 from array import array
+from collections.abc import Iterable
 
 import msgspec
 
 from minibroker.audit.errors import AuditError
+from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.replica import NO_VALUE
+from minibroker.protocol.acked_list import HEADER_BYTES_MAX, TRAILER_BYTES_MAX, VERSION, parse_head, parse_trailer
+from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.ids import MAX_OFFSET
 
 RANGE_BYTES = 8 * 1024 * 1024
 LINE_BYTES_MAX = 512
 """A topic of 249 characters and three numbers fit; a longer line is none."""
+ACKS_ALL = "all"
 _LINE = re.compile(rb"^([A-Za-z0-9._-]{1,249})\t([0-9]{1,10})\t([0-9]{1,19})\t([0-9a-f]{8}|-)\n", re.MULTILINE)
 
 
@@ -26,6 +32,9 @@ class AckedTask(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     start: int
     end: int
+    version: int = 1
+    acks: str = ACKS_ALL
+    topic_ids: dict[str, str] = {}
 
 
 class AckedChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,19 +46,125 @@ class AckedChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Of the range: chunks of a partition are joined in this order."""
     offsets: bytes
     crcs: bytes
+    acks: str = ACKS_ALL
+    topic_id: str | None = None
+    """Of the topic that they were written to, where the list says it."""
+
+
+class AckedList(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list says of itself."""
+
+    path: str
+    version: int
+    acks: str
+    topic_ids: dict[str, str]
+    start: int
+    """Where the first record's line begins."""
+    end: int
+    """Behind the last record's line."""
+    trailer: tuple[int, int] | None
+    """(records, CRC-32C of all in front of it). None: the list has no end."""
+
+    @property
+    def covers_whole_records(self) -> bool:
+        return self.version >= VERSION
+
+
+def open_acked(path: str) -> AckedList:
+    """Read head and end of the list, whatever lies between."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = file.read(HEADER_BYTES_MAX)
+            file.seek(max(size - TRAILER_BYTES_MAX, 0))
+            tail = file.read(TRAILER_BYTES_MAX)
+            if not first.startswith(b"#"):
+                return AckedList(path=path, version=1, acks=ACKS_ALL, topic_ids={}, start=0, end=size, trailer=None)
+            head = parse_head(first)
+            if isinstance(head, str):
+                raise AuditError(f"the list of acknowledged records {path} is not understood: {head}")
+            before, _, last = tail.removesuffix(b"\n").rpartition(b"\n")
+            trailer = parse_trailer(last + b"\n") if tail.endswith(b"\n") and (before or size > len(tail)) else None
+            end = size - len(last) - 1 if trailer is not None else _whole_lines_end(file.name, size)
+    except OSError as error:
+        raise AuditError(f"the list of acknowledged records {path} cannot be read: {error.strerror}") from error
+    start = min(head.size, end)
+    return AckedList(
+        path=path,
+        version=head.version,
+        acks=head.acks,
+        topic_ids=head.topic_ids,
+        start=start,
+        end=end,
+        trailer=trailer,
+    )
+
+
+def _whole_lines_end(path: str, size: int) -> int:
+    """A producer that was killed leaves part of a line."""
+    with open(path, "rb") as file:
+        begin = max(size - LINE_BYTES_MAX, 0)
+        file.seek(begin)
+        return begin + file.read(size - begin).rfind(b"\n") + 1
+
+
+def check_list(path: str) -> list[Finding]:
+    """What must be said of the list itself. Raises AuditError where its end contradicts what stands in front of it."""
+    known = open_acked(path)
+    records, checksum = _count(known)
+    if known.trailer is not None and known.trailer != (records, checksum):
+        raise AuditError(
+            f"the list of acknowledged records {path} was changed or damaged: its last line tells of {known.trailer[0]}"
+            f" records with checksum {known.trailer[1]:08x}, it holds {records} with {checksum:08x}; write it anew"
+        )
+    found = []
+    if not records:
+        found.append(finding(Kind.UNPROVEN, "the list of acknowledged records holds nothing", file=path))
+    if known.covers_whole_records and known.trailer is None:
+        message = (
+            "the list of acknowledged records has no end: it was cut, or its producer was killed; of the"
+            f" {records} records in it each is looked for, what else was acknowledged is not known"
+        )
+        found.append(finding(Kind.UNPROVEN, message, file=path))
+    if known.acks != ACKS_ALL:
+        message = f"the list was written with acks={known.acks}: what was acknowledged so may be lost lawfully"
+        found.append(finding(Kind.ACKED_LAWFULLY_LOST, message, file=path))
+    return found
+
+
+def _count(known: AckedList) -> tuple[int, int]:
+    """(records, CRC-32C of all in front of the end)."""
+    checksum = records = position = 0
+    with open(known.path, "rb") as file:
+        while position < known.end:
+            content = file.read(min(RANGE_BYTES, known.end - position))
+            if not content:
+                break
+            checksum = crc32c(content, checksum)
+            records += content.count(b"\n", max(known.start - position, 0))
+            position += len(content)
+    return records, checksum
 
 
 def plan_acked(path: str) -> list[AckedTask]:
     """Cut the list into ranges."""
-    try:
-        size = os.stat(path).st_size
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise AuditError(f"the list of acknowledged records {path} cannot be read: {error.strerror}") from error
+    known = open_acked(path)
     return [
-        AckedTask(path=path, start=start, end=min(start + RANGE_BYTES, size)) for start in range(0, size, RANGE_BYTES)
+        AckedTask(
+            path=path,
+            start=start,
+            end=min(start + RANGE_BYTES, known.end),
+            version=known.version,
+            acks=known.acks,
+            topic_ids=known.topic_ids,
+        )
+        for start in range(known.start, known.end, RANGE_BYTES)
     ]
+
+
+def covers_whole_records(tasks: Iterable[AckedTask]) -> bool:
+    """Whether the checksums of this list are those of whole records."""
+    return any(task.version >= VERSION for task in tasks)
 
 
 def read_acked(task: AckedTask) -> list[AckedChunk]:
@@ -75,6 +190,8 @@ def read_acked(task: AckedTask) -> list[AckedChunk]:
             start=task.start,
             offsets=offsets.tobytes(),
             crcs=crcs.tobytes(),
+            acks=task.acks,
+            topic_id=task.topic_ids.get(topic.decode()) or None,
         )
         for (topic, partition), (offsets, crcs) in columns.items()
     ]

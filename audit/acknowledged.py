@@ -1,6 +1,6 @@
 """Acknowledged records against the logs (promise P1, invariant I21). PURE; acked_file.py reads the list.
 
-Owns: what an acknowledgement demands of the replicas. The record is at its offset, with the checksum of its value, on
+Owns: what an acknowledgement demands of the replicas. The record is at its offset, with the checksum of all of it, on
 every replica whose log reaches beyond it, on at least two (on all, if there are fewer), and on every member of the last
 known ISR. What lies below a replica's log start was trimmed by retention: that replica counts as having held it.
 """
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from minibroker.audit.content import Content
-from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.audit.findings import Finding, Kind, Severity, finding
 from minibroker.protocol.ids import TopicPartition
 
 REPLICAS_WANTED = 2
@@ -27,7 +27,7 @@ class Acked(msgspec.Struct):
 
     offsets: "array[int]"
     crcs: "array[int]"
-    """CRC-32C of each value; replica.NO_VALUE for a record without one."""
+    """CRC-32C of each record (of its value, replica.NO_VALUE without one, in a list of version 1)."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -56,7 +56,7 @@ Run: TypeAlias = tuple[int, int, State]
 
 
 def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[Acked, list[int]]:
-    """By offset, without repeats; beside it the offsets that were acknowledged with two different values."""
+    """By offset, without repeats; beside it the offsets that were acknowledged with two different checksums."""
     if all(map(int.__lt__, offsets, offsets[1:])):
         return Acked(offsets, crcs), []
     pairs = sorted(set(zip(offsets, crcs, strict=True)))
@@ -93,14 +93,34 @@ def check_acked(
 
 
 def acked_twice(partition: TopicPartition, offset: int) -> Finding:
-    """Two values were acknowledged at one offset: at most one of them can be there."""
+    """Two records were acknowledged at one offset: at most one of them can be there."""
     return finding(
         Kind.ACKED_TWICE,
-        f"two different values were acknowledged at offset {offset}",
+        f"two different records were acknowledged at offset {offset}",
         topic=partition.topic,
         partition=partition.partition,
         offset=offset,
         end_offset=offset + 1,
+    )
+
+
+def lawfully_lost(item: Finding, acks: str) -> Finding:
+    """What is no loss, because nobody promised that it would stay."""
+    message = f"{item.message} (acknowledged with acks={acks}: no promise is broken)"
+    return msgspec.structs.replace(item, kind=Kind.ACKED_LAWFULLY_LOST, severity=Severity.NOTE, message=message)
+
+
+def of_former_topic(partition: TopicPartition, topic_id: str | None, contents: list[Content]) -> Finding | None:
+    """The list is of a topic of that name that was deleted since: it says nothing of this one."""
+    held = {known for content in contents if (known := content.replica.facts.topic_id) is not None}
+    if topic_id is None or not held or topic_id in held:
+        return None
+    return finding(
+        Kind.UNPROVEN,
+        f"the list of acknowledged records is of topic id {topic_id}, the logs of {', '.join(sorted(held))}: of another"
+        f" topic of the name {partition.topic}; not looked for",
+        topic=partition.topic,
+        partition=partition.partition,
     )
 
 
@@ -119,7 +139,7 @@ def _replica_runs(acked: Acked, content: Content) -> list[Run]:
     if trimmed:
         runs.append((0, trimmed, State.TRIMMED))
     position = trimmed
-    for start, crcs in _value_stretches(content):
+    for start, crcs in _record_stretches(content):
         first = max(bisect_left(acked.offsets, start), trimmed)
         end = bisect_left(acked.offsets, start + len(crcs))
         if first > position:
@@ -134,15 +154,17 @@ def _replica_runs(acked: Acked, content: Content) -> list[Run]:
     return runs
 
 
-def _value_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:
-    """(first offset, checksum of each value from there on) of every stretch of offsets without a hole."""
+def _record_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:
+    """(first offset, checksum of each record from there on) of every stretch of offsets without a hole."""
     columns = content.replica.columns
     if content.is_dense and len(columns):
-        assert len(columns.value_crcs) == columns.ends[-1] - columns.base_offsets[0], "the scan was made without values"
-        yield columns.base_offsets[0], columns.value_crcs
+        assert len(columns.record_crcs) == columns.ends[-1] - columns.base_offsets[0], (
+            "the scan was made without records"
+        )
+        yield columns.base_offsets[0], columns.record_crcs
         return
     starts = list(accumulate(map(int.__sub__, columns.ends, columns.base_offsets), initial=0))
-    assert len(columns.value_crcs) == starts[-1], "the scan was made without values"
+    assert len(columns.record_crcs) == starts[-1], "the scan was made without records"
     index, count = 0, len(content.cells)
     while index < count:
         first = index
@@ -151,11 +173,11 @@ def _value_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:
         index += 1
         rows = content.rows[first:index]
         if rows[-1] - rows[0] == len(rows) - 1 and rows == sorted(rows):
-            yield content.cells[first][0], columns.value_crcs[starts[rows[0]] : starts[rows[-1] + 1]]
+            yield content.cells[first][0], columns.record_crcs[starts[rows[0]] : starts[rows[-1] + 1]]
         else:
             crcs = array("q")
             for row in rows:
-                crcs.extend(columns.value_crcs[starts[row] : starts[row + 1]])
+                crcs.extend(columns.record_crcs[starts[row] : starts[row + 1]])
             yield content.cells[first][0], crcs
 
 
@@ -196,7 +218,7 @@ def _common_runs(runs: list[list[Run]], count: int) -> Iterator[tuple[int, int, 
 
 
 _SAYS = {
-    State.CHANGED: "has another value there",
+    State.CHANGED: "has another record there",
     State.LACKING: "does not hold it, though its log reaches beyond",
     State.BEHIND: "ends in front of it, though it was a member of the last known ISR",
 }

@@ -54,6 +54,7 @@ class Kind(StrEnum):
     ACKED_CHANGED = "acked-changed"
     ACKED_TWICE = "acked-twice"
     ACKED_TRIMMED = "acked-trimmed"
+    ACKED_LAWFULLY_LOST = "acked-lawfully-lost"
     STALE_CLUSTER_STATE = "stale-cluster-state"
     MISSING_BROKER = "missing-broker"
     MISSING_REPLICA = "missing-replica"
@@ -75,6 +76,7 @@ NOTES = frozenset(
         Kind.LOG_START_DIFFERS,
         Kind.CHANGED_WHILE_READ,
         Kind.ACKED_TRIMMED,
+        Kind.ACKED_LAWFULLY_LOST,
         Kind.STALE_CLUSTER_STATE,
         Kind.REPLICA_ABSENT,
         Kind.UNEXPECTED_PARTITION,
@@ -126,6 +128,7 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
         Kind.ACKED_CHANGED,
         Kind.ACKED_TWICE,
         Kind.ACKED_TRIMMED,
+        Kind.ACKED_LAWFULLY_LOST,
     ),
 }
 

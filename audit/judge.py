@@ -6,8 +6,15 @@ Owns: which checks a partition goes through and what they add up to. Both engine
 from array import array
 from collections.abc import Iterable, Sequence
 
-from minibroker.audit.acked_file import AckedChunk
-from minibroker.audit.acknowledged import AckedResult, acked_twice, check_acked, sorted_acked
+from minibroker.audit.acked_file import ACKS_ALL, AckedChunk
+from minibroker.audit.acknowledged import (
+    AckedResult,
+    acked_twice,
+    check_acked,
+    lawfully_lost,
+    of_former_topic,
+    sorted_acked,
+)
 from minibroker.audit.comparison import Comparison, compare
 from minibroker.audit.content import Content
 from minibroker.audit.expectation import Expected
@@ -118,15 +125,21 @@ def _acknowledged(
     partition: TopicPartition, chunks: Iterable[AckedChunk], contents: list[Content], in_sync: tuple[int, ...]
 ) -> tuple[int, AckedResult]:
     offsets, crcs = array("q"), array("q")
-    for chunk in sorted(chunks, key=lambda chunk: chunk.start):
+    chunks = sorted(chunks, key=lambda chunk: chunk.start)
+    for chunk in chunks:
         offsets.frombytes(chunk.offsets)
         crcs.frombytes(chunk.crcs)
     if not offsets:
         return 0, AckedResult([], 0)
+    former = of_former_topic(partition, chunks[0].topic_id, contents)
+    if former is not None:
+        return 0, AckedResult([former], 0)
     acked, twice = sorted_acked(offsets, crcs)
     outcome = check_acked(partition, acked, contents, in_sync)
-    repeated = [acked_twice(partition, offset) for offset in twice]
-    return len(acked), AckedResult(outcome.findings + repeated, outcome.in_place)
+    found = outcome.findings + [acked_twice(partition, offset) for offset in twice]
+    if chunks[0].acks != ACKS_ALL:
+        found = [lawfully_lost(item, chunks[0].acks) for item in found]
+    return len(acked), AckedResult(found, outcome.in_place)
 
 
 def _verdict(findings: list[Finding], contents: list[Content], comparison: Comparison) -> Verdict:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from minibroker.audit.acked_file import AckedChunk, plan_acked, read_acked
+from minibroker.audit.acked_file import AckedChunk, covers_whole_records, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.judge import judge_partition
@@ -31,7 +31,9 @@ def judge_locally(
     stopwatch = stopwatch or Stopwatch()
     began = time.monotonic()
     by_partition: dict[TopicPartition, list[AckedChunk]] = {}
-    for task in plan_acked(acked) if acked is not None else ():
+    tasks = plan_acked(acked) if acked is not None else []
+    whole_records = covers_whole_records(tasks)
+    for task in tasks:
         for chunk in read_acked(task):
             by_partition.setdefault(TopicPartition(chunk.topic, chunk.partition), []).append(chunk)
     stopwatch.add(scan=time.monotonic() - began)
@@ -45,7 +47,7 @@ def judge_locally(
     for partition in sorted({*facts, *by_partition, *expected}):
         progress(f"judging {partition}")
         began = time.monotonic()
-        replicas = [_read_replica(each, with_values) for each in facts.get(partition, [])]
+        replicas = [_read_replica(each, with_values, whole_records) for each in facts.get(partition, [])]
         read = time.monotonic()
         chunks = by_partition.pop(partition, ())
         results.append(judge_partition(partition, replicas, chunks, expected.get(partition)))
@@ -59,7 +61,7 @@ def _by_partition(inventory: Inventory) -> Iterator[tuple[TopicPartition, list[R
         yield TopicPartition(topic, partition), list(members)
 
 
-def _read_replica(facts: ReplicaFacts, with_values: bool) -> Replica:
+def _read_replica(facts: ReplicaFacts, with_values: bool, whole_records: bool) -> Replica:
     tasks = plan_ranges(facts.directory, facts.segments, WHOLE_FILE_BYTES)
-    scans = [scan_range(task, with_values=with_values) for task in tasks]
+    scans = [scan_range(task, with_values=with_values, whole_records=whole_records) for task in tasks]
     return assemble(facts, scans, read_snapshots(facts))

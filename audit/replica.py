@@ -45,8 +45,8 @@ class Columns:
         "positions",
         "producer_epochs",
         "producer_ids",
+        "record_crcs",
         "sizes",
-        "value_crcs",
     )
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class Columns:
         self.producer_ids = array("q")
         self.producer_epochs = array("h")
         self.base_sequences = array("i")
-        self.value_crcs = array("q")
-        """One entry per record, when values were asked for."""
+        self.record_crcs = array("q")
+        """One entry per record, when they were asked for: of its value, or of all of it."""
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from minibroker.audit.acked_file import check_list
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import Expected
@@ -58,6 +59,7 @@ def run_audit(
     progress("looking for replicas")
     stopwatch = Stopwatch()
     inventory = discover(given)
+    of_the_list = check_list(acked) if acked is not None else []
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
     with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as judge:
@@ -79,7 +81,12 @@ def run_audit(
     )
     brokers = len({log.broker for log in inventory.log_directories})
     report = make_report(
-        results, _directory_findings(inventory), brokers, time.monotonic() - clock, stopwatch.timings(), meta
+        results,
+        [*_directory_findings(inventory), *of_the_list],
+        brokers,
+        time.monotonic() - clock,
+        stopwatch.timings(),
+        meta,
     )
     if output is not None:
         try:

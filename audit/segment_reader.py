@@ -15,21 +15,21 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import msgspec
 
 from minibroker.audit.good_batches import take_good_batches
+from minibroker.audit.payload import DecodedRecord, Undecodable, decode_payload, value_checksum, whole_checksum
 from minibroker.audit.regular_files import open_regular
 from minibroker.audit.replica import NO_VALUE, UNDECODED, Columns, Gap, RangeScan, segment_file
 from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatch,
     check_batch,
-    decode_values,
     read_header,
 )
 
@@ -40,6 +40,7 @@ INDEX_BYTES_MAX = INDEX_FILE_BYTES_MAX + 1
 MAGIC_BYTE = bytes([MAGIC])
 MAGIC_AT = 16
 LENGTH_AT = 8
+_Checksum: TypeAlias = Callable[[DecodedRecord], int]
 
 
 class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +55,15 @@ class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
     """A batch or a gap is known to begin at `start`; at the file's start one always does."""
 
 
-def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
-    """Read the batches whose first byte lies in the range. The first range also brings the segment's indexes."""
+def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = False) -> RangeScan:
+    """Read the batches whose first byte lies in the range. The first range also brings the segment's indexes.
+    `with_values`: decode the records, for the checksum of each value; with `whole_records` of each whole record."""
     indexes: tuple[bytes | None, bytes | None] = (None, None)
     if task.start == 0:
         indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
     try:
         with open_window(task) as reader:
-            return _scan_window(reader, task, indexes, with_values)
+            return _scan_window(reader, task, indexes, _checksum(with_values, whole_records))
     except FileNotFoundError:
         return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
     except OSError as error:
@@ -70,7 +72,12 @@ def scan_range(task: RangeTask, *, with_values: bool) -> RangeScan:
 
 
 def scan_content(
-    task: RangeTask, content: bytes, indexes: tuple[bytes | None, bytes | None], *, with_values: bool
+    task: RangeTask,
+    content: bytes,
+    indexes: tuple[bytes | None, bytes | None],
+    *,
+    with_values: bool,
+    whole_records: bool = False,
 ) -> RangeScan:
     """The same for a segment that somebody holds in memory. `indexes`: offset index and time index."""
     reader = SegmentWindow(
@@ -78,13 +85,13 @@ def scan_content(
         task.size,
         segment_file(task.directory, task.segment),
     )
-    return _scan_window(reader, task, indexes, with_values)
+    return _scan_window(reader, task, indexes, _checksum(with_values, whole_records))
 
 
 def _scan_window(
-    reader: "SegmentWindow", task: RangeTask, indexes: tuple[bytes | None, bytes | None], with_values: bool
+    reader: "SegmentWindow", task: RangeTask, indexes: tuple[bytes | None, bytes | None], checksum: _Checksum | None
 ) -> RangeScan:
-    start, columns, gaps, undecodable, end = _collect(reader, task, with_values)
+    start, columns, gaps, undecodable, end = _collect(reader, task, checksum)
     # The last gap ends with the range though the file goes on: whether it does too, the ranges behind know.
     is_open = bool(gaps) and gaps[-1].reaches_end and gaps[-1].end < reader.size
     return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable, is_open=is_open)
@@ -102,7 +109,7 @@ def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
 
 
 def _collect(
-    reader: "SegmentWindow", task: RangeTask, with_values: bool
+    reader: "SegmentWindow", task: RangeTask, checksum: _Checksum | None
 ) -> tuple[int, Columns, list[Gap], list[tuple[int, int, str]], int]:
     columns = Columns()
     gaps: list[Gap] = []
@@ -116,12 +123,12 @@ def _collect(
             position = found.end
             continue
         columns.append(position, found)
-        if with_values:
-            problem = _append_value_crcs(columns.value_crcs, reader, position, found)
+        if checksum is not None:
+            problem = _append_checksums(columns.record_crcs, reader, position, found, checksum)
             if problem is not None:
                 undecodable.append((position, found.base_offset, problem))
         position += found.size_bytes
-        if not with_values:
+        if checksum is None:
             position = take_good_batches(reader.buffer, reader.base, position, task.end, columns)
     return start, columns, gaps, undecodable, position
 
@@ -137,15 +144,22 @@ def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int
         position = found.end if isinstance(found, Gap) else position + found.size_bytes
 
 
-def _append_value_crcs(
-    value_crcs: "array[int]", reader: "SegmentWindow", position: int, header: BatchHeader
+def _checksum(with_values: bool, whole_records: bool) -> _Checksum | None:
+    """What is computed of every record."""
+    if not with_values:
+        return None
+    return whole_checksum if whole_records else lambda record: value_checksum(record, NO_VALUE)
+
+
+def _append_checksums(
+    crcs: "array[int]", reader: "SegmentWindow", position: int, header: BatchHeader, checksum: _Checksum
 ) -> str | None:
     try:
-        values = decode_values(reader.buffer, position - reader.base, header)
-    except CorruptBatch as error:
-        value_crcs.extend([UNDECODED] * header.record_count)
-        return error.reason
-    value_crcs.extend([NO_VALUE if value is None else crc32c(value) for value in values])
+        records = decode_payload(reader.buffer, position - reader.base, header)
+    except Undecodable as error:
+        crcs.extend([UNDECODED] * header.record_count)
+        return str(error)
+    crcs.extend(map(checksum, records))
     return None
 
 

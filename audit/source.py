@@ -23,10 +23,11 @@ from pyspark.sql.types import StructType
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
+from minibroker.audit.payload import DecodedRecord, Undecodable, decode_payload
 from minibroker.audit.planning import plan_exact_ranges, portions, range_bytes_for
 from minibroker.audit.replica import Gap, ReplicaFacts
 from minibroker.audit.segment_reader import RangeTask, SegmentWindow, open_window, walk
-from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, Record, decode_records
+from minibroker.protocol.record_batch import BatchHeader
 
 BATCH_SCHEMA = (
     "broker int, topic string, partition int, file string, segment bigint, position bigint, size bigint,"
@@ -165,15 +166,16 @@ def _record_rows(window: SegmentWindow, task: RangeTask) -> Iterator[tuple[Any, 
     for position, found in walk(window, task.start, task.end):
         if isinstance(found, Gap):
             continue
-        for record in _records(window, position):
-            headers = [{"name": name, "value": value} for name, value in record.headers]
+        for offset, record in enumerate(_records(window, position, found), found.base_offset):
+            timestamp_ms, key, content, named = record
+            headers = [{"name": name, "value": value} for name, value in named]
             place = (window.file, position)
             epoch = found.partition_leader_epoch
-            yield (record.offset, epoch, record.timestamp_ms, record.key, record.value, headers, *place)
+            yield (offset, epoch, timestamp_ms, key, content, headers, *place)
 
 
-def _records(window: SegmentWindow, position: int) -> list[Record]:
+def _records(window: SegmentWindow, position: int, header: BatchHeader) -> list[DecodedRecord]:
     try:
-        return decode_records(window.buffer, position - window.base)
-    except CorruptBatch:
+        return decode_payload(window.buffer, position - window.base, header)
+    except Undecodable:
         return []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from minibroker.audit.acked_file import AckedChunk, AckedTask, plan_acked, read_acked
+from minibroker.audit.acked_file import AckedChunk, AckedTask, open_acked, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import Expected
@@ -81,8 +81,11 @@ def judge_on_spark(
     shares = judge_shares(inventory.replicas, cores)
     count = max(shares.values(), default=0) + 1
     began = time.time()
-    rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values))
-    judged = rows.partitionBy(count, _placing(shares, count)).mapPartitions(_judge(inventory, with_values))
+    whole_records = acked is not None and open_acked(acked).covers_whole_records
+    rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values, whole_records))
+    judged = rows.partitionBy(count, _placing(shares, count)).mapPartitions(
+        _judge(inventory, with_values, whole_records)
+    )
     with _shown(context, len(work), progress):
         parts = [msgspec.msgpack.decode(content, type=_Judged) for content in judged.collect()]
     if stopwatch is not None:
@@ -108,13 +111,14 @@ def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, 
     return [msgspec.msgpack.encode(portion) for portion in work]
 
 
-def _reader(with_values: bool) -> Callable[[bytes], Iterator[tuple[Name | None, bytes]]]:
+def _reader(with_values: bool, whole_records: bool) -> Callable[[bytes], Iterator[tuple[Name | None, bytes]]]:
     """The function that reads one portion and yields rows under the name of their partition; under None a failure."""
 
     def read(content: bytes) -> Iterator[tuple[Name | None, bytes]]:
         portion = msgspec.msgpack.decode(content, type=_Portion)
         for topic, number, task in portion.ranges:
-            yield (topic, number), msgspec.msgpack.encode(_Row(scan=scan_range(task, with_values=with_values)))
+            scan = scan_range(task, with_values=with_values, whole_records=whole_records)
+            yield (topic, number), msgspec.msgpack.encode(_Row(scan=scan))
         if portion.acked is None:
             return
         try:
@@ -136,7 +140,9 @@ def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | 
     return place
 
 
-def _judge(inventory: Inventory, with_values: bool) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
+def _judge(
+    inventory: Inventory, with_values: bool, whole_records: bool
+) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
     """The function that judges one share; what it needs travels packed."""
     packed = msgspec.msgpack.encode((inventory.replicas, inventory.expected))
 
@@ -156,7 +162,7 @@ def _judge(inventory: Inventory, with_values: bool) -> Callable[[Iterable[tuple[
             read = [msgspec.msgpack.decode(content, type=_Row) for content in by_name.pop(name)]
             scans = [row.scan for row in read if row.scan is not None]
             acked = [row.acked for row in read if row.acked is not None]
-            held = [_replica(facts, scans, with_values) for facts in replicas.get(partition, ())]
+            held = [_replica(facts, scans, with_values, whole_records) for facts in replicas.get(partition, ())]
             results.append(judge_partition(partition, held, acked, expected.get(str(partition))))
         yield msgspec.msgpack.encode(_Judged(began, tuple(results)))
 
@@ -171,9 +177,9 @@ def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFact
     return by_name, expected
 
 
-def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool) -> Replica:
+def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool, whole_records: bool) -> Replica:
     own = [scan for scan in scans if scan.directory == facts.directory]
-    stitched = stitch(own, lambda task: scan_range(task, with_values=with_values))
+    stitched = stitch(own, lambda task: scan_range(task, with_values=with_values, whole_records=whole_records))
     return assemble(facts, stitched, read_snapshots(facts))
 
 

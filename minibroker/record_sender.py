@@ -1,8 +1,8 @@
 """Sends many records through the public Producer and keeps account of each: what `produce` and the demo write with.
 
-Owns: which records are on their way, which were acknowledged where, and the report of acknowledged records, as
-`audit --acked` reads it: a line a record, `topic<TAB>partition<TAB>offset<TAB>CRC-32C of the value in 8 hex digits`
-(`-` for a null value). Refuses to know where records come from, and to retry: the Producer does.
+Owns: which records are on their way, which were acknowledged where, and what is told of each to the list of
+acknowledged records (`protocol.acked_list`), which `audit --acked` reads. Refuses to know where records come from, and
+to retry: the Producer does.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 from minibroker.client.deliveries import Deliveries, Delivery, RecordMetadata
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
-from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.ids import TopicPartition
 
 COLLECT_EVERY = 4_096
@@ -50,15 +50,19 @@ class RecordSender:
         topic: str,
         *,
         report: BinaryIO | None = None,
+        acks: str = "all",
         on_acknowledged: OnAcknowledged | None = None,
     ) -> None:
         self.tally = Tally()
         self._producer = producer
         self._topic = topic
         self._report = report
+        self._acks = acks
+        self._list: AckedListWriter | None = None
+        self._topic_id: str | None = None
         self._on_acknowledged = on_acknowledged
-        self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int | None, int]]] = {}
-        """Per partition, in order: (delivery, bytes, CRC of the value, tag)."""
+        self._waiting: dict[TopicPartition, deque[tuple[Delivery, int, int, int]]] = {}
+        """Per partition, in order: (delivery, bytes, checksum of the record, tag)."""
         self._calls: deque[tuple[Deliveries, list[bytes]]] = deque()
         """Of `send_many`, in order, with their values."""
         self._until_collect = COLLECT_EVERY
@@ -80,14 +84,20 @@ class RecordSender:
         except (MinibrokerError, asyncio.CancelledError) as error:
             taken: Deliveries | None = getattr(error, "taken", None)
             if taken is not None:
-                self._keep_many(taken, values[: len(taken)])
+                self._keep_many(taken, values[: len(taken)], keys, headers)
             raise
-        self._keep_many(deliveries, values)
+        self._keep_many(deliveries, values, keys, headers)
 
-    def _keep_many(self, deliveries: Deliveries, values: list[bytes]) -> None:
+    def _keep_many(
+        self,
+        deliveries: Deliveries,
+        values: list[bytes],
+        keys: list[bytes | None] | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+    ) -> None:
         if self._report is not None:  # which is about single records
-            for delivery, value in zip(deliveries, values, strict=True):
-                self._keep(delivery, value, 0)
+            for number, (delivery, value) in enumerate(zip(deliveries, values, strict=True)):
+                self._keep(delivery, value, keys[number] if keys is not None else None, headers, 0)
             return
         self._calls.append((deliveries, values))
         self.tally.sent += len(values)
@@ -126,11 +136,18 @@ class RecordSender:
         if delivery is None:
             self.collect()
             delivery = await self._producer.send(self._topic, value, key, partition, headers)
-        self._keep(delivery, value, tag)
+        self._keep(delivery, value, key, headers, tag)
 
-    def _keep(self, delivery: Delivery, value: bytes | None, tag: int) -> None:
+    def _keep(
+        self,
+        delivery: Delivery,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+        tag: int,
+    ) -> None:
         size = len(value) if value is not None else 0
-        checksum = crc32c(value) if self._report is not None and value is not None else None
+        checksum = 0 if self._report is None else record_checksum(delivery.timestamp_ms, key, value, headers)
         name = delivery.topic_partition
         waiting = self._waiting.get(name)
         if waiting is None:
@@ -148,7 +165,7 @@ class RecordSender:
         self._until_collect = COLLECT_EVERY
         self._collect_calls()
         for name, waiting in self._waiting.items():
-            settled: list[tuple[int, RecordMetadata, int | None, int]] = []
+            settled: list[tuple[int, RecordMetadata, int, int]] = []
             count = size_bytes = 0
             while waiting and waiting[0][0].done:
                 delivery, size, checksum, tag = waiting.popleft()
@@ -170,19 +187,30 @@ class RecordSender:
         if self.tally.first_failure is None:
             self.tally.first_failure = error
 
-    def _tell(self, name: TopicPartition, settled: list[tuple[int, RecordMetadata, int | None, int]]) -> None:
+    def _tell(self, name: TopicPartition, settled: list[tuple[int, RecordMetadata, int, int]]) -> None:
         """Report what was acknowledged in one partition."""
         if self._report is not None and settled:
-            topic, index = name.topic.encode(), name.partition
-            lines = [
-                b"%s\t%d\t%d\t%s\n" % (topic, index, offset, b"-" if crc is None else b"%08x" % crc)
-                for offset, _, crc, _ in settled
-            ]
-            self._report.write(b"".join(lines))
+            records = [(offset, checksum) for offset, _, checksum, _ in settled]
+            self._acked_list(self._report).add(name.topic, name.partition, records)
         if self._on_acknowledged is not None:
             for offset, metadata, _, tag in settled:
                 epoch = -1 if metadata.leader_epoch is None else metadata.leader_epoch
                 self._on_acknowledged(name, offset, epoch, tag)
+
+    def _acked_list(self, report: BinaryIO) -> AckedListWriter:
+        if self._list is None:
+            self._topic_id = self._producer.topic_id(self._topic)
+            ids = {} if self._topic_id is None else {self._topic: self._topic_id}
+            self._list = AckedListWriter(report.write, ids, self._acks)
+        return self._list
+
+    def end_report(self) -> None:
+        """Everything was collected: the list gets its end. None where the topic is another one meanwhile: nobody knows
+        from which record on."""
+        if self._report is not None:
+            known = self._acked_list(self._report)
+            if self._producer.topic_id(self._topic) == self._topic_id:
+                known.finish()
 
     async def finish(self, timeout_ms: float | None = None) -> Tally:
         """Wait for every outcome. Failures are in the tally, not raised."""

@@ -96,6 +96,7 @@ class _Account:
         if self.sender is None:
             return None
         self.sender.collect()
+        self.sender.end_report()
         return self.sender.tally
 
 
@@ -170,7 +171,7 @@ async def _produce(
     )
     try:
         async with opened(producer, servers):
-            account.sender = RecordSender(producer, topic, report=report)
+            account.sender = RecordSender(producer, topic, report=report, acks=acks)
             await _send_all(account.sender, descriptor, options)
             await account.sender.finish()
     except MinibrokerError as error:

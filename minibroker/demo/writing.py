@@ -117,6 +117,7 @@ async def write_all(
                 _show(story, sender, lines)
                 await asyncio.wait([finishing], timeout=0.2)
             tally = await finishing
+            sender.end_report()
         if death.over.is_set():
             await asyncio.wait_for(dying, ELECTION_TIMEOUT_S)
     finally:

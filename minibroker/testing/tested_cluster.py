@@ -17,7 +17,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.consumer import Consumer
 from minibroker.client.deliveries import RecordMetadata
 from minibroker.client.producer import Producer
-from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.acked_list import value_line
 from minibroker.runtime.ports import Runtime
 
 CLIENTS: Literal["clients"] = "clients"
@@ -190,7 +190,7 @@ class TestedCluster(ABC):
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         with tempfile.TemporaryDirectory(prefix="minibroker-audit-") as name:
             promised = Path(name) / "acknowledged.tsv"
-            lines = [f"{m.topic}\t{m.partition}\t{m.offset}\t{crc32c(value):08x}\n" for m, value in acknowledged]
+            lines = [value_line(m.topic, m.partition, m.offset or 0, value) for m, value in acknowledged]
             promised.write_text("".join(lines))
             directory = await self._files_for_audit(Path(name))
             return run_audit([str(directory)], engine=LOCAL, acked=str(promised) if lines else None)

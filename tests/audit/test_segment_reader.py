@@ -137,7 +137,7 @@ def test_a_gap_up_to_the_end_is_torn_or_not_in_ranges_as_well(tmp_path: Path, ta
 
 def test_values_are_summed_record_by_record(tmp_path: Path) -> None:
     content = b"".join(encode([(0, [b"a", None, b""])]))
-    crcs = list(columns_of(whole(tmp_path, content, with_values=True)).value_crcs)
+    crcs = list(columns_of(whole(tmp_path, content, with_values=True)).record_crcs)
     assert crcs == [crc32c(b"a"), NO_VALUE, 0]
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from minibroker.client.errors import BufferTimedOut, FlushTimedOut
 from minibroker.client.producer import Producer
+from minibroker.protocol.acked_list import parse_trailer, record_checksum
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.record_batch import decode_records
 from minibroker.record_sender import RecordSender
 from minibroker.runtime.ports import Runtime
 from minibroker.simulation.world import SimulatedWorld
@@ -44,13 +46,27 @@ def test_the_report_lists_each_record(cluster: FakeCluster) -> None:
     async def main(runtime: Runtime) -> None:
         async with Producer(cluster.bootstrap, runtime=runtime) as producer:
             sender = RecordSender(producer, "t", report=report)
-            await sender.send_many(numbered(3))
+            await sender.send_many(numbered(2), keys=[b"k", None], headers=(("h", b"1"),))
+            await sender.send(None, b"k")
             assert (await sender.finish()).acknowledged == 3
+            sender.end_report()
+            sender.end_report()
 
     cluster.run(main)
-    assert report.getvalue() == b"".join(
-        b"t\t0\t%d\t%08x\n" % (offset, crc32c(value)) for offset, value in enumerate(numbered(3))
-    )
+    *lines, end = report.getvalue().splitlines(keepends=True)
+    assert lines[0] == b"#minibroker-acked 2 acks=all\n"
+    assert lines[1].startswith(b"#topic t ") and len(lines[1]) > len(b"#topic t \n")
+    records = [record for batch in cluster.partition("t").batches for record in decode_records(batch)]
+    assert lines[2:] == [
+        b"t\t0\t%d\t%08x\n" % (each.offset, record_checksum(each.timestamp_ms, each.key, each.value, each.headers))
+        for each in records
+    ]
+    assert [(each.key, each.value, each.headers) for each in records] == [
+        (b"k", b"000000", (("h", b"1"),)),
+        (None, b"000001", (("h", b"1"),)),
+        (b"k", None, ()),
+    ]
+    assert end == b"#end 3 %08x\n" % crc32c(b"".join(lines))
 
 
 def test_records_that_fail_are_told_from_the_others_of_their_call(cluster: FakeCluster) -> None:
@@ -102,7 +118,9 @@ def test_what_was_taken_of_a_call_that_was_cancelled_is_counted_and_reported(clu
             with pytest.raises(asyncio.CancelledError):
                 await sending
         sender.collect()
+        sender.end_report()
         assert 0 < sender.tally.acknowledged == sender.tally.sent < 10_000
 
     cluster.run(main)
-    assert report.getvalue().count(b"\n") == cluster.partition("t").end_offset
+    assert parse_trailer(report.getvalue().splitlines(keepends=True)[-1]) is not None
+    assert report.getvalue().count(b"t\t0\t") == cluster.partition("t").end_offset
