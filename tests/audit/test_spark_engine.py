@@ -10,14 +10,15 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
 from minibroker.audit.local_engine import judge_locally
 from minibroker.audit.run import run_audit
+from minibroker.broker.replication.producer_state import Place, ProducerStates
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import decode_records
-from tests.audit import damage
+from minibroker.protocol.record_batch import decode_records, read_header
+from tests.audit import damage, test_acked_list, test_sequences
 from tests.audit.damage import BATCHES, BROKER, ENCODED
-from tests.audit.planted_cluster import PlantedCluster, encode, some_batches
+from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster, encode, some_batches
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -68,6 +69,26 @@ def test_every_planted_damage_is_found_by_spark_as_well(tmp_path: Path, session:
             if item.severity is Severity.ERROR
         ]
         assert (kind, BROKER, offset, file, position) in places
+
+
+def test_engines_agree_on_lists_of_whole_records_sequences_and_snapshots(tmp_path: Path, session: Any) -> None:
+    """A list of version 2, its end cut off, over small ranges; a batch twice, and a snapshot of another log."""
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, test_acked_list.log(test_acked_list.RECORDS))
+    acked = test_acked_list.promised(cluster, finish=False)
+    changed = [(b"other", *test_acked_list.RECORDS[0][1:]), *test_acked_list.RECORDS[1:]]
+    cluster.write(LINES, test_acked_list.log(changed), brokers=[BROKER])
+    sent = TopicPartition("sent", 0)
+    log = test_sequences.run()
+    cluster.write(sent, test_sequences.written([*log, log[2]]))
+    states = ProducerStates()
+    states.update(read_header(test_sequences.written([log[1]])[0]))
+    cluster.replica(BROKER, sent).file(4, ".snapshot").write_bytes(states.snapshot(Place(TOPIC_ID, 0, 4)))
+    locally, on_spark = both_engines(session, cluster, acked, range_bytes=120)
+    assert on_spark == locally
+    kinds = [{item.kind for item in result.findings if item.severity is Severity.ERROR} for result in on_spark]
+    assert Kind.ACKED_CHANGED in kinds[0]
+    assert kinds[1] == {Kind.SEQUENCE_TWICE, Kind.PRODUCER_SNAPSHOT}
 
 
 def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:
