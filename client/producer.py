@@ -326,10 +326,6 @@ class Producer:
         self._check_open()
         return list((await self._topic(topic, Deadline(self._settings.max_block_ms))).queues)
 
-    def topic_id(self, topic: str) -> str | None:
-        """The id of the topic, as far as this producer knows it: a topic that is deleted and made again has another."""
-        return self._cluster.metadata.topic_id(topic) if self._started else None
-
     @property
     def buffered_bytes(self) -> int:
         """How much of buffer_memory is in use: what waits, is in flight, or is set aside for open batches."""

@@ -197,9 +197,12 @@ class RecordSender:
                 epoch = -1 if metadata.leader_epoch is None else metadata.leader_epoch
                 self._on_acknowledged(name, offset, epoch, tag)
 
+    def _known_topic_id(self) -> str | None:
+        return self._producer._cluster.metadata.topic_id(self._topic)
+
     def _acked_list(self, report: BinaryIO) -> AckedListWriter:
         if self._list is None:
-            self._topic_id = self._producer.topic_id(self._topic)
+            self._topic_id = self._known_topic_id()
             ids = {} if self._topic_id is None else {self._topic: self._topic_id}
             self._list = AckedListWriter(report.write, ids, self._acks)
         return self._list
@@ -209,7 +212,7 @@ class RecordSender:
         from which record on."""
         if self._report is not None:
             known = self._acked_list(self._report)
-            if self._producer.topic_id(self._topic) == self._topic_id:
+            if self._known_topic_id() == self._topic_id:
                 known.finish()
 
     async def finish(self, timeout_ms: float | None = None) -> Tally:
