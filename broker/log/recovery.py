@@ -205,8 +205,6 @@ class _Loader:
             self._damaged(f"{segment.path}{LOG_SUFFIX} was synced by a clean stop, {tail.misfit}")
         elif tail.end_offset < self.synced_end:
             self._damaged(f"the log ends at {tail.end_offset}, a clean stop synced it up to {self.synced_end}")
-        elif tail.end_offset > self.recovery_point > 0:
-            self._damaged(f"the log ends at {tail.end_offset}, a clean stop left it at {self.recovery_point}")
         self._distrust_epochs_that_end_before(tail)
         return tail.end_offset
 

@@ -175,18 +175,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="D41",
         title="after a clean stop a segment may lie anywhere behind the others",
         origin="found from outside: an empty file with a segment's name, and records acknowledged behind a gap",
-        rule="a clean stop is a witness of both ends: segments meet, and the log ends where it ended (11)",
+        rule="behind a clean stop all segments meet (11)",
         breaks=("I19", "I28"),
         edits=(
             Edit(
                 "broker.log.recovery",
                 "            if following > self.synced_end and not self.clean:\n",
                 "            if following > self.synced_end:\n",
-            ),
-            Edit(
-                "broker.log.recovery",
-                "        elif tail.end_offset > self.recovery_point > 0:\n",
-                "        elif False:\n",
             ),
         ),
         schedule=Schedule("restarts:stray_segment_lies_behind_the_end"),

@@ -7,12 +7,14 @@ import pytest
 from minibroker.broker.log.config import LogConfig
 from minibroker.protocol.checkpoints import (
     MAX_SEGMENT_OFFSET,
+    RECOVERY_POINT_CHECKPOINT,
+    SMALL_FILE_BYTES_MAX,
     LogStart,
     LogStartReason,
     format_log_start,
     segment_file_name,
 )
-from tests.broker.log.machine import PARTITION, TOPIC_ID, Machine, append, drive, make_batch
+from tests.broker.log.machine import PARTITION, PATH, TOPIC_ID, Machine, append, drive
 
 ONE_SEGMENT = LogConfig(index_interval_bytes=100)
 FIRST = segment_file_name(0)
@@ -34,17 +36,19 @@ def test_a_stray_empty_segment_does_not_move_the_end_of_a_log_that_was_stopped_c
     assert "does not reach to" in log.damage
 
 
-@pytest.mark.invariant("I19", "I21")
-def test_a_log_that_ends_behind_where_a_clean_stop_left_it_is_damaged(machine: Machine) -> None:
+def test_an_older_checkpoint_of_recovery_points_damages_no_log(machine: Machine) -> None:
     directory, log = machine.open_log(ONE_SEGMENT)
-    written = append(log, 10)
+    append(log, 10)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    path = f"{PATH}/{RECOVERY_POINT_CHECKPOINT}"
+    older = machine.disk().read_file(path, SMALL_FILE_BYTES_MAX)
+    append(log, 10)
     drive(directory.close(True, {}))
     machine.kill()
-    _, more = make_batch(20)
-    machine.edit(FIRST, b"".join(batch for _, batch in written) + more)
-    damage = machine.open(ONE_SEGMENT).logs[PARTITION].damage
-    assert damage is not None
-    assert "a clean stop left it at 20" in damage
+    machine.disk().replace_file(path, older)
+    log = machine.open(ONE_SEGMENT).logs[PARTITION]
+    assert (log.damage, log.log_end_offset) == (None, 40)
 
 
 @pytest.mark.parametrize("clean", [True, False])
