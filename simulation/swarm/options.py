@@ -152,6 +152,7 @@ def _draw_settings(rng: random.Random) -> dict[str, str]:
         "leader.imbalance.check.interval.seconds": "2",
         "log.flush.offset.checkpoint.interval.ms": rng.choice(("1000", "60000")),
         "controlled.shutdown.retry.backoff.ms": "300",
+        "witness.interval.ms": "2000",
         "broker.death.detection": rng.choice(("connection", "connection", "connection", "session")),
     }
     if rng.random() < 0.35:

@@ -22,6 +22,7 @@ from minibroker.simulation.checks.served import ServedJudge
 from minibroker.simulation.checks.sound_logs import SoundLogs
 from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
+from minibroker.simulation.checks.witnessed import WitnessRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
 from minibroker.simulation.swarm.disk_injector import DiskInjector, scrubbing_often
@@ -34,7 +35,14 @@ from minibroker.simulation.swarm.options import Options, draw_options
 from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
 from minibroker.simulation.swarm.rereader import Rereader
 from minibroker.simulation.swarm.second_life import compare_second_life
-from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
+from minibroker.simulation.swarm.verdict import (
+    compare_history,
+    compare_replicas,
+    compare_witness,
+    converge,
+    stay_idle,
+    take_records,
+)
 from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
@@ -47,6 +55,7 @@ LINES_PER_SECOND_MAX = 300
 async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
     truth = Truth(cluster, outcome.options.topics)
     fencing = FencingJudge(cluster, truth)
+    WitnessRules(cluster, truth)
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
         stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
@@ -103,6 +112,7 @@ async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Trut
         await working
         await take_records(cluster, workload, history)
         await stay_idle(cluster, history)
+        await compare_witness(cluster, truth, history)
         compare_replicas(cluster, workload, history)
         await compare_history(cluster, workload, history)
         if disks is not None:

@@ -11,6 +11,7 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise
 from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.witnessed import compare_notes, lacking_notes
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.options import Options
@@ -20,6 +21,8 @@ FULL_ISR_SECONDS = 40
 ANSWER_MS = 15_000
 READ_SECONDS = 60
 IDLE_SECONDS = 2
+WITNESS_SECONDS = 45
+"""An interval, and what it takes to find a digest that nothing recorded."""
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 
 
@@ -70,6 +73,16 @@ async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
     rate = (loop.callbacks_run - before) / IDLE_SECONDS
     if rate > CALLBACKS_PER_IDLE_SECOND_MAX:
         history.find("I36", f"an idle cluster runs {rate:.0f} callbacks a second")
+
+
+async def compare_witness(cluster: SimulatedCluster, truth: Truth, history: History) -> None:
+    """The notes in ZooKeeper follow soon, and are what the replicas hold."""
+    try:
+        await cluster.until(lambda: not lacking_notes(cluster, truth.states()), WITNESS_SECONDS, "the witness")
+    except AssertionError as error:
+        history.find("witness", f"{error}: {'; '.join(lacking_notes(cluster, truth.states())[:2])}")
+    for each in compare_notes(cluster, truth.states()):
+        history.find(each.invariant, each.text, each.partition, *each.facts)
 
 
 def compare_replicas(cluster: SimulatedCluster, workload: Workload, history: History) -> None:

@@ -19,6 +19,7 @@ from tests.mutants import (
     storage,
     strict,
     truncation,
+    witness,
 )
 from tests.mutants.mutant import CannotApply, Mutant
 
@@ -40,6 +41,7 @@ THEMES = (
     log_starts,
     lookups,
     restarts,
+    witness,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(

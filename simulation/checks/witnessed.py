@@ -1,0 +1,106 @@
+"""The witness against the logs: what the newest note of each partition says was committed is what every replica holds.
+
+Owns: the comparison, by batches read past the broker's own digests. Refuses to wait: who calls it says when the notes
+must be there.
+"""
+
+from minibroker.broker.partition import Partition
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.log_digest import digest_of, format_digest
+from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
+from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.cluster import SimulatedCluster
+
+INVARIANT = "witness"
+
+
+def newest_note(cluster: SimulatedCluster, partition: TopicPartition, topic_id: str | None) -> PartitionWitness | None:
+    """Of all brokers' notes of this topic."""
+    newest = None
+    for broker_id in cluster.broker_ids:
+        node = cluster.world.zookeeper.tree.nodes.get(witness_path(broker_id, shard_of(partition)))
+        note = None if node is None else WitnessNode.decode(node.data).partitions.get(str(partition))
+        if note is not None and note.topic_id == topic_id:
+            newest = note if newest is None else newer(newest, note)
+    return newest
+
+
+def lacking_notes(cluster: SimulatedCluster, states: list[TrueState]) -> list[str]:
+    """Partitions whose newest note is not of now: another epoch, ISR, end or start than the leader's."""
+    found = []
+    for true in states:
+        leader = cluster.replica(true.leader, true.partition.topic, true.partition.partition)
+        if leader is None:
+            found.append(f"{true.partition}: nobody leads")
+            continue
+        note = newest_note(cluster, true.partition, leader.log.topic_id)
+        wanted = (true.leader_epoch, set(true.members), leader.log.log_start_offset, leader.state.high_watermark)
+        said = note and (note.leader_epoch, set(note.isr), note.log_start_offset, note.committed_offset)
+        if note is None or not note.digest or said != wanted:
+            found.append(f"{true.partition}: {note} where {wanted} belongs")
+    return found
+
+
+def compare_notes(cluster: SimulatedCluster, states: list[TrueState]) -> list[Finding]:
+    """What contradicts the newest notes."""
+    found = []
+    for true in states:
+        for broker_id in cluster.broker_ids:
+            replica = cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+            if replica is None or replica.state.is_offline:
+                continue
+            note = newest_note(cluster, true.partition, replica.log.topic_id)
+            text = None if note is None else _contradiction(replica, note)
+            if text is not None:
+                where = f"broker {broker_id}: {text}"
+                found.append(Finding(invariant=INVARIANT, text=where, partition=true.partition, facts=(str(note),)))
+    return found
+
+
+def _contradiction(replica: Partition, note: PartitionWitness) -> str | None:
+    partition_log = replica.log
+    if partition_log.log_end_offset < note.committed_offset:
+        return f"the log ends at {partition_log.log_end_offset}, {note.committed_offset} was committed"
+    if not note.digest or partition_log.log_start_offset > note.log_start_offset:
+        return None
+    cells = [
+        (header.base_offset, header.size_bytes, header.partition_leader_epoch, header.crc)
+        for header in partition_log.headers(note.log_start_offset)
+        if note.log_start_offset < header.end_offset <= note.committed_offset
+    ]
+    digest = format_digest(digest_of(cells))
+    return None if digest == note.digest else f"digest {digest} of what was committed, the witness says {note.digest}"
+
+
+class WitnessRules:
+    """Looks when `Truth` takes its samples: a leader notes nothing that is not committed."""
+
+    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+        self._cluster = cluster
+        self._truth = truth
+        self._seen: dict[str, int] = {}
+        truth.samplers.append(self.look)
+
+    def look(self) -> None:
+        """At the shards that were written since the last sample."""
+        nodes = self._cluster.world.zookeeper.tree.nodes
+        for broker_id in self._cluster.broker_ids:
+            for shard in range(SHARDS):
+                path = witness_path(broker_id, shard)
+                node = nodes.get(path)
+                if node is None or self._seen.get(path) == node.mzxid:
+                    continue
+                self._seen[path] = node.mzxid
+                for name, note in WitnessNode.decode(node.data).partitions.items():
+                    self._judge(broker_id, name, note)
+
+    def _judge(self, broker_id: int, name: str, note: PartitionWitness) -> None:
+        topic, _, number = name.rpartition("-")
+        replica = self._cluster.replica(broker_id, topic, int(number))
+        if replica is None or not replica.state.is_leader or replica.state.leader_epoch != note.leader_epoch:
+            return  # a note of the past
+        if note.topic_id == replica.log.topic_id and note.committed_offset > replica.state.high_watermark:
+            text = f"broker {broker_id} notes {note.committed_offset} as committed"
+            facts = f"its high watermark is {replica.state.high_watermark}"
+            self._truth.find(INVARIANT, text, TopicPartition(topic, int(number)), facts, str(note))
