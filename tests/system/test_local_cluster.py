@@ -113,6 +113,8 @@ async def test_data_survives_down_and_up(own_cluster: LocalCluster) -> None:
     assert partition["topic_id"]
     assert sorted(state["brokers"]) == ["1", "2", "3"]
     assert all(state["brokers"].values()), "log directory ids"
+    witness = state["witnesses"]["t-0"]
+    assert (witness["committed_offset"], len(witness["digest"])) == (1, 32)
     again = LocalCluster.open(own_cluster.data_directory)
     await again.up()
     try:
