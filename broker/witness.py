@@ -40,6 +40,8 @@ LAST_DIGESTS_MS = 1_000
 """Before that, for digests that are not known yet."""
 COMPLETE_MS = 10_000
 """Pause after a round in which the digest of nothing more could be found."""
+NODE_BYTES_MAX = 1_000_000
+"""ZooKeeper breaks the connection of who sends more. With usual names 100,000 partitions led by one broker fit."""
 PARTITIONS_AT_ONCE = 200
 """Looked at in one turn of the loop: some hundred microseconds."""
 
@@ -272,6 +274,9 @@ class WitnessWriter:
         path = witness_path(self._manager.config.broker_id, shard)
         self._unwritten.discard(shard)
         content = WitnessNode(partitions=self._notes[shard]).encode()
+        if len(content) > NODE_BYTES_MAX:
+            log.warning("%s is not written: %d notes take %d bytes", path, len(self._notes[shard]), len(content))
+            return
         try:
             try:
                 await self._coordination.set(path, content)
