@@ -49,7 +49,7 @@ class DiskHealth:
         """What waits for a file descriptor; None: its log could not even be created."""
         self._shortage_told_ms: int | None = None
         storage = self._directory.storage
-        storage.on_offline = lambda _: self._look_soon()
+        storage.on_offline.append(lambda _: self._look_soon())
         storage.on_full = lambda _: self._look_soon()
         storage.on_no_descriptor = self._note_no_descriptor
         if storage.unwell:  # found while the logs were loaded

@@ -90,7 +90,7 @@ class LogDirectory:
         self.same_boot = False
         """Whether the machine ran on since the directory was last used: then a killed process lost nothing."""
         self.wholeness = Wholeness(storage.disk, storage.path, incarnation_id)
-        storage.on_offline = lambda reason: self.wholeness.forget()
+        storage.on_offline.append(lambda _: self.wholeness.forget())
         self._disk = storage.disk
         self._lock = lock
         self._loaded = False
@@ -165,7 +165,6 @@ class LogDirectory:
         disk, path = self._disk, self.path
         self.wholeness.take()
         self.was_clean, self.last_broker_epoch = directory_files.take_clean_marker(disk, path)
-        listed = [*self._checkpoints.recovery_points, *self._checkpoints.high_watermarks]
         partitions: list[TopicPartition] = []
         for name in disk.list_directory(path):
             partition = parse_partition_directory_name(name)
@@ -177,6 +176,7 @@ class LogDirectory:
                 self.set_aside.setdefault(owner, []).append(f"{path}/{name}")
             elif has_too_large_a_number(name):
                 logger.warning("%s/%s is left alone: no partition has a number above %d", path, name, MAX_PARTITION)
+        listed = self._checkpoints.listed(self._to_remove)
         for done, partition in enumerate(partitions, start=1):
             loaded, topic_id = await self._load_partition(partition)
             log = self._adopt(partition, topic_id, self.default_config, loaded)
@@ -192,10 +192,11 @@ class LogDirectory:
         def load() -> tuple[LoadedLog, str | None]:
             def known(topic_id: str | None) -> Known:
                 return Known(
-                    recovery_point=self._checkpoints.stored_recovery_point(partition),
+                    recovery_point=self._checkpoints.stored_recovery_point(partition, topic_id),
                     clean=self.was_clean,
                     same_boot=self.same_boot,
                     high_watermark=self._checkpoints.stored_mark(partition, topic_id),
+                    clean_end=self.wholeness.clean_end(partition),
                 )
 
             interval, directory = self.default_config.index_interval_bytes, self._directory_of(partition)
@@ -261,8 +262,7 @@ class LogDirectory:
         log.write_first_start()
 
     def _forget(self, partition: TopicPartition) -> None:
-        log = self.logs.pop(partition, None)
-        if log is not None:
+        if (log := self.logs.pop(partition, None)) is not None:
             log.delete()
 
     def delete_log(self, partition: TopicPartition) -> None:
@@ -270,6 +270,7 @@ class LogDirectory:
         its files. If the renaming fails (also with BadEntry) the partition and its log are still there."""
         target = self._take_away(partition, deleted_directory_name)
         self.remove_set_aside(partition)
+        self._checkpoints.name_was_deleted()
         if target is not None:
             self._to_remove.append(target)
 
@@ -346,9 +347,8 @@ class LogDirectory:
 
     # ---------------------------------------------------------------------------------------------------- checkpoints
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """As the checkpoint said at the start (or was last written), of logs that still exist."""
-        marks = self._checkpoints.high_watermarks
-        return {partition: mark for partition, mark in marks.items() if partition in self.logs}
+        """As the checkpoint said at the start (or was last written), of logs that still exist, by their topic ids."""
+        return self._checkpoints.own_marks()
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the marks; a log that is not named keeps the one it had."""

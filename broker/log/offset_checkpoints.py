@@ -10,15 +10,16 @@ closes no segment (`checkpointed_recovery_point`). Where logs start stands in a 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from minibroker.broker.log import directory_files
+from minibroker.broker.log import directory_files, ownership
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.storage import Storage
 from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, DiskFull
+from minibroker.runtime.ports import BadEntry, DiskError, DiskFull
 
 Offsets = dict[TopicPartition, int]
 
@@ -35,13 +36,18 @@ class OffsetCheckpoints:
             directory_files.read_offsets(storage.disk, storage.path, name)
             for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
         )
-        self.recovery_points = points.offsets if points is not None else {}
+        self.recovery_points, self._ids_of_points = (
+            (points.offsets, points.topic_ids) if points is not None else ({}, {})
+        )
         self.high_watermarks, self._topic_ids = (marks.offsets, marks.topic_ids) if marks is not None else ({}, {})
         self._are_points_readable = points is not None
         self._writing = {name: asyncio.Lock() for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)}
 
-    def stored_recovery_point(self, partition: TopicPartition) -> int | None:
-        """As it is loaded with; None: nobody can tell, the checkpoint is damaged."""
+    def stored_recovery_point(self, partition: TopicPartition, topic_id: str | None) -> int | None:
+        """As it is loaded with; 0 where the name stood for another topic; None: nobody can tell, the checkpoint is
+        damaged."""
+        if topic_id not in (None, self._ids_of_points.get(partition, topic_id)):
+            return 0
         return self.recovery_points.get(partition, 0) if self._are_points_readable else None
 
     def stored_mark(self, partition: TopicPartition, topic_id: str | None) -> int:
@@ -50,12 +56,42 @@ class OffsetCheckpoints:
         is_its_own = known is not None and topic_id in (None, known)
         return self.high_watermarks.get(partition, 0) if is_its_own else 0
 
+    def own_marks(self) -> Offsets:
+        """Of the logs that are there, as they were loaded with."""
+        marks = self.high_watermarks
+        return {
+            each: marks[each]
+            for each, log in self._logs.items()
+            if each in marks and not self._is_of_another_topic(log)
+        }
+
+    def _is_of_another_topic(self, log: PartitionLog) -> bool:
+        """A line without an id (of a log whose files contradict each other) says nothing."""
+        known = self._topic_ids.get(log.topic_partition)
+        return known is not None and log.topic_id not in (None, known)
+
+    def listed(self, deleted_directories: Iterable[str]) -> list[TopicPartition]:
+        """Which logs the start before had. A directory whose files it had not removed yet shows that it had begun to
+        delete that very log (by its topic id, for the name may be another topic's): it is not missing."""
+        gone: set[tuple[str, int]] = set()
+        for directory in deleted_directories:
+            with contextlib.suppress(BadEntry):
+                gone |= ownership.read_claims(self._storage.disk, directory).owners
+        named = ((self.recovery_points, self._ids_of_points), (self.high_watermarks, self._topic_ids))
+        return [each for offsets, ids in named for each in offsets if (ids.get(each), each.partition) not in gone]
+
+    def name_was_deleted(self) -> None:
+        """Both checkpoints say which logs there are, and a log that they name and that is not there has been lost."""
+        self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+
     def loaded(self, log: PartitionLog) -> None:
         """Compare a log that was just loaded or created with what the disk says of its name."""
         stored = self.recovery_points.get(log.topic_partition, 0)
         log.checkpointed_recovery_point = max(stored, log.recovery_point)
         if log.recovery_point < stored:
             self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
+        if self._is_of_another_topic(log):
+            self.forget_mark(log.topic_partition)  # or the next checkpoint would call it this topic's
 
     def forget_mark(self, partition: TopicPartition) -> None:
         """The name may be given to another topic."""
@@ -71,7 +107,10 @@ class OffsetCheckpoints:
 
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """A log that is not named keeps the mark it had: a checkpoint must not forget partitions whose role is not
-        known yet (KAFKA-769, KAFKA-1647)."""
+        known yet (KAFKA-769, KAFKA-1647). A recovery point that fell is written first: what lies below both checkpoints
+        counts as synced at a start."""
+        if RECOVERY_POINT_CHECKPOINT in self._storage.urgent:
+            await self.write_recovery_points()
         marks = {**self.high_watermarks, **high_watermarks}
         self.high_watermarks = {partition: mark for partition, mark in marks.items() if partition in self._logs}
         await self._write(HIGH_WATERMARK_CHECKPOINT, lambda: self.high_watermarks)

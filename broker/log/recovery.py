@@ -29,7 +29,7 @@ from minibroker.broker.log.log_start_file import read_log_start
 from minibroker.broker.log.producer_snapshots import ProducerSnapshots
 from minibroker.broker.log.segment_files import SegmentFile, list_partition, remove_segment
 from minibroker.broker.log.segment_index import NO_TIMESTAMP, SegmentIndex
-from minibroker.broker.log.segment_tail import Tail, is_cut_off, is_whole_batch, read_tail
+from minibroker.broker.log.segment_tail import Tail, is_cut_off, is_whole_batch, read_tail, why_misfit
 from minibroker.broker.log.walk import scan_batches, walk_headers
 from minibroker.broker.replication.producer_state import ProducerStates
 from minibroker.protocol.checkpoints import LOG_START, LOG_SUFFIX, LogStart, LogStartReason
@@ -88,6 +88,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """The machine has run on since."""
     high_watermark: int = 0
     """As it was last checkpointed, of this very topic."""
+    clean_end: int = 0
+    """Where a clean stop wrote down that it ends, if no start came since."""
     damage: str | None = None
     """It was damaged before: it is read as far as it can be, and nothing of it is changed."""
     topic_id: str | None = None
@@ -138,6 +140,7 @@ class _Loader:
         self.last_epoch = NO_EPOCH
         """Of the last batch that was scanned."""
         self.recorded_start = read_log_start(disk, directory)
+        self.promised_end = self._promised_end(known)
         self.start = self.recorded_start[0].offset if self.recorded_start is not None else 0
         self.synced_end = 0
         """All below was on stable storage once, or is in the kernel's memory: what does not fit there is damage."""
@@ -158,6 +161,8 @@ class _Loader:
             self._replay_up_to(end)
         if end < self.high_watermark:
             self._damaged(f"the log ends at {end}, its process had committed it up to {self.high_watermark}")
+        if end < self.promised_end:
+            self._damaged(f"the log ends at {end}, it was synced up to {self.promised_end}")
         start = max(self.start, self.segments[0].base_offset) if self.segments else self.start
         if end < start and (self.clean or self.ran_on) and not self._was_started_anew():  # no power cut took its tail
             self._damaged(f"the log ends at {end}, its {LOG_START} file says that it begins at {start}")
@@ -233,8 +238,18 @@ class _Loader:
     def _was_started_anew(self) -> bool:
         return self.recorded_start is not None and self.recorded_start[0].reason is LogStartReason.STARTED_ANEW
 
+    def _promised_end(self, known: Known) -> int:
+        """No cut goes below the high watermark, and its checkpoint is never newer than that of a recovery point that
+        fell: what is below both was synced. A log that began anew may be shorter than what was checkpointed before."""
+        if self._was_started_anew():
+            return known.clean_end
+        return max(known.clean_end, min(self.recovery_point, known.high_watermark))
+
     def _surely_synced(self) -> int:
-        """After an unclean stop at most the start of the last segment; see `_safe_recovery_point`."""
+        """By checkpoints at most up to the last segment after an unclean stop; see `_safe_recovery_point`."""
+        return max(self._synced_by_checkpoints(), self.promised_end)
+
+    def _synced_by_checkpoints(self) -> int:
         if self.clean or not self.segments:
             return self.recovery_point
         last = self.segments[-1].base_offset
@@ -361,7 +376,7 @@ class _Loader:
             for position, header in scan_batches(file, 0, segment.size):
                 epoch = header.partition_leader_epoch
                 if header.base_offset != end or epoch != self.last_epoch:  # else nothing is new, and it fits
-                    reason = _misfit(header, end, self.last_epoch)
+                    reason = why_misfit(header, end, self.last_epoch)
                     if reason is not None:
                         break
                     self._note_epoch(epoch, end)
@@ -482,13 +497,4 @@ class _Loader:
         remove_segment(self.disk, segment)
 
     def _note(self, reason: str) -> None:
-        if self.report.reason is None:
-            self.report.reason = reason
-
-
-def _misfit(header: BatchHeader, end: int, epoch: int) -> str | None:
-    if header.base_offset != end:
-        return f"offset {header.base_offset} where {end} belongs"
-    if header.partition_leader_epoch < epoch:
-        return f"leader epoch {header.partition_leader_epoch} behind epoch {epoch}"
-    return None
+        self.report.reason = self.report.reason or reason

@@ -18,7 +18,7 @@ from minibroker.protocol.checkpoints import (
     IndexEntry,
     decode_index,
 )
-from minibroker.protocol.record_batch import HEADER_BYTES, CorruptBatch, check_batch, read_header
+from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
 from minibroker.runtime.ports import Disk, File, FileMissing
 
 
@@ -88,6 +88,15 @@ def is_whole_batch(file: File, position: int, end: int) -> bool:
     except CorruptBatch:
         return False
     return True
+
+
+def why_misfit(header: BatchHeader, end: int, epoch: int) -> str | None:
+    """Why this batch cannot follow a log that ends there and is in that epoch."""
+    if header.base_offset != end:
+        return f"offset {header.base_offset} where {end} belongs"
+    if header.partition_leader_epoch < epoch:
+        return f"leader epoch {header.partition_leader_epoch} behind epoch {epoch}"
+    return None
 
 
 def _last_entry(disk: Disk, segment: SegmentFile) -> IndexEntry | None:

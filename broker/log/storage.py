@@ -36,8 +36,8 @@ class Storage:
         self.full_reason: str | None = None
         self.urgent: set[str] = set()
         """Names of checkpoints that should be written soon, for an offset in them fell; see offset_checkpoints."""
-        self.on_offline: Callable[[str], None] | None = None
-        """Called in the middle of whatever met the error: it may only note it."""
+        self.on_offline: list[Callable[[str], None]] = []
+        """Each is called in the middle of whatever met the error: it may only note it."""
         self.on_full: Callable[[bool], None] | None = None
         """The same; with False when there is room again."""
         self.on_no_descriptor: Callable[[str], None] = lambda _: None
@@ -84,8 +84,8 @@ class Storage:
                     self.on_full(True)
         elif self.offline_reason is None:
             self.offline_reason = str(error)
-            if self.on_offline is not None:
-                self.on_offline(self.offline_reason)
+            for tell in self.on_offline:
+                tell(self.offline_reason)
 
     def own_file_failed(self, error: DiskError) -> None:
         """The same of a file of the directory itself, without which it cannot go on."""

@@ -65,6 +65,11 @@ class Wholeness:
             logger.warning("%s is damaged: which starts these logs are whole since is not known: %s", self._file, error)
         self._remove()
 
+    def clean_end(self, partition: TopicPartition) -> int:
+        """Where the log ended at the clean stop that came last, if that is known (0: it is not)."""
+        ends = None if self._before is None else self._before.log_ends
+        return 0 if ends is None else ends.get(partition, 0)
+
     def judge(
         self, logs: Mapping[TopicPartition, PartitionLog], listed: Iterable[TopicPartition], same_boot: bool
     ) -> None:
@@ -117,7 +122,7 @@ class Wholeness:
             self._remove()
 
     def forget(self) -> None:
-        """The directory has failed, or a log of it is damaged: the next start proves nothing. Best effort, for the disk
+        """The directory has failed: the next start proves nothing. Best effort, for the disk
         may be what fails."""
         if not self.incarnations:
             return

@@ -101,7 +101,8 @@ PROMISE = (
         Setting.ONLY_COPY,
         Verdict.STOPS_SAFELY,
         "where the disk itself shows it: files contradict each other, or a log ends below its last checkpointed high"
-        " watermark or below the end that a clean stop wrote down. No leader until an operator elects on purpose",
+        " watermark (after a power cut: and recovery point) or below the end that a clean stop wrote down. No leader"
+        " until an operator elects on purpose",
         ("only_copy_is_damaged",),
     ),
     Row(

@@ -87,8 +87,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.disk_health",
-                "        storage.on_offline = lambda _: self._look_soon()\n",
-                "        storage.on_offline = None\n",
+                "        storage.on_offline.append(lambda _: self._look_soon())\n",
+                "        pass\n",
             ),
         ),
         schedule=Schedule("disk_errors:idle_leader_on_a_failed_disk"),

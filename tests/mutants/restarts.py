@@ -282,6 +282,45 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         schedule=Schedule("restarts:epoch_rots_where_all_lose_power"),
     ),
+    Mutant(
+        name="D32e",
+        title="where a clean stop says that a log ends is compared for the chain of starts only",
+        origin="found from outside: 20 of 40 records of an only copy, whose recovery points did not read, were gone",
+        rule="a log that ends below the end in `whole-since` is damaged (11)",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "broker.log.log_directory",
+                "                    clean_end=self.wholeness.clean_end(partition),\n",
+                "                    clean_end=0,\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_is_shorter_than_its_clean_stop_says"),
+    ),
+    Mutant(
+        name="D32f",
+        title="after a power cut rot below both checkpoints is a torn tail",
+        origin="found from outside: one bit, and an only copy that had synced 40 records was cut to 20",
+        rule="what is below the recovery point and the high watermark that a disk names was synced (11)",
+        breaks=("I28", "I3"),
+        edits=(
+            Edit(
+                "broker.log.recovery",
+                "        return max(known.clean_end, min(self.recovery_point, known.high_watermark))\n",
+                "        return known.clean_end\n",
+            ),
+        ),
+        schedule=Schedule("restarts:only_member_rots_below_its_checkpoints_and_loses_power"),
+    ),
+    Mutant(
+        name="D32g",
+        title="checkpoints name a deleted log for up to a minute",
+        origin="found from outside: a topic was deleted, all were killed, and two of three waited for the last one",
+        rule="a deletion is written to both checkpoints at once (11, hardening 16)",
+        breaks=("I36",),
+        edits=(Edit("broker.log.log_directory", "        self._checkpoints.name_was_deleted()\n", ""),),
+        schedule=Schedule("restarts:topic_was_deleted_before_all_are_killed"),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()

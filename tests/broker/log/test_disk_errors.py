@@ -81,7 +81,7 @@ def test_after_an_io_error_nothing_is_written_any_more(machine: Machine) -> None
 def test_the_reason_is_told_once(machine: Machine) -> None:
     directory, log = machine.open_log()
     told: list[str] = []
-    directory.storage.on_offline = told.append
+    directory.storage.on_offline.append(told.append)
     machine.storage.fail("append")
     with pytest.raises(DiskError):
         append(log, 1)
@@ -340,7 +340,7 @@ def test_a_directory_says_what_a_chore_of_its_own_met(machine: Machine) -> None:
     """D12a: nobody's call fails, so somebody has to be told."""
     directory, log = machine.open_log()
     told: list[str] = []
-    directory.storage.on_offline = told.append
+    directory.storage.on_offline.append(told.append)
     append(log, 30)
     machine.storage.fail("sync", times=1)
     drive(directory.maintain(0))

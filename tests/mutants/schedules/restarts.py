@@ -2,6 +2,7 @@
 
 import asyncio
 
+from minibroker.client.admin import AdminClient
 from minibroker.protocol.checkpoints import format_epoch_checkpoint, parse_epochs_and_owner
 from minibroker.protocol.messages import (
     ElectionOutlook,
@@ -27,6 +28,10 @@ CHECKPOINT_SECONDS = 6.0
 """Then the high watermarks were written down."""
 LOADED_SECONDS = 1.0
 """Then a start has loaded its logs, and checkpointed nothing yet."""
+ALL_CHECKPOINTS_SECONDS = 62.0
+"""Then the recovery points were, too."""
+DELETED_SECONDS = 2.5
+"""Then a deletion is written down."""
 START_SECONDS = 6.0
 """Then who can be elected is."""
 
@@ -302,6 +307,60 @@ async def stray_segment_lies_behind_the_end(directed: Directed) -> None:
     put_file(_storage(directed, 1), STRAY, b"")
     await _start_all(directed, 1)
     await _elect_another(directed, 1)
+
+
+RECOVERY_POINTS = "/data/log/recovery-point-offset-checkpoint"
+SOON = {"log.flush.offset.checkpoint.interval.ms": "1000"}
+
+
+@on_stage(Stage())
+async def only_member_is_shorter_than_its_clean_stop_says(directed: Directed) -> None:
+    """And its recovery points do not read any more."""
+    await _produce_some(directed)
+    await _alone_in_sync(directed, 1)
+    directed.cluster.stop(1)
+    await directed.until(lambda: not directed.cluster.alive(), "the end of all")
+    directed.truth.faulty.add(1)
+    _shorten(directed, 1)
+    _storage(directed, 1).flip_bit(RECOVERY_POINTS, 30)
+    await _start_all(directed, 1)
+    await _elect_another(directed, 1)
+
+
+@on_stage(Stage(settings={**FLUSHED, **SOON}))
+async def only_member_rots_below_its_checkpoints_and_loses_power(directed: Directed) -> None:
+    """A record in the middle of the last segment, which both checkpoints say was synced and committed."""
+    await _produce_some(directed)
+    await _alone_in_sync(directed, 1)
+    await asyncio.sleep(CHECKPOINT_SECONDS)
+    directed.world.power_loss(host(1), tear=False)
+    directed.truth.faulty.add(1)
+    _storage(directed, 1).flip_bit(LOG, _batches(directed, 1)[RECORDS // 2] + PAYLOAD)
+    await _start_all(directed, 1)
+    await _elect_another(directed, 1)
+
+
+@on_stage(Stage(sound_disks=True))
+async def topic_was_deleted_before_all_are_killed(directed: Directed) -> None:
+    """Two of three come back, and need not wait for the third."""
+    cluster, topic = directed.cluster, "gone"
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+        await admin.create_topic(topic, partitions=1, replication_factor=3)
+        await directed.until(lambda: len(cluster.in_sync_replicas(topic)) == 3, "its ISR")
+        await _produce_some(directed)
+        await asyncio.sleep(ALL_CHECKPOINTS_SECONDS)
+        await admin.delete_topics([topic])
+    await directed.until(lambda: all(cluster.replica(b, topic) is None for b in cluster.broker_ids), "its deletion")
+    await asyncio.sleep(DELETED_SECONDS)
+    for broker_id in cluster.broker_ids:
+        cluster.kill(broker_id)
+    for broker_id in (1, 2):
+        cluster.start(broker_id)
+    await asyncio.sleep(2 * START_SECONDS)
+    if cluster.leader(TOPIC) is None:
+        convict(directed, "I36", "nobody leads: two brokers count as having lost a log that was deleted")
+    cluster.start(3)
+    await directed.until_isr(1, 2, 3)
 
 
 async def _told(directed: Directed) -> ElectionOutlook:

@@ -1,0 +1,125 @@
+"""What a log directory itself promises of a log's end, whatever else is lost, and whose log a checkpoint speaks of."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
+from minibroker.runtime.ports import DiskError
+from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, drive
+from tests.broker.log.test_recovery import FIRST, ONE_SEGMENT
+
+COMMITTED = 12
+
+
+def stopped_cleanly(machine: Machine) -> None:
+    directory, log = machine.open_log(ONE_SEGMENT, incarnation_id="i1")
+    append(log, 6)
+    drive(directory.close(True, {PARTITION: COMMITTED}))
+
+
+@pytest.mark.parametrize("lost", [[RECOVERY_POINT_CHECKPOINT], [CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT]])
+@pytest.mark.parametrize("has_power", [True, False])
+def test_a_log_that_ends_below_the_end_of_a_clean_stop_is_damaged(
+    machine: Machine, lost: list[str], has_power: bool
+) -> None:
+    stopped_cleanly(machine)
+    content = machine.content(FIRST)
+    machine.edit(FIRST, content[: len(content) // 2])
+    for name in lost:
+        machine.disk().remove(f"{PATH}/{name}")
+        machine.disk().sync_directory(PATH)
+    if has_power:
+        machine.kill()
+    else:
+        machine.lose_power()
+    log = machine.open_log(ONE_SEGMENT, incarnation_id="i2")[1]
+    assert log.damage is not None and "12" in log.damage
+
+
+def powerless(machine: Machine, high_watermark: int, recovery_point: bool = True) -> str | None:
+    """The damage of a log in whose middle a bit has rotted."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    drive(directory.maintain(0))
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    if recovery_point:
+        drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: high_watermark}))
+    machine.lose_power()
+    machine.storage.flip_bit(f"{log.directory}/{FIRST}", len(machine.content(FIRST)) // 2 + 65)
+    return machine.open_log(ONE_SEGMENT)[1].damage
+
+
+def test_rot_below_both_checkpoints_is_damage_after_a_power_cut(machine: Machine) -> None:
+    assert "it once reached to offset 12" in str(powerless(machine, COMMITTED))
+
+
+def test_rot_above_the_high_watermark_may_be_a_torn_tail(machine: Machine) -> None:
+    """It was appended behind a cut, perhaps, and the recovery point is of before."""
+    assert powerless(machine, 4) is None
+
+
+def test_rot_above_the_recovery_point_may_be_a_torn_tail(machine: Machine) -> None:
+    assert powerless(machine, COMMITTED, recovery_point=False) is None
+
+
+def test_marks_of_a_deleted_topic_are_not_those_of_the_next_one(machine: Machine) -> None:
+    directory, log = machine.open_log()
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    directory.delete_log(PARTITION)
+    append(directory.create_log(PARTITION, "another-id", SMALL), 1)
+    for _ in range(2):  # and no start writes them down as the next one's
+        machine.kill()
+        directory = machine.open()
+        assert directory.read_high_watermarks() == {}
+        assert (directory.logs[PARTITION].damage, directory.logs[PARTITION].recovery_point) == (None, 0)
+        drive(directory.maintain(0))
+
+
+def deleted(machine: Machine) -> LogDirectory:
+    directory, log = machine.open_log(incarnation_id="i1")
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    directory.delete_log(PARTITION)
+    return directory
+
+
+@pytest.mark.parametrize("is_maintained", [False, True])
+def test_a_log_that_was_deleted_is_not_missing(machine: Machine, is_maintained: bool) -> None:
+    directory = deleted(machine)
+    if is_maintained:
+        drive(directory.maintain(0))
+    machine.kill()
+    found = machine.open(incarnation_id="i2").wholeness
+    assert (found.missing, found.incarnations) == (frozenset(), ("i1", "i2"))
+
+
+def test_the_leftover_of_a_deleted_topic_does_not_explain_the_loss_of_the_next_one(machine: Machine) -> None:
+    directory = deleted(machine)
+    directory.create_log(PARTITION, "another-id", SMALL)
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({}))
+    machine.kill()
+    machine.disk().remove_tree(f"{PATH}/{PARTITION}")
+    machine.kill()
+    found = machine.open(incarnation_id="i2").wholeness
+    assert (found.missing, found.incarnations) == (frozenset([PARTITION]), ("i2",))
+
+
+def test_a_directory_that_fails_forgets_since_when_it_is_whole_whoever_else_listens(machine: Machine) -> None:
+    directory, log = machine.open_log(incarnation_id="i1")
+    directory.storage.on_offline.append(lambda _: None)
+    machine.storage.fail("append")
+    with pytest.raises(DiskError):
+        append(log, 1)
+    machine.storage.heal()
+    machine.kill()
+    assert machine.open(incarnation_id="i2").wholeness.incarnations == ("i2",)
