@@ -3,11 +3,12 @@
 Owns: identity below the high watermarks (I3, I19, I20), log matching on the whole overlap (I16, I17), and how many
 offsets were judged. Refuses to know how anything was read; what is wrong inside one replica is rules.py's.
 
-Theory. Two replicas agree at an offset when the batches there are equal: offsets, epoch, verified CRC, size. A
-replica's high watermark proves that everything below it is committed, so two replicas must be equal below the smaller
-of their two marks. Above it a difference is legal (the tail of a deposed leader, to be truncated), but for log
-matching: where two replicas hold an offset under the same leader epoch, one leader wrote both, so they are equal there
-and at all lower offsets. Replicas are compared in pairs; one that differs from several others alike is named.
+Theory. Two replicas agree at an offset when the batches there are equal: offsets, epoch, verified CRC, size. A high
+watermark proves that everything below it is committed, so two in-sync replicas are equal below the highest one that
+anybody knows, others below the smaller of their own two (marks.py). Above it a difference is legal (the tail of a
+deposed leader, to be truncated), but for log matching: where two replicas hold an offset under the same leader epoch,
+one leader wrote both, so they are equal there and at all lower offsets. Replicas are compared in pairs; one that
+differs from several others alike is named.
 """
 
 from bisect import bisect_right
@@ -18,6 +19,7 @@ import msgspec
 from minibroker.audit.content import Cell, Content, surely_equal
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.intervals import Intervals, below, intersection, size, union
+from minibroker.audit.marks import Marks
 from minibroker.audit.replica import Replica
 
 
@@ -37,32 +39,75 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     judged: int
     total: int
+    compared: tuple[int, ...] = ()
+    """Brokers whose replica was compared with another one below what both must hold."""
+    uncompared: tuple[int, ...] = ()
+    """Brokers whose replica holds records that may be committed and was compared with no other one."""
 
 
-def compare(contents: list[Content]) -> Comparison:
-    """Compare every pair, then name for each stretch the replica that stands alone."""
+def compare(contents: list[Content], marks: Marks, convicted: frozenset[int] = frozenset()) -> Comparison:
+    """Compare every pair, then name for each stretch the replica that stands alone. `convicted`: brokers of which a
+    witness says that they hold something else."""
     seen: dict[Mismatch, list[tuple[int, int]]] = {}
-    judged: Intervals = []
+    judged: list[Intervals] = [[] for _ in contents]
+    open_ends: list[Finding] = []
     for right in range(len(contents)):
         for left in range(right):
-            for mismatch in compare_pair(contents[left], contents[right]):
+            pair = contents[left], contents[right]
+            limit = min(marks.must_hold(each) for each in pair)
+            for mismatch in compare_pair(*pair, limit):
                 seen.setdefault(mismatch, []).append((left, right))
-            judged = union(judged, _judged(contents[left], contents[right]))
-    findings = [item for mismatch, pairs in _regrouped(seen) for item in _blame(contents, mismatch, pairs)]
-    findings += _edges(contents)
+                above = mismatch.kind is Kind.DIVERGED_ABOVE_HIGH_WATERMARK
+                if above and not marks.settled(*pair, mismatch.start):
+                    open_ends.append(_open_end(*pair, mismatch))
+            common = below(intersection(pair[0].coverage, pair[1].coverage), limit)
+            judged[left], judged[right] = union(judged[left], common), union(judged[right], common)
+    findings = [item for mismatch, pairs in _regrouped(seen) for item in _blame(contents, mismatch, pairs, convicted)]
+    findings += _edges(contents) + open_ends
+    holders = [content for content in contents if content.coverage]
     total = size(union(*(content.coverage for content in contents)))
-    return Comparison(findings=findings, judged=size(judged), total=total)
+    return Comparison(
+        findings=findings,
+        judged=size(union(*judged)),
+        total=total,
+        compared=tuple(each.replica.broker for each, intervals in zip(contents, judged, strict=True) if intervals),
+        uncompared=tuple(
+            content.replica.broker
+            for content, intervals in zip(contents, judged, strict=True)
+            if len(holders) > 1 and content.coverage and not intervals and _counts(content, marks)
+        ),
+    )
 
 
-def _judged(left: Content, right: Content) -> Intervals:
-    return below(intersection(left.coverage, right.coverage), min(left.high_watermark, right.high_watermark))
+def _counts(content: Content, marks: Marks) -> bool:
+    """A replica that is known to be out of sync, and of which no mark is known, promises nothing yet."""
+    out_of_sync = marks.in_sync is not None and content.replica.broker not in marks.in_sync
+    if out_of_sync and not content.high_watermark:
+        return False
+    # Where only others' heads are below the mark (retention), nothing is left to compare.
+    return not marks.is_exact or content.coverage[0][0] < marks.must_hold(content)
+
+
+def _open_end(left: Content, right: Content, mismatch: Mismatch) -> Finding:
+    facts = left.replica.facts
+    return finding(
+        Kind.UNPROVEN,
+        f"brokers {left.replica.broker} and {right.replica.broker} hold different records at offsets"
+        f" {mismatch.start} to {mismatch.end - 1}, and nothing says whether these were committed",
+        others=(left.replica.broker, right.replica.broker),
+        topic=facts.topic,
+        partition=facts.partition,
+        offset=mismatch.start,
+        end_offset=mismatch.end,
+    )
 
 
 # one pair
 
 
-def compare_pair(left: Content, right: Content) -> list[Mismatch]:
-    """All stretches at which two replicas differ, each with the promise that it breaks (or does not)."""
+def compare_pair(left: Content, right: Content, limit: int) -> list[Mismatch]:
+    """All stretches at which two replicas differ, each with the promise that it breaks (or does not). Below `limit`
+    both must hold what was committed."""
     if not left.coverage or not right.coverage:
         return []
     low = max(left.coverage[0][0], right.coverage[0][0])
@@ -74,12 +119,11 @@ def compare_pair(left: Content, right: Content) -> list[Mismatch]:
         return []
     steps = list(_walk(ours, theirs))
     matching_until = max((end for _, end, a, b in steps if a is not None and b is not None and a[2] == b[2]), default=0)
-    high_watermark = min(left.high_watermark, right.high_watermark)
     found: list[Mismatch] = []
     for start, end, a, b in steps:
         if a is None or b is None or a == b:
             continue
-        kind = _kind(start, a, b, high_watermark, matching_until)
+        kind = _kind(start, a, b, limit, matching_until)
         found.append(Mismatch(kind, start, end, a[2], b[2]))
     return _joined(found)
 
@@ -142,35 +186,46 @@ def _regrouped(
     return sorted(groups.items())
 
 
-def _blame(contents: list[Content], mismatch: tuple[Kind, int, int], pairs: list[tuple[int, int]]) -> Iterator[Finding]:
-    """Name the replica that is in most of the pairs, then what is left."""
+def _blame(
+    contents: list[Content],
+    mismatch: tuple[Kind, int, int],
+    pairs: list[tuple[int, int]],
+    convicted: frozenset[int],
+) -> Iterator[Finding]:
+    """Name the replica that a witness convicts, or that is in most of the pairs, then what is left."""
     left = sorted(set(pairs))
     while left:
         counts: dict[int, int] = {}
         for pair in left:
             for member in pair:
                 counts[member] = counts.get(member, 0) + 1
-        alone = max(counts, key=lambda member: (counts[member], -member))
+        alone = max(counts, key=lambda each: (contents[each].replica.broker in convicted, counts[each], -each))
         partners = sorted({a if b == alone else b for a, b in left if alone in (a, b)})
         left = [pair for pair in left if alone not in pair]
-        yield _difference(contents[alone], [contents[partner] for partner in partners], *mismatch)
+        said = contents[alone].replica.broker in convicted
+        yield _difference(contents[alone], [contents[partner] for partner in partners], *mismatch, said)
 
 
 _SAYS = {
     Kind.DIVERGED_BELOW_HIGH_WATERMARK: "committed records differ",
     Kind.CONFLICTING_EPOCH: "committed records stand under different leader epochs",
     Kind.LOG_MATCHING: "one leader epoch, or one above it, has two contents (log matching)",
-    Kind.DIVERGED_ABOVE_HIGH_WATERMARK: "uncommitted tails differ (allowed: truncated when the replica follows again)",
+    Kind.DIVERGED_ABOVE_HIGH_WATERMARK: "tails differ above what both are known to have committed",
 }
 
 
-def _difference(alone: Content, partners: list[Content], kind: Kind, start: int, end: int) -> Finding:
+def _difference(
+    alone: Content, partners: list[Content], kind: Kind, start: int, end: int, is_convicted: bool
+) -> Finding:
     facts = alone.replica.facts
     others = ", ".join(_describe(partner, start) for partner in partners)
     file, position, described = _place(alone, start)
+    right = ""
+    if kind is not Kind.DIVERGED_ABOVE_HIGH_WATERMARK:
+        right = "; the witness contradicts the first" if is_convicted else "; this does not say which is right"
     return finding(
         kind,
-        f"{_SAYS[kind]} at offsets {start} to {end - 1}: {described}, but {others}",
+        f"{_SAYS[kind]} at offsets {start} to {end - 1}: {described}, but {others}{right}",
         broker=facts.broker,
         others=tuple(partner.replica.broker for partner in partners),
         topic=facts.topic,
@@ -196,8 +251,9 @@ def _place(content: Content, offset: int) -> tuple[str, int, str]:
     return file, content.replica.columns.positions[row], described
 
 
-def _edges(contents: list[Content]) -> Iterator[Finding]:
+def _edges(contents: list[Content]) -> list[Finding]:
     """Logs that begin or end elsewhere: fine, and worth knowing."""
+    found: list[Finding] = []
     replicas = [content.replica for content in contents]
     longest = max((replica.log_end_offset for replica in replicas), default=0)
     earliest = min((replica.log_start_offset for replica in replicas), default=0)
@@ -205,10 +261,11 @@ def _edges(contents: list[Content]) -> Iterator[Finding]:
         end, start = replica.log_end_offset, replica.log_start_offset
         if end < longest:
             message = f"ends at offset {end}, {longest - end} behind the longest replica (it catches up as a follower)"
-            yield _edge(replica, Kind.LAGGING_TAIL, message, end, longest)
+            found.append(_edge(replica, Kind.LAGGING_TAIL, message, end, longest))
         if start > earliest:
             message = f"begins at offset {start}, another replica at {earliest} (retention is each broker's own)"
-            yield _edge(replica, Kind.LOG_START_DIFFERS, message, earliest, start)
+            found.append(_edge(replica, Kind.LOG_START_DIFFERS, message, earliest, start))
+    return found
 
 
 def _edge(replica: Replica, kind: Kind, message: str, start: int, end: int) -> Finding:

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +29,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, parse_meta_properties
 from minibroker.protocol.partition_metadata import parse_partition_metadata
 
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 _BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")
 
 T = TypeVar("T")
@@ -238,12 +240,23 @@ def _replica(
         log_start=log_start[0] if log_start is not None else None,
         recovery_point=recovery_point,
         cleanly_stopped=log.cleanly_stopped,
+        lost_power=log.meta is None or log.meta.boot_id != _boot_id(),
         epoch_entries=None if epochs is None else tuple(epochs),
         metadata=metadata,
         segments=segments,
         snapshots=snapshots,
         damage=tuple(damage),
     )
+
+
+@lru_cache
+def _boot_id() -> str | None:
+    """Of this machine since it booted."""
+    try:
+        with open(BOOT_ID_FILE, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _segments(directory: str) -> tuple[tuple[int, int], ...]:

@@ -63,6 +63,10 @@ class Kind(StrEnum):
     WRONG_DIRECTORY = "wrong-directory"
     CONTRADICTION = "contradiction"
     UNEXPECTED_PARTITION = "unexpected-partition"
+    RECORDS_LOST = "records-lost"
+    WITNESS_DIFFERS = "witness-differs"
+    WITNESS_BEHIND = "witness-behind"
+    WITNESS_NOT_COMPARED = "witness-not-compared"
 
 
 NOTES = frozenset(
@@ -77,8 +81,9 @@ NOTES = frozenset(
         Kind.CHANGED_WHILE_READ,
         Kind.ACKED_TRIMMED,
         Kind.ACKED_LAWFULLY_LOST,
-        Kind.STALE_CLUSTER_STATE,
         Kind.REPLICA_ABSENT,
+        Kind.WITNESS_BEHIND,
+        Kind.WITNESS_NOT_COMPARED,
         Kind.UNEXPECTED_PARTITION,
     }
 )
@@ -93,6 +98,12 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
         Kind.WRONG_DIRECTORY,
         Kind.CONTRADICTION,
         Kind.UNEXPECTED_PARTITION,
+    ),
+    "the logs hold what was witnessed": (
+        Kind.RECORDS_LOST,
+        Kind.WITNESS_DIFFERS,
+        Kind.WITNESS_BEHIND,
+        Kind.WITNESS_NOT_COMPARED,
     ),
     "every batch passes its CRC": (Kind.CORRUPT_BATCH, Kind.TORN_TAIL),
     "every record decodes": (Kind.UNDECODABLE_RECORDS,),
@@ -222,6 +233,12 @@ class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that at least one replica holds."""
     acked_records: int
     acked_in_place: int
+    committed_offset: int = 0
+    """Below it everything is known to be committed: the highest mark of any replica or of the witness."""
+    compared_replicas: tuple[int, ...] = ()
+    """Brokers whose replica was compared with another one below what both must hold."""
+    witnessed_replicas: tuple[int, ...] = ()
+    """Brokers whose replica holds exactly what the witness noted."""
     absent_replicas: tuple[int, ...] = ()
     """Brokers that should hold a replica and have none."""
     replicas: tuple[ReplicaSummary, ...]

@@ -28,10 +28,12 @@ from minibroker.audit.findings import (
     has_errors,
     limited,
 )
+from minibroker.audit.marks import marks_of
 from minibroker.audit.presence import absent_replicas, check_presence
 from minibroker.audit.replica import Replica
 from minibroker.audit.rules import check_replica
 from minibroker.audit.topic_ids import of_one_topic
+from minibroker.audit.witnessed import check_witness
 from minibroker.protocol.ids import TopicPartition
 
 
@@ -50,14 +52,13 @@ def judge_partition(
     there = {replica.broker for replica in replicas} - others
     findings += check_presence(partition, there, expected)
     contents = [Content(replica) for replica in current]
-    comparison = compare(contents)
-    findings += comparison.findings
-    holders = sum(1 for content in contents if content.coverage)
-    unproven = holders >= 2 and comparison.judged == 0
-    if unproven:
-        findings.append(_unproven(partition, contents))
-    in_sync, state_findings = _in_sync(partition, expected, contents)
-    findings += state_findings
+    marks, said = marks_of(partition, expected, contents)
+    witnessed = check_witness(partition, expected, marks, contents)
+    comparison = compare(contents, marks, witnessed.differing)
+    findings += said + witnessed.findings + comparison.findings
+    if comparison.uncompared:
+        findings.append(_unproven(partition, contents, comparison.uncompared))
+    in_sync = tuple(sorted(marks.in_sync or ()))
     records, outcome = _acknowledged(partition, acked, contents, in_sync)
     findings += outcome.findings
     absent = absent_replicas(there, expected)
@@ -70,55 +71,31 @@ def judge_partition(
         total_offsets=comparison.total,
         acked_records=records,
         acked_in_place=outcome.in_place,
+        committed_offset=marks.committed,
+        compared_replicas=comparison.compared,
+        witnessed_replicas=tuple(sorted(witnessed.proven)),
         absent_replicas=absent,
         replicas=tuple(_summary(replica) for replica in replicas),
         findings=tuple(kept),
     )
 
 
-def _unproven(partition: TopicPartition, contents: list[Content]) -> Finding:
+def _unproven(partition: TopicPartition, contents: list[Content], uncompared: tuple[int, ...]) -> Finding:
     holders = [content.replica for content in contents if content.coverage]
     marks = ", ".join(
         f"broker {replica.broker}: offsets {replica.log_start_offset} to {replica.log_end_offset - 1},"
         f" high watermark {'unknown' if replica.facts.high_watermark is None else replica.facts.high_watermark}"
         for replica in holders
     )
+    who = ", ".join(map(str, uncompared))
     return finding(
         Kind.UNPROVEN,
-        f"{len(holders)} replicas hold records and no offset could be judged ({marks})",
+        f"{len(holders)} replicas hold records; that of broker {who} was not compared with another one below a"
+        f" committed mark ({marks})",
         others=tuple(replica.broker for replica in holders),
         topic=partition.topic,
         partition=partition.partition,
     )
-
-
-def _in_sync(
-    partition: TopicPartition, expected: Expected, contents: list[Content]
-) -> tuple[tuple[int, ...], list[Finding]]:
-    """The last known ISR, where it is known; its members hold everything that any replica knows to be committed."""
-    if expected.leader_epoch is None:
-        return (), []
-    newest = max((max(content.replica.columns.epochs, default=0) for content in contents), default=0)
-    if newest > expected.leader_epoch:
-        message = f"the cluster's saved state knows leader epoch {expected.leader_epoch}, the logs {newest}: not used"
-        return (), [finding(Kind.STALE_CLUSTER_STATE, message, topic=partition.topic, partition=partition.partition)]
-    committed = max((content.high_watermark for content in contents), default=0)
-    findings = [
-        finding(
-            Kind.MISSING_RANGE,
-            f"broker {content.replica.broker} was in the last known ISR but ends at offset"
-            f" {content.replica.log_end_offset}; {committed} was committed",
-            broker=content.replica.broker,
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=content.replica.log_end_offset,
-            end_offset=committed,
-            file=content.replica.segments[-1].file if content.replica.segments else content.replica.facts.directory,
-        )
-        for content in contents
-        if content.replica.broker in expected.isr and content.replica.log_end_offset < committed
-    ]
-    return expected.isr, findings
 
 
 def _acknowledged(

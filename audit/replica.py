@@ -126,6 +126,8 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     """As its own file tells, with the reason."""
     recovery_point: int | None
     cleanly_stopped: bool
+    lost_power: bool = True
+    """Its machine may have lost power since its broker started: not this machine, or booted anew since."""
     epoch_entries: tuple[tuple[int, int], ...] | None
     metadata: PartitionMetadata | None
     segments: tuple[tuple[int, int], ...]

@@ -147,7 +147,7 @@ def _statistics(
 def _summary(
     outcome: Outcome, partitions: tuple[PartitionResult, ...], statistics: Statistics, findings: tuple[Finding, ...]
 ) -> str:
-    judged = f"{statistics.judged_offsets} of {statistics.total_offsets} offsets were judged"
+    judged = _compared(partitions, statistics)
     acked = ""
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
@@ -163,6 +163,21 @@ def _summary(
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
     return f"consistent: {judged}, all agree{acked}"
+
+
+def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics) -> str:
+    """How much of what is there was compared, and what was not."""
+    compared = sum(len(result.compared_replicas) for result in partitions)
+    among = sum(1 for result in partitions if result.compared_replicas)
+    said = (
+        f"{compared} replicas of {among} partitions were compared below their committed marks"
+        f" ({statistics.judged_offsets} of {statistics.total_offsets} offsets)"
+    )
+    witnessed = sum(1 for result in partitions if result.witnessed_replicas)
+    if witnessed:
+        said += f"; {witnessed} of {len(partitions)} partitions hold what the witness noted"
+    left = statistics.replicas - compared
+    return f"{said}; {left} replicas were compared with no other" if left else said
 
 
 def _check(check: str, kinds: tuple[Kind, ...], findings: tuple[Finding, ...]) -> CheckResult:

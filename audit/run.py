@@ -15,7 +15,7 @@ import msgspec
 from minibroker.audit.acked_file import check_list
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import Expected
+from minibroker.audit.expectation import Expected, Told
 from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import judge_locally
@@ -39,6 +39,7 @@ def run_audit(
     *,
     records: bool = False,
     allow_unproven: bool = False,
+    zookeeper: str | None = None,
     master: str | None = None,
     ship_package: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -46,9 +47,9 @@ def run_audit(
     """Audit the replicas in these directories, and write the report files to `output` if it is given.
 
     `acked` names a list of acknowledged records; `records` decodes every record also without one. `master` is Spark's
-    (default: spark-submit's, $SPARK_MASTER, local[*]); `ship_package` gives this package to its workers. With
-    `allow_unproven` nothing but a finding makes the exit code 10. Raises AuditError when the audit could not run (exit
-    code 1); otherwise the report's `exit_code` is 0 or 10.
+    (default: spark-submit's, $SPARK_MASTER, local[*]); `ship_package` gives this package to its workers. `zookeeper`
+    (HOST:PORT) is asked what should be there. With `allow_unproven` nothing but a finding makes the exit code 10.
+    Raises AuditError when the audit could not run (exit code 1); otherwise the report's `exit_code` is 0 or 10.
     """
     given = tuple(os.fspath(directory) for directory in directories)
     if engine not in ENGINES:
@@ -58,14 +59,14 @@ def run_audit(
     started, clock = datetime.now(UTC), time.monotonic()
     progress("looking for replicas")
     stopwatch = Stopwatch()
-    inventory = discover(given)
+    inventory = discover(given, _told(zookeeper))
     of_the_list = check_list(acked) if acked is not None else []
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
     with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as judge:
         results = judge(inventory)
         for _ in range(LOOKS_MAX - 1):
-            fresh = _changed_suspects(results, inventory, given)
+            fresh = _changed_suspects(results, inventory, given, zookeeper)
             if not fresh.expected:
                 break
             progress("looking again at partitions that changed while they were read")
@@ -129,13 +130,26 @@ def _engine(
     stopwatch.add(stop=time.monotonic() - began)
 
 
-def _changed_suspects(results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...]) -> Inventory:
+def _told(zookeeper: str | None) -> tuple[Told, ...]:
+    """What ZooKeeper says now. Asked before the logs are looked at: what was committed then must be there."""
+    if zookeeper is None:
+        return ()
+    # Lazily: who does not ask needs no kazoo.
+    from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
+
+    state = read_cluster_from_zookeeper(zookeeper)
+    return (Told(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)
+
+
+def _changed_suspects(
+    results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...], zookeeper: str | None
+) -> Inventory:
     """Partitions of running brokers that look wrong and have changed since: a truncation may have been half seen."""
     running = any(not log.cleanly_stopped for log in inventory.log_directories)
     suspects = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
     if not suspects:
         return msgspec.structs.replace(inventory, replicas=(), expected={})
-    fresh = discover(given)
+    fresh = discover(given, _told(zookeeper))
     before, now = _by_name(inventory), _by_name(fresh)
     changed = {name for name in suspects if before.get(name) != now.get(name)}
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)

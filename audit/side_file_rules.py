@@ -226,10 +226,13 @@ def check_checkpoints(report: ReplicaReport) -> None:
     position = replica.segments[-1].size if replica.segments else None
     claims = {"high watermark": facts.high_watermark or 0, "recovery point": facts.recovery_point or 0}
     name, claimed = max(claims.items(), key=lambda item: item[1])
+    unsynced = not facts.cleanly_stopped and facts.lost_power and end >= claims["recovery point"]
+    why = "what was not synced is gone, as a power cut leaves it" if unsynced else "its tail is missing"
     if claimed > end:
         report.add(
             Kind.MISSING_RANGE,
-            f"the log ends at offset {end}, but its own {name} was {claimed}: its tail is missing",
+            f"the log ends at offset {end}, but its own {name} was {claimed}: {why}",
+            note=unsynced,
             offset=end,
             end_offset=claimed,
             file=file,

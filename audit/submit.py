@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--acked", metavar="FILE", help="list of acknowledged records (`minibroker produce --report`)")
     parser.add_argument("--output", metavar="DIR", help="write report.json, report.html and findings.parquet there")
     parser.add_argument("--records", action="store_true", help="decode every record, also without --acked")
+    parser.add_argument("--zookeeper", metavar="HOST:PORT", help="ask it which replicas should be there")
     parser.add_argument("--allow-unproven", action="store_true", help="exit code 0 if nothing worse than unproven")
     parser.add_argument("--ship-package", action="store_true", help="give minibroker to workers that lack it")
     given = parser.parse_args(arguments)
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             records=given.records,
             allow_unproven=given.allow_unproven,
             ship_package=given.ship_package,
+            zookeeper=given.zookeeper,
         )
     except AuditError as error:
         print(f"audit could not run: {error}", file=sys.stderr)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "--output", type=click.Path(path_type=Path, file_okay=False), help="Write JSON, Parquet and a page there."
 )
 @click.option("--records", is_flag=True, help="Decode every record, too.")
+@click.option("--zookeeper", metavar="HOST:PORT", help="Ask it which replicas should be there.")
 @click.option("--allow-unproven", is_flag=True, help="Exit code 0 if nothing worse than unproven.")
 @click.option("--master", help="Spark's master.  [default: $SPARK_MASTER, else local[*]]")
 @click.option("--ship-package", is_flag=True, help="Give this package to a cluster's workers that lack it.")
@@ -31,6 +32,7 @@ def audit(
     acked: Path | None,
     output: Path | None,
     records: bool,
+    zookeeper: str | None,
     allow_unproven: bool,
     master: str | None,
     ship_package: bool,
@@ -81,6 +83,7 @@ def _audit(
             None if output is None else str(output),
             records=records,
             allow_unproven=allow_unproven,
+            zookeeper=zookeeper,
             master=master,
             ship_package=ship_package,
             progress=progress.show,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from minibroker.audit.discovery import BOOT_ID_FILE
 from minibroker.audit.replica import NO_VALUE
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
@@ -18,7 +19,7 @@ from minibroker.protocol.cluster_state import (
     format_cluster_state,
 )
 from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties
+from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
 from minibroker.protocol.record_batch import build_batch, read_header, stamp
 from minibroker.protocol.witness import PartitionWitness
@@ -134,6 +135,10 @@ class PlantedReplica:
             file.write(content)
 
 
+def _this_boot() -> str:
+    return Path(BOOT_ID_FILE).read_text(encoding="ascii").strip()
+
+
 class PlantedCluster:
     """Brokers' log directories below one data directory."""
 
@@ -153,10 +158,17 @@ class PlantedCluster:
         for broker in brokers:
             directory = self.log_directory(broker)
             directory.mkdir(parents=True, exist_ok=True)
-            meta = MetaProperties(broker_id=broker, cluster_id="c", directory_id=f"d{broker}", boot_id="b")
+            meta = MetaProperties(broker_id=broker, cluster_id="c", directory_id=f"d{broker}", boot_id=_this_boot())
             (directory / checkpoints.META_PROPERTIES).write_bytes(format_meta_properties(meta))
             if clean:
                 (directory / checkpoints.CLEAN_SHUTDOWN).write_bytes(checkpoints.format_clean_shutdown(7))
+
+    def lose_power(self) -> None:
+        """The machines boot anew."""
+        for broker in self.brokers:
+            file = self.log_directory(broker) / checkpoints.META_PROPERTIES
+            meta = parse_meta_properties(file.read_bytes())
+            file.write_bytes(format_meta_properties(msgspec.structs.replace(meta, boot_id="former")))
 
     def log_directory(self, broker: int) -> Path:
         return self.root / f"broker-{broker}"

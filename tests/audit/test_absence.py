@@ -170,6 +170,7 @@ def test_where_nothing_says_what_should_be_there_it_is_unproven(cluster: Planted
 def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluster) -> None:
     other = TopicPartition("former", 0)
     cluster.replica(2, other).write(ENCODED[:2])
+    cluster.set_high_watermark(2, other, 3)
     report = audited(cluster)
     assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.UNEXPECTED_PARTITION])
 

@@ -18,9 +18,11 @@ from tests.audit.planted_cluster import Batch, PlantedCluster, encode
 LINES = TopicPartition("lines", 0)
 
 
-def cluster_of(root: Path, logs: Sequence[Sequence[Batch]], high_watermarks: Sequence[int | None]) -> PlantedCluster:
+def cluster_of(
+    root: Path, logs: Sequence[Sequence[Batch]], high_watermarks: Sequence[int | None], *, clean: bool = False
+) -> PlantedCluster:
     """Broker 1, 2, .. with one log and high watermark each; those with the highest are in sync."""
-    cluster = PlantedCluster(root, brokers=range(1, len(logs) + 1), clean=False)
+    cluster = PlantedCluster(root, brokers=range(1, len(logs) + 1), clean=clean)
     for broker, (log, mark) in enumerate(zip(logs, high_watermarks, strict=True), 1):
         cluster.write(LINES, encode(log), brokers=[broker])
         cluster.set_high_watermark(broker, LINES, mark)
@@ -128,17 +130,74 @@ def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Pa
 
 
 def test_an_isr_member_that_lacks_committed_records_is_found(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None])
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None], clean=True)
     cluster.write_state(LINES, leader=1, leader_epoch=1, isr=[1, 2, 3])
     (item,) = [item for item in judged(cluster).findings if item.severity is Severity.ERROR]
     assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.MISSING_RANGE, 3, 0, 4)
 
 
-def test_a_cluster_state_older_than_the_logs_is_not_used(tmp_path: Path) -> None:
-    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None])
+def test_an_isr_member_that_lost_power_may_lack_what_it_had_not_synced(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 4])
+    assert judged(cluster).verdict is Verdict.INCONSISTENT
+    cluster.lose_power()
+    found = judged(cluster)
+    assert {(item.kind, item.broker, item.severity) for item in found.findings} == {
+        (Kind.MISSING_RANGE, 3, Severity.NOTE),
+        (Kind.LAGGING_TAIL, 3, Severity.NOTE),
+    }
+    assert found.verdict is Verdict.LAGGING
+
+
+def test_what_every_isr_member_lacks_is_lost_whatever_the_machines_did(tmp_path: Path) -> None:
+    result = judged(cluster_of(tmp_path, [COMMON[:2], COMMON[:2]], [4, 4]))
+    (item,) = of_kind(result, Kind.RECORDS_LOST)
+    assert (item.offset, item.end_offset, item.severity) == (3, 4, Severity.ERROR)
+
+
+def test_a_state_of_the_first_version_older_than_the_logs_is_not_used(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None], clean=True)
+    (tmp_path / "cluster-state.json").write_text('{"partitions": {"lines-0": {"leader_epoch": 0, "isr": [1, 2, 3]}}}')
+    result = judged(cluster)
+    assert {item.kind for item in result.findings} == {Kind.STALE_CLUSTER_STATE, Kind.LAGGING_TAIL}
+    assert result.verdict is Verdict.LAGGING
+
+
+def test_an_epoch_above_that_of_a_stopped_cluster_is_an_error_and_switches_nothing_off(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None], clean=True)
     cluster.write_state(LINES, leader=1, leader_epoch=0, isr=[1, 2, 3])
-    kinds = {item.kind for item in judged(cluster).findings}
-    assert kinds == {Kind.STALE_CLUSTER_STATE, Kind.LAGGING_TAIL}
+    found = {(item.kind, item.broker) for item in judged(cluster).findings if item.severity is Severity.ERROR}
+    assert found == {(Kind.STALE_CLUSTER_STATE, 1), (Kind.STALE_CLUSTER_STATE, 2), (Kind.MISSING_RANGE, 3)}
+
+
+def test_one_lowered_mark_hides_no_difference_between_replicas_in_sync(tmp_path: Path) -> None:
+    other: list[Batch] = [COMMON[0], (0, [b"B", b"c"]), COMMON[2]]
+    cluster = cluster_of(tmp_path, [COMMON, other, COMMON], [4, 0, 4], clean=True)
+    cluster.write_state(LINES, leader=1, leader_epoch=1, isr=[1, 2, 3])
+    (item,) = of_kind(judged(cluster), Kind.DIVERGED_BELOW_HIGH_WATERMARK)
+    assert (item.broker, item.offset, item.end_offset) == (2, 1, 3)
+
+
+def test_a_mark_that_is_missing_after_a_clean_stop_is_an_error(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON], [4, 4], clean=True)
+    cluster.set_high_watermark(2, LINES, None)
+    found = {(item.kind, item.broker) for item in judged(cluster).findings if item.severity is Severity.ERROR}
+    assert found == {(Kind.CHECKPOINT_DAMAGE, 2)}
+
+
+def test_tails_of_which_nobody_knows_whether_they_were_committed_are_unproven(tmp_path: Path) -> None:
+    left: list[Batch] = [*COMMON[:2], (0, [b"x"])]
+    cluster = cluster_of(tmp_path, [left, COMMON], [3, 3])
+    result = judged(cluster)
+    assert result.verdict is Verdict.UNPROVEN
+    assert "nothing says whether these were committed" in of_kind(result, Kind.UNPROVEN)[0].message
+
+
+def test_one_replica_that_was_not_compared_hides_behind_no_other(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, [COMMON, COMMON, COMMON], [4, 4, None])
+    cluster.forget_state()
+    result = judged(cluster)
+    assert result.verdict is Verdict.UNPROVEN
+    assert "broker 3 was not compared" in of_kind(result, Kind.UNPROVEN)[0].message
 
 
 # against a dumb oracle

@@ -141,7 +141,7 @@ def test_a_torn_tail_below_the_recovery_point_is_an_error(killed: PlantedCluster
 def test_a_log_that_ends_below_its_own_high_watermark_is_an_error_also_after_a_crash(killed: PlantedCluster) -> None:
     killed.set_high_watermark(BROKER, LINES, 24)
     damage.cut_tail(killed, LINES)
-    assert [item.kind for item in errors(judged(killed))] == [Kind.MISSING_RANGE]
+    assert {item.kind for item in errors(judged(killed))} == {Kind.MISSING_RANGE}
 
 
 def test_an_epoch_history_behind_a_killed_brokers_log_is_a_note(killed: PlantedCluster) -> None:
@@ -179,12 +179,12 @@ def test_empty_epochs_are_legal_on_the_leader_that_had_them(cluster: PlantedClus
 
 
 def test_a_malformed_high_watermark_checkpoint_is_named_and_proves_nothing(cluster: PlantedCluster) -> None:
-    for broker in (1, 2):
+    for broker in (1, 2, 3):
         file = cluster.log_directory(broker) / checkpoints.HIGH_WATERMARK_CHECKPOINT
         file.write_bytes(b"0\n9\n")
     report = run_audit([str(cluster.root)], "local")
     kinds = {(item.kind, item.broker) for item in report.findings}
-    assert kinds == {(Kind.UNPROVEN, None), (Kind.CHECKPOINT_DAMAGE, 1), (Kind.CHECKPOINT_DAMAGE, 2)}
+    assert kinds == {(Kind.UNPROVEN, None), *((Kind.CHECKPOINT_DAMAGE, broker) for broker in (1, 2, 3))}
     assert report.exit_code == 10
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.audit import run
 from minibroker.audit.discovery import Inventory, discover
+from minibroker.audit.expectation import Told
 from minibroker.audit.findings import Kind, Verdict
 from minibroker.audit.local_engine import judge_locally
 from minibroker.protocol import checkpoints
@@ -31,7 +32,7 @@ def discover_stale_first(monkeypatch: pytest.MonkeyPatch, stale: Inventory) -> l
     """The audit's first look happened before what the test has done since."""
     looks: list[int] = []
 
-    def look(directories: tuple[str, ...]) -> Inventory:
+    def look(directories: tuple[str, ...], told: tuple[Told, ...]) -> Inventory:
         looks.append(1)
         return stale if len(looks) == 1 else discover(directories)
 

@@ -1,0 +1,156 @@
+"""What of a partition is known to be committed, and who must hold it. PURE.
+
+Owns: the committed mark of a partition, who was in sync, how far two replicas must be equal, and what the absence of
+marks leaves open. A high watermark proves that all below it is committed, whoever says it; so does a witness.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.audit.content import Content
+from minibroker.audit.expectation import Expected
+from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.audit.replica import ReplicaFacts
+from minibroker.protocol import checkpoints
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.witness import PartitionWitness
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one partition."""
+
+    in_sync: frozenset[int] | None
+    """None: not known."""
+    committed: int
+    """All below it is committed. What is above may be committed as well, unless `is_exact`."""
+    is_exact: bool
+    """Every in-sync replica's broker was stopped cleanly and has its mark: above it nothing is committed."""
+    witness: PartitionWitness | None
+    """Of this topic."""
+
+    def must_hold(self, content: Content) -> int:
+        """Below this offset the replica must hold what was committed; 0 where nothing is known."""
+        if self.in_sync is not None and content.replica.broker in self.in_sync:
+            return self.committed
+        return content.high_watermark
+
+    def settled(self, left: Content, right: Content, start: int) -> bool:
+        """What two replicas hold differently from `start` on, above what both must hold, is known to be no loss: one of
+        them is out of sync and follows again, or it is known that nothing there is committed."""
+        if self.in_sync is None:
+            return False
+        both = left.replica.broker in self.in_sync and right.replica.broker in self.in_sync
+        return not both or (self.is_exact and start >= self.committed)
+
+
+def marks_of(partition: TopicPartition, expected: Expected, contents: Sequence[Content]) -> tuple[Marks, list[Finding]]:
+    """And what the sources of marks say against the logs."""
+    found: list[Finding] = []
+    witness = _own_witness(expected, contents)
+    in_sync = frozenset(expected.isr) if expected.leader_epoch is not None else None
+    whole = expected.is_whole and expected.stopped
+    for content in contents:
+        newest = max(content.replica.columns.epochs, default=0)
+        if expected.leader_epoch is None or newest <= expected.leader_epoch:
+            continue
+        broker = content.replica.broker
+        message = f"{expected.source} knows leader epoch {expected.leader_epoch}, the log of broker {broker} {newest}"
+        if whole:
+            message += ": written to after the cluster was stopped, or an epoch is forged"
+        else:
+            message += ": its ISR is not used"
+            in_sync = None
+        item = _finding(partition, Kind.STALE_CLUSTER_STATE, message, note=not whole)
+        found.append(msgspec.structs.replace(item, broker=broker))
+    offsets = [content.replica.facts.high_watermark or 0 for content in contents]
+    committed = max([*offsets, witness.committed_offset if witness is not None else 0], default=0)
+    members = [content for content in contents if in_sync is not None and content.replica.broker in in_sync]
+    marks = Marks(
+        in_sync=in_sync,
+        committed=committed,
+        is_exact=bool(members) and all(_is_exact(each.replica.facts) for each in members),
+        witness=witness,
+    )
+    found += _missing_marks(contents)
+    found += _too_short(partition, marks, contents)
+    return marks, found
+
+
+def _is_exact(facts: ReplicaFacts) -> bool:
+    return facts.cleanly_stopped and facts.high_watermark is not None
+
+
+def _own_witness(expected: Expected, contents: Sequence[Content]) -> PartitionWitness | None:
+    """Of a former topic of the name it proves nothing."""
+    witness = expected.witness
+    ids = {content.replica.facts.topic_id for content in contents} - {None}
+    known = {expected.topic_id} if expected.topic_id is not None else ids
+    return witness if witness is not None and (not known or witness.topic_id in known) else None
+
+
+def _missing_marks(contents: Sequence[Content]) -> list[Finding]:
+    """A clean stop writes the mark of every replica."""
+    return [
+        finding(
+            Kind.CHECKPOINT_DAMAGE,
+            f"{checkpoints.HIGH_WATERMARK_CHECKPOINT} lacks this partition, though its broker was stopped cleanly",
+            broker=content.replica.broker,
+            topic=content.replica.facts.topic,
+            partition=content.replica.facts.partition,
+            file=f"{content.replica.facts.directory}/../{checkpoints.HIGH_WATERMARK_CHECKPOINT}",
+        )
+        for content in contents
+        if content.coverage and content.replica.facts.cleanly_stopped and content.replica.facts.high_watermark is None
+    ]
+
+
+def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
+    longest = max((content.replica.log_end_offset for content in contents), default=0)
+    found = []
+    witness = marks.witness
+    if contents and longest < marks.committed:
+        source = (
+            "the witness" if witness is not None and witness.committed_offset == marks.committed else "a checkpoint"
+        )
+        message = (
+            f"{source} says that everything below offset {marks.committed} was committed, and no replica reaches beyond"
+            f" {longest}: {marks.committed - longest} committed records are lost on all of them"
+        )
+        item = _finding(partition, Kind.RECORDS_LOST, message)
+        found.append(msgspec.structs.replace(item, offset=longest, end_offset=marks.committed))
+    for content in contents:
+        replica = content.replica
+        if marks.in_sync is None or replica.broker not in marks.in_sync or replica.log_end_offset >= marks.committed:
+            continue
+        unsynced = _may_have_lost_power(content) and longest >= marks.committed
+        why = (
+            " (not stopped cleanly, and all that it had synced is there: a power cut may take the rest, and its next"
+            " start fetches it from the others)"
+        )
+        found.append(
+            finding(
+                Kind.MISSING_RANGE,
+                f"broker {replica.broker} was in the last known ISR but ends at offset {replica.log_end_offset};"
+                f" {marks.committed} was committed{why if unsynced else ''}",
+                note=unsynced,
+                broker=replica.broker,
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=replica.log_end_offset,
+                end_offset=marks.committed,
+                file=replica.segments[-1].file if replica.segments else replica.facts.directory,
+            )
+        )
+    return found
+
+
+def _may_have_lost_power(content: Content) -> bool:
+    facts = content.replica.facts
+    return (
+        facts.lost_power and not facts.cleanly_stopped and content.replica.log_end_offset >= (facts.recovery_point or 0)
+    )
+
+
+def _finding(partition: TopicPartition, kind: Kind, message: str, *, note: bool = False) -> Finding:
+    return finding(kind, message, note=note, topic=partition.topic, partition=partition.partition)

@@ -1,0 +1,120 @@
+"""The logs against what the cluster noted outside its disks (`protocol.witness`). PURE.
+
+Owns: what a witness proves. Its digest covers every batch from the leader's log start to what was committed: all
+replicas may have been cut, rewritten, renumbered or replaced by an older backup alike, the digest contradicts them.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from minibroker.audit.content import Content, surely_equal
+from minibroker.audit.expectation import Expected
+from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.audit.marks import Marks
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.log_digest import digest_of, format_digest
+from minibroker.protocol.witness import PartitionWitness
+
+
+class Witnessed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    findings: list[Finding]
+    proven: frozenset[int] = frozenset()
+    """Brokers whose replica holds exactly what was witnessed."""
+    differing: frozenset[int] = frozenset()
+
+
+def check_witness(
+    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
+) -> Witnessed:
+    """Compare each replica that must hold all that was witnessed."""
+    witness = marks.witness
+    if witness is None or not contents:
+        return Witnessed(findings=[])
+    low, high = witness.log_start_offset, witness.committed_offset
+    found = _started_later(partition, expected, witness, contents)
+    judged = [each for each in contents if _covers(each, low, high) and marks.must_hold(each) >= high]
+    if not witness.digest or low >= high:
+        return Witnessed(findings=found + _behind(partition, marks, contents))
+    equal: list[tuple[Content, bool]] = []
+    for content in judged:
+        same = next((right for other, right in equal if surely_equal(other, content, low, high)), None)
+        equal.append((content, digest_between(content, low, high) == witness.digest if same is None else same))
+    right = frozenset(content.replica.broker for content, is_right in equal if is_right)
+    wrong = [content for content, is_right in equal if not is_right]
+    for content in wrong:
+        holders = f"; broker {', '.join(map(str, sorted(right)))} holds it" if right else "; nor does any other replica"
+        message = (
+            f"broker {content.replica.broker} does not hold what broker(s) {list(witness.isr)} had committed at offsets"
+            f" {low} to {high - 1}, says the witness of epoch {witness.leader_epoch}: batches were lost, rewritten,"
+            f" renumbered or exchanged{holders}"
+        )
+        found.append(_finding(partition, Kind.WITNESS_DIFFERS, message, content.replica.broker, low, high))
+    return Witnessed(
+        findings=found + _behind(partition, marks, contents),
+        proven=right,
+        differing=frozenset(content.replica.broker for content in wrong),
+    )
+
+
+def digest_between(content: Content, low: int, high: int) -> str:
+    """Of the batches that hold an offset of this stretch."""
+    cells = content.cells[content.between(low, high)]
+    return format_digest(digest_of((base, size, epoch, crc) for base, _, epoch, crc, size in cells))
+
+
+def _covers(content: Content, low: int, high: int) -> bool:
+    replica = content.replica
+    return replica.log_start_offset <= low and replica.log_end_offset >= high
+
+
+def _started_later(
+    partition: TopicPartition, expected: Expected, witness: PartitionWitness, contents: Sequence[Content]
+) -> list[Finding]:
+    """Who begins behind the witness's log start was trimmed since: retention, or a loss that looks like it."""
+    low = min(witness.log_start_offset, witness.committed_offset)
+    later = [each for each in contents if each.replica.log_start_offset > low]
+    if not later:
+        return []
+    nobody = len(later) == len(contents)
+    stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
+    starts = ", ".join(f"broker {each.replica.broker} at {each.replica.log_start_offset}" for each in later)
+    first = min(each.replica.log_start_offset for each in later)
+    if nobody and stopped:
+        message = (
+            f"the leader noted at its last write that the log began at offset {low}, and the cluster was stopped"
+            f" cleanly since; now it begins later ({starts}): {first - low} records are lost, nothing else explains it"
+        )
+        return [_finding(partition, Kind.RECORDS_LOST, message, None, low, first)]
+    message = (
+        f"begins behind the witness's log start {low} ({starts}): what was trimmed since cannot be compared with it"
+    )
+    return [_finding(partition, Kind.WITNESS_NOT_COMPARED, message, None, low, first)]
+
+
+def _behind(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
+    witness = marks.witness
+    assert witness is not None
+    if marks.committed <= witness.committed_offset:
+        return []
+    newest = max((max(each.replica.columns.max_timestamps, default=0) for each in contents), default=0)
+    seconds = max(0, newest - witness.noted_at_ms) / 1000
+    message = (
+        f"the witness reaches offset {witness.committed_offset}, {marks.committed} is committed: the last"
+        f" {marks.committed - witness.committed_offset} records ({seconds:.0f} s) are not covered by it"
+    )
+    return [_finding(partition, Kind.WITNESS_BEHIND, message, None, witness.committed_offset, marks.committed)]
+
+
+def _finding(partition: TopicPartition, kind: Kind, message: str, broker: int | None, low: int, high: int) -> Finding:
+    return finding(
+        kind,
+        message,
+        broker=broker,
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=low,
+        end_offset=high,
+    )

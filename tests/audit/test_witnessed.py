@@ -1,0 +1,147 @@
+"""What all replicas lost, rewrote or renumbered alike contradicts the witness, on both sides of a stop."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.log_digest import batch_digest, format_digest
+from minibroker.protocol.record_batch import read_header
+from minibroker.protocol.witness import PartitionWitness
+from tests.audit.damage import BATCHES, ENCODED
+from tests.audit.planted_cluster import START_MS, TOPIC_ID, PlantedCluster, encode
+
+LINES = TopicPartition("lines", 0)
+
+
+def witness_of(batches: list[bytes], leader_epoch: int = 2, topic_id: str = TOPIC_ID) -> PartitionWitness:
+    return PartitionWitness(
+        topic_id=topic_id,
+        leader_epoch=leader_epoch,
+        replicas=(1, 2, 3),
+        isr=(1, 2, 3),
+        log_start_offset=read_header(batches[0]).base_offset,
+        committed_offset=read_header(batches[-1]).end_offset,
+        digest=format_digest(sum(map(batch_digest, batches)) % (1 << 128)),
+        noted_at_ms=START_MS,
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness_of(ENCODED))
+    return cluster
+
+
+def rewritten(cluster: PlantedCluster, batches: list[bytes], brokers: tuple[int, ...] = (1, 2, 3)) -> None:
+    """Replace these brokers' logs, with checkpoints that fit them; state and witness stay."""
+    state = cluster.state
+    cluster.write(LINES, batches, brokers=brokers)
+    cluster.state = state
+    cluster.write_state(LINES, 1, 2, [1, 2, 3])
+
+
+def judged(cluster: PlantedCluster) -> PartitionResult:
+    (result,) = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    return result
+
+
+def errors(result: PartitionResult) -> list[Finding]:
+    return [item for item in result.findings if item.severity is Severity.ERROR]
+
+
+def older_backup(cluster: PlantedCluster) -> None:
+    rewritten(cluster, ENCODED[:6])
+
+
+def one_record_rewritten(cluster: PlantedCluster) -> None:
+    changed = [(epoch, [b"forged" + (value or b"")[6:] for value in values]) for epoch, values in BATCHES]
+    rewritten(cluster, encode([*BATCHES[:4], changed[4], *BATCHES[5:]]))
+
+
+def one_batch_gone_and_the_rest_renumbered(cluster: PlantedCluster) -> None:
+    rewritten(cluster, encode([*BATCHES[:3], *BATCHES[4:]]))
+
+
+def one_batch_replaced_by_another_of_as_many_records(cluster: PlantedCluster) -> None:
+    rewritten(cluster, encode([*BATCHES[:3], BATCHES[6], *BATCHES[4:]]))
+
+
+def epochs_forged(cluster: PlantedCluster) -> None:
+    rewritten(cluster, encode([(2, values) for _, values in BATCHES]))
+
+
+ON_ALL: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
+    (older_backup, Kind.RECORDS_LOST),
+    (one_record_rewritten, Kind.WITNESS_DIFFERS),
+    (one_batch_gone_and_the_rest_renumbered, Kind.RECORDS_LOST),
+    (one_batch_replaced_by_another_of_as_many_records, Kind.WITNESS_DIFFERS),
+    (epochs_forged, Kind.WITNESS_DIFFERS),
+]
+
+
+def test_logs_that_hold_what_was_witnessed_are_fine(cluster: PlantedCluster) -> None:
+    result = judged(cluster)
+    assert (result.verdict, result.findings) == (Verdict.IDENTICAL, ())
+
+
+@pytest.mark.parametrize(("damage", "kind"), ON_ALL, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_damage_of_all_replicas_alike_contradicts_the_witness(
+    cluster: PlantedCluster, damage: Callable[[PlantedCluster], None], kind: Kind
+) -> None:
+    damage(cluster)
+    result = judged(cluster)
+    assert result.verdict is Verdict.INCONSISTENT
+    assert kind in {item.kind for item in errors(result)}
+
+
+def test_of_two_rewritten_replicas_the_innocent_third_is_not_blamed(cluster: PlantedCluster) -> None:
+    changed = [(epoch, [b"forged" + (value or b"")[6:] for value in values]) for epoch, values in BATCHES]
+    rewritten(cluster, encode([*BATCHES[:4], changed[4], *BATCHES[5:]]), (1, 2))
+    found = errors(judged(cluster))
+    assert {item.broker for item in found} == {1, 2}
+    assert {item.broker for item in found if item.kind is Kind.WITNESS_DIFFERS} == {1, 2}
+    assert "broker 3 holds it" in next(item.message for item in found if item.kind is Kind.WITNESS_DIFFERS)
+
+
+def test_a_raised_log_start_on_all_is_a_loss_after_a_clean_stop(cluster: PlantedCluster) -> None:
+    for broker in cluster.brokers:
+        cluster.replica(broker, LINES).write_log_start(5)
+    (item,) = [item for item in errors(judged(cluster)) if item.kind is Kind.RECORDS_LOST]
+    assert (item.offset, item.end_offset) == (0, 5)
+
+
+def test_what_was_committed_since_the_witness_is_said(cluster: PlantedCluster) -> None:
+    cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness_of(ENCODED[:8]))
+    (item,) = judged(cluster).findings
+    end = read_header(ENCODED[-1]).end_offset
+    since = read_header(ENCODED[7]).end_offset
+    assert (item.kind, item.offset, item.end_offset) == (Kind.WITNESS_BEHIND, since, end)
+    assert f"the last {end - since} records (0 s)" in item.message
+
+
+def test_the_witness_of_a_former_topic_proves_nothing(cluster: PlantedCluster) -> None:
+    cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness_of(ENCODED, topic_id="former"))
+    rewritten(cluster, ENCODED[:6])
+    assert judged(cluster).findings == ()
+
+
+def test_a_witness_without_a_digest_still_says_how_far_it_was_committed(cluster: PlantedCluster) -> None:
+    witness = msgspec.structs.replace(witness_of(ENCODED), digest="")
+    cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness)
+    rewritten(cluster, ENCODED[:6])
+    assert Kind.RECORDS_LOST in {item.kind for item in errors(judged(cluster))}
+
+
+def test_of_a_witnessed_partition_that_is_nowhere_the_absence_is_said(cluster: PlantedCluster) -> None:
+    for broker in cluster.brokers:
+        shutil.rmtree(cluster.replica(broker, LINES).directory)
+    assert {item.kind for item in errors(judged(cluster))} == {Kind.MISSING_REPLICA}
