@@ -147,7 +147,7 @@ def _statistics(
 def _summary(
     outcome: Outcome, partitions: tuple[PartitionResult, ...], statistics: Statistics, findings: tuple[Finding, ...]
 ) -> str:
-    judged = _compared(partitions, statistics)
+    judged = _compared(partitions, statistics, agree=outcome is Outcome.CONSISTENT)
     acked = ""
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
@@ -162,21 +162,24 @@ def _summary(
         return f"consistent, but {statistics.errors} batches hold records that nobody can decode; {judged}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
-    return f"consistent: {judged}, all agree{acked}"
+    return f"consistent: {judged}{acked}"
 
 
-def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics) -> str:
+def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics, *, agree: bool) -> str:
     """How much of what is there was compared, and what was not."""
     compared = sum(len(result.compared_replicas) for result in partitions)
     among = sum(1 for result in partitions if result.compared_replicas)
     said = (
         f"{compared} replicas of {among} partitions were compared below their committed marks"
         f" ({statistics.judged_offsets} of {statistics.total_offsets} offsets)"
+        f"{', all agree' if agree else ''}"
     )
     witnessed = sum(1 for result in partitions if result.witnessed_replicas)
     if witnessed:
         said += f"; {witnessed} of {len(partitions)} partitions hold what the witness noted"
-    left = statistics.replicas - compared
+    empty = sum(1 for result in partitions for each in result.replicas if each.batches == 0)
+    left = max(0, statistics.replicas - compared - empty)
+    said += f"; {empty} replicas are empty" if empty else ""
     return f"{said}; {left} replicas were compared with no other" if left else said
 
 

@@ -33,6 +33,7 @@ def audit(
     output: Path | None,
     records: bool,
     zookeeper: str | None,
+    zookeeper: str | None,
     allow_unproven: bool,
     master: str | None,
     ship_package: bool,
