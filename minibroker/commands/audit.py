@@ -33,7 +33,6 @@ def audit(
     output: Path | None,
     records: bool,
     zookeeper: str | None,
-    zookeeper: str | None,
     allow_unproven: bool,
     master: str | None,
     ship_package: bool,
@@ -47,7 +46,17 @@ def audit(
     """
     try:
         return _audit(
-            directories, engine, acked, output, records, allow_unproven, master, ship_package, timeout_s, as_json
+            directories,
+            engine,
+            acked,
+            output,
+            records,
+            zookeeper,
+            allow_unproven,
+            master,
+            ship_package,
+            timeout_s,
+            as_json,
         )
     except KeyboardInterrupt:
         note("interrupted: nothing was judged to the end")
@@ -60,6 +69,7 @@ def _audit(
     acked: Path | None,
     output: Path | None,
     records: bool,
+    zookeeper: str | None,
     allow_unproven: bool,
     master: str | None,
     ship_package: bool,
