@@ -235,8 +235,8 @@ def audit(cluster: ComposeCluster, story: Story, *options: str) -> tuple[int, st
     story.report.parent.chmod(0o755)  # read in the container by another user
     story.report.chmod(0o644)
     directories = [f"/logs/{broker}/log" for broker in BROKERS]
-    words = ["run", "--rm", "-T", "-v", f"{story.report}:/acked:ro", "audit", *directories, *options]
-    return cluster.exit_code(*words, within_s=240)
+    words = ["run", "--rm", "-T", "-v", f"{story.report}:/acked:ro", "audit", *directories]
+    return cluster.exit_code(*words, "--zookeeper", "zookeeper:2181", *options, within_s=240)
 
 
 def test_compose_file_needs_no_feature_newer_than_1_29() -> None:

@@ -65,7 +65,7 @@ def test_the_damaged_range_of_an_only_copy_is_named_by_everybody(rotten: Command
 
 def test_a_cluster_with_a_damaged_copy_can_be_started_again_to_mend_it(rotten: CommandLine) -> None:
     """`cluster up` ended what it had started, for it was not healthy: nobody could order an election."""
-    before = rotten.run("cluster", "status", "--json")
+    before = rotten.complete("cluster", "status", "--json").stdout  # 10 as soon as the scrubber has been there
     rotten.run("cluster", "down")
     log_directory = Path(rotten.environment["MINIBROKER_DATA_DIR"]) / "broker-1"
     rotten.run("log", "repair", log_directory, "--apply", code=10)
