@@ -7,7 +7,7 @@ Theory: a committed point is the log's end as it once was, with the digest up to
 watermark has reached it. So the digest of the log's end is all that must be known, and the path of records pays
 nothing. A note outlives its leader: whoever leads next notes the same partition under a later epoch, in its own shard
 (`protocol.witness.newer`). So a note stays when leadership goes, also over a restart and on an emptied disk; it goes
-with its topic. See docs/decisions/0022.
+with its topic. See docs/decisions/0023.
 """
 
 import asyncio

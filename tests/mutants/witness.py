@@ -7,7 +7,7 @@ MUTANTS = (
         name="W1",
         title="the end of the log is noted as committed",
         origin="issue 13",
-        rule="a committed point counts when the high watermark has reached it (decision 0022)",
+        rule="a committed point counts when the high watermark has reached it (decision 0023)",
         breaks=("witness",),
         edits=(
             Edit(
@@ -21,7 +21,7 @@ MUTANTS = (
         name="W2",
         title="what a truncation cuts stays in the digest",
         origin="issue 13",
-        rule="the digest of a segment is that of the batches in it (decision 0022)",
+        rule="the digest of a segment is that of the batches in it (decision 0023)",
         breaks=("witness",),
         edits=(Edit("broker.log.segment_digest", "            self._total -= lost\n", "            pass\n"),),
     ),
