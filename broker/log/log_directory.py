@@ -280,7 +280,7 @@ class LogDirectory:
     def set_log_aside(self, partition: TopicPartition) -> None:
         """Take a damaged log away by renaming its directory, kept until `remove_set_aside` of the partition that its
         files name: it may be the only copy of another one that somebody has put here."""
-        self._checkpoints.lower_mark(partition, 0)
+        self._checkpoints.begin_anew(partition)
         owner = ownership.named_owner(self._disk, self._directory_of(partition), partition)
         target = self._take_away(partition, damaged_directory_name, owner)
         if target is not None:

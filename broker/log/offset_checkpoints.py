@@ -105,6 +105,19 @@ class OffsetCheckpoints:
             self.high_watermarks[partition] = end
             self._storage.urgent.add(HIGH_WATERMARK_CHECKPOINT)
 
+    def begin_anew(self, partition: TopicPartition) -> None:
+        """Both files stop to speak of its log, durably, before another one takes its place: what that one has not
+        synced yet would count as synced after a power cut. On the event loop, which is rare. Raises DiskError."""
+        self.lower_mark(partition, 0)
+        self.recovery_points[partition] = 0
+        self._storage.urgent |= {RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT}
+        disk, path = self._storage.disk, self._storage.path
+        for name, found in (
+            (RECOVERY_POINT_CHECKPOINT, self.recovery_points),
+            (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
+        ):
+            directory_files.offsets_writer(disk, path, name, found, self._ids_of(found))()
+
     async def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """A log that is not named keeps the mark it had: a checkpoint must not forget partitions whose role is not
         known yet (KAFKA-769, KAFKA-1647). A recovery point that fell is written first: what lies below both checkpoints

@@ -123,3 +123,22 @@ def test_a_directory_that_fails_forgets_since_when_it_is_whole_whoever_else_list
     machine.storage.heal()
     machine.kill()
     assert machine.open(incarnation_id="i2").wholeness.incarnations == ("i2",)
+
+
+def test_a_log_that_began_anew_owes_nothing_of_what_its_damaged_one_had_synced(machine: Machine) -> None:
+    """It is cut off from power before its first checkpoint (seed 15000505)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    log.mark_damaged("a test says so")
+    directory.set_log_aside(PARTITION)
+    anew = directory.create_log(PARTITION, log.topic_id or "", ONE_SEGMENT)
+    drive(directory.sync_metadata())
+    append(anew, 6)
+    machine.lose_power()
+    log = machine.open_log(ONE_SEGMENT)[1]
+    assert log.damage is None
+    assert log.log_end_offset < COMMITTED
