@@ -259,11 +259,12 @@ async def epoch_rots_where_all_lose_power(directed: Directed) -> None:
 
 @on_stage(Stage(settings=FLUSHED))
 async def epoch_rots_in_a_log_that_is_cut(directed: Directed) -> None:
-    """Two changes of one disk; the others know how far the log was committed."""
+    """And its recovery points are gone; only the others know how far the log was committed."""
     await _produce_some(directed)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     await _all_lose_power(directed)
     _shorten(directed, 1)
+    _storage(directed, 1).find_directory("/data/log").entries.pop(RECOVERY_POINTS.rpartition("/")[2])
     _later_epoch(directed, 1, -1)
     await _start_all(directed, 1)
     await directed.until_isr(1, 2, 3)
