@@ -122,8 +122,7 @@ class Wholeness:
             self._remove()
 
     def forget(self) -> None:
-        """The directory has failed: the next start proves nothing. Best effort, for the disk
-        may be what fails."""
+        """The directory has failed: the next start proves nothing. Best effort, for the disk may be what fails."""
         if not self.incarnations:
             return
         self.incarnations = self.proven = ()

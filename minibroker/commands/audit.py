@@ -1,6 +1,8 @@
 """`minibroker audit`: prove from the files that the replicas agree."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,15 @@ from minibroker.command_line import CommandFailed, ProgressLine, json_option, no
 
 if TYPE_CHECKING:
     from minibroker.audit.report import AuditReport
+
+
+@contextmanager
+def _said_if_interrupted() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("interrupted: nothing was judged to the end")
+        raise
 
 
 @click.command()
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--ship-package", is_flag=True, help="Give this package to a cluster's workers that lack it.")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
 @json_option
+@_said_if_interrupted()
 def audit(
     directories: tuple[Path, ...],
     engine: str,
@@ -44,38 +56,6 @@ def audit(
     DIR is a cluster's data directory, or brokers' log directories. Exit code 0 consistent, 10 findings or unproven, 1
     could not run. Safe on files that are being written.
     """
-    try:
-        return _audit(
-            directories,
-            engine,
-            acked,
-            output,
-            records,
-            zookeeper,
-            allow_unproven,
-            master,
-            ship_package,
-            timeout_s,
-            as_json,
-        )
-    except KeyboardInterrupt:
-        note("interrupted: nothing was judged to the end")
-        raise
-
-
-def _audit(
-    directories: tuple[Path, ...],
-    engine: str,
-    acked: Path | None,
-    output: Path | None,
-    records: bool,
-    zookeeper: str | None,
-    allow_unproven: bool,
-    master: str | None,
-    ship_package: bool,
-    timeout_s: int,
-    as_json: bool,
-) -> int:
     from minibroker import checkup
     from minibroker.audit.errors import AuditError
     from minibroker.audit.run import run_audit

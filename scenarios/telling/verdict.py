@@ -14,10 +14,10 @@ import msgspec
 from minibroker.audit.findings import Severity
 from minibroker.audit.run import LOCAL, run_audit
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.cluster_state import CLUSTER_STATE
 from minibroker.protocol.znodes import PartitionState
 from minibroker.scenarios.telling.story import TOPIC
 
-CLUSTER_STATE = "cluster-state.json"
 ACKNOWLEDGED = "acknowledged.tsv"
 _CHECKSUM = re.compile(" with CRC [0-9a-f]{8}")
 """Of a batch, its timestamp included: nothing of it can be seen in a story."""
