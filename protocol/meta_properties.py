@@ -1,6 +1,9 @@
 """`meta.properties`: whose log directory it is (docs/FORMATS.md). Pure: bytes in, values out.
 
 Owns: the text of the file. Refuses to compare it with anything.
+
+Its last line is a checksum of the lines before it: with one wrong digit it would name another broker or directory. A
+file without that line, written by hand or by an earlier version, is read as well.
 """
 
 from collections.abc import Mapping
@@ -8,6 +11,9 @@ from collections.abc import Mapping
 import msgspec
 
 from minibroker.protocol.checkpoints import META_PROPERTIES, CorruptCheckpoint, parse_number, utf8_text
+from minibroker.protocol.checksum import crc32c
+
+CHECKSUM = b"crc32c="
 
 
 class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +28,7 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_meta_properties(meta: MetaProperties) -> bytes:
-    return _format_properties(
+    lines = _format_properties(
         {
             "version": str(meta.version),
             "broker.id": str(meta.broker_id),
@@ -31,10 +37,11 @@ def format_meta_properties(meta: MetaProperties) -> bytes:
             "boot.id": meta.boot_id,
         }
     )
+    return lines + CHECKSUM + f"{crc32c(lines):08x}\n".encode()
 
 
 def parse_meta_properties(content: bytes) -> MetaProperties:
-    properties = _parse_properties(content)
+    properties = _parse_properties(_lines_under_checksum(content))
     try:
         meta = MetaProperties(
             version=parse_number(properties["version"], "version"),
@@ -52,6 +59,13 @@ def parse_meta_properties(content: bytes) -> MetaProperties:
 
 def _format_properties(properties: Mapping[str, str]) -> bytes:
     return "".join(f"{key}={value}\n" for key, value in properties.items()).encode()
+
+
+def _lines_under_checksum(content: bytes) -> bytes:
+    lines, found, checksum = content.partition(CHECKSUM)
+    if found and checksum != f"{crc32c(lines):08x}\n".encode():
+        raise CorruptCheckpoint(f"{META_PROPERTIES} does not match its checksum: some byte of it has changed")
+    return lines
 
 
 def _parse_properties(content: bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@ keeps a good copy. Refuses to choose or to do a fault (`disk_faults`, `whole_clu
 
 import msgspec
 
-from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, META_PROPERTIES, TIME_INDEX_SUFFIX
+from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.storage import FileNode, Storage
 from minibroker.simulation.swarm.file_changes import copied
@@ -28,8 +28,6 @@ class Rot(msgspec.Struct, frozen=True):
     position: int
     before: int
     after: int
-    incarnations: int
-    """Starts of its machine before it."""
 
     def is_scrubbed(self, storage: Storage) -> bool:
         """The index of an active segment is in memory, and written anew when the segment is closed."""
@@ -88,14 +86,14 @@ class FaultyDisk:
         before = node.content[position]
         node.scribble(position, bytes([after]))
         storage.trace.record("bit-rot", storage.host, path, position)
-        self.rot.append(Rot(path, node, position, before, after, self._incarnations(self.broker)))
+        self.rot.append(Rot(path, node, position, before, after))
 
     def is_rotten(self, path: str, position: int) -> None:
         """Somebody else has changed this byte, of a file that is scrubbed."""
         assert self.broker is not None
         node = self._hand.storage(self.broker).find_file(path)
         byte = node.content[position]
-        self.rot.append(Rot(path, node, position, byte, byte, self._incarnations(self.broker)))
+        self.rot.append(Rot(path, node, position, byte, byte))
 
     # ----------------------------------------------------------------------------------------------------- its end
     def remaining(self) -> list[Rot]:
@@ -104,9 +102,6 @@ class FaultyDisk:
             return []
         storage = self._hand.storage(self.broker)
         return [each for each in self.rot if each.is_there(storage)]
-
-    def _incarnations(self, broker_id: int) -> int:
-        return self._hand.world.machine(name_of(broker_id)).incarnations
 
     def take_back(self) -> int:
         """Undo the rot that nobody looks for and nobody has written over; how much that was. What a failed sync lost,
@@ -117,10 +112,7 @@ class FaultyDisk:
         if not storage.faults:
             storage.keep_forgotten()
         rest = [each for each in self.remaining() if not each.is_scrubbed(storage)]
-        starts = self._incarnations(self.broker)
         for each in reversed(rest):
-            if each.path.endswith(META_PROPERTIES) and each.incarnations < starts:
-                continue  # who it is by that, it is now: the ISR may name it so
             each.node.scribble(each.position, bytes([each.before]))
         self.rot = [each for each in self.rot if each not in rest]
         return len(rest)

@@ -49,6 +49,14 @@ def test_the_broker_is_named_by_its_directory_when_meta_properties_are_gone(clus
     assert [(item.broker, item.file) for item in inventory.damage] == [(2, str(file))]
 
 
+def test_the_broker_is_named_by_its_directory_when_meta_properties_have_a_wrong_digit(cluster: PlantedCluster) -> None:
+    file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
+    file.write_bytes(file.read_bytes().replace(b"broker.id=2", b"broker.id=3"))
+    inventory = discover([str(cluster.root)])
+    assert [log.broker for log in inventory.log_directories] == [1, 2, 3]
+    assert [(item.broker, item.file) for item in inventory.damage] == [(2, str(file))]
+
+
 def test_facts_are_read_from_the_checkpoints(cluster: PlantedCluster) -> None:
     directory = cluster.log_directory(1)
     recovery = checkpoints.format_offset_checkpoint({DASHED: 5})

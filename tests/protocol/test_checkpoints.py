@@ -1,5 +1,6 @@
 """Checkpoint texts, file names and index entries: exact bytes, round trips, and everything malformed refused."""
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -30,6 +31,7 @@ PARTITIONS = st.builds(TopicPartition, TOPICS, st.integers(0, 10_000))
 OFFSETS = st.integers(0, 2**63 - 1)
 METADATA = PartitionMetadata(topic_id="bGluZXM_-0", partition=12)
 META = MetaProperties(broker_id=2, cluster_id="c1", directory_id="d1", boot_id="b1")
+META_LINES = b"version=0\nbroker.id=2\ncluster.id=c1\ndirectory.id=d1\nboot.id=b1\n"
 
 
 def with_checksum(text: bytes) -> bytes:
@@ -175,8 +177,23 @@ def test_random_bytes_raise_nothing_but_corrupt_checkpoint(parse: Callable[[byte
 
 def test_meta_properties_survive_a_round_trip() -> None:
     text = format_meta_properties(META)
-    assert text == b"version=0\nbroker.id=2\ncluster.id=c1\ndirectory.id=d1\nboot.id=b1\n"
-    assert parse_meta_properties(b"#Mon Jan 01\n\n" + text) == META
+    assert text == META_LINES + b"crc32c=%08x\n" % crc32c(META_LINES)
+    assert parse_meta_properties(text) == META
+
+
+def test_meta_properties_without_a_checksum_are_read() -> None:
+    """Somebody wrote them again, as the cure for damaged ones says."""
+    assert parse_meta_properties(b"#Mon Jan 01\n\n" + META_LINES) == META
+
+
+def test_no_flipped_bit_of_meta_properties_names_another_directory() -> None:
+    whole = format_meta_properties(META)
+    for position in range(len(whole)):
+        for bit in range(8):
+            rotten = bytearray(whole)
+            rotten[position] ^= 1 << bit
+            with contextlib.suppress(CorruptCheckpoint):
+                assert parse_meta_properties(bytes(rotten)) == META, rotten
 
 
 @pytest.mark.parametrize(

@@ -107,23 +107,24 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
     under_the_hand(case)
 
 
-def test_identity_that_a_start_has_taken_from_a_rotten_file_stays() -> None:
-    """Taken back, the file would name a directory that no ISR knows any more (seed 7000270)."""
-
+def test_broker_that_refuses_its_rotten_identity_starts_once_it_is_taken_back() -> None:
     async def case(hand: Hand) -> None:
         await whole(hand)
         disk, path = FaultyDisk(hand), "/data/log/meta.properties"
         disk.becomes(1)
         file = hand.storage(1).find_file(path)
-        at = file.content.index(b"directory.id=") + len("directory.id=")
+        sound = bytes(file.content)
+        at = sound.index(b"directory.id=") + len("directory.id=")
         hand.kill(1)
-        disk.rots(path, at, ord("b") if file.content[at] != ord("b") else ord("c"))
-        rotten = bytes(file.content)
+        disk.rots(path, at, ord("b") if sound[at] != ord("b") else ord("c"))
         hand.start(1)
         await hand.wait(lambda: False, SESSION_SECONDS)
+        assert [type(crash[1]).__name__ for crash in hand.world.crashes] == ["LogDirectoryError"]
+        hand.world.crashes.clear()
         disk.take_back()
-        assert bytes(hand.storage(1).find_file(path).content) == rotten
-        assert disk.remaining() == []
+        assert bytes(file.content) == sound
+        hand.start(1)
+        assert await hand.wait(lambda: hand.is_in_every_isr(1), 10.0)
 
     under_the_hand(case)
 

@@ -62,6 +62,16 @@ def test_a_damaged_identity_is_refused_with_a_cure(machine: Machine) -> None:
         machine.open()
 
 
+def test_an_identity_with_a_wrong_digit_is_refused(machine: Machine) -> None:
+    """It named another directory: a log that was sound counted for nothing, and nobody heard why."""
+    drive(machine.open().close(True, {}))
+    file = f"{PATH}/meta.properties"
+    content = machine.disk().read_file(file, 1_000)
+    machine.storage.flip_bit(file, content.index(b"directory.id=") + len(b"directory.id="))
+    with pytest.raises(LogDirectoryError, match=r"does not match its checksum.*write its five lines again"):
+        machine.open()
+
+
 def test_logs_without_meta_properties_are_told_that_they_count_for_nothing(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
