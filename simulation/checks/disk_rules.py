@@ -99,8 +99,8 @@ class DiskRules:
                 continue
             self._seen[broker_id] = now
             faulty = self._faulty.get(broker_id)
-            if before is None or (faulty is not None and before.content == faulty.content):
-                continue
+            if before is None or (faulty is not None and faulty.content in (before.content, now.content)):
+                continue  # the disk's fault made the one or the other
             if before.root is not now.root or before.boots != now.boots:
                 continue
             for partition in sorted(before.marks.keys() - now.marks.keys()):

@@ -23,6 +23,8 @@ BETWEEN_ENDS = (0.0, 0.0, 0.05, 0.3, 1.5)
 BETWEEN_STARTS = (0.0, 0.0, 0.05, 0.5, 1.0, 3.0)
 DOWN_SECONDS = (0.0, 0.2, 1.0)
 FIRST_SHARE = 0.7
+IN_FLIGHT_SECONDS = 0.5
+"""What a killed controller had sent reaches ZooKeeper by then: until it has, nobody knows who is in sync."""
 ONLY_COPY_TRIES = 2
 POWERLESS_SHARE = 0.4
 READY_SECONDS = 6.0
@@ -144,6 +146,7 @@ class WholeCluster:
                 await asyncio.sleep(pause)
             hurt: int | None = None
             if await hand.wait(lambda: not hand.cluster.alive(), END_SECONDS) and meanwhile is not None:
+                await asyncio.sleep(IN_FLIGHT_SECONDS)
                 hurt = self._hurt(sound, meanwhile)
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
