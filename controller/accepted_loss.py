@@ -4,12 +4,15 @@ Owns: what each replica of a partition without a leader holds, who has the most,
 election itself. Refuses to elect where a clean election may still be held: a partition that has a leader.
 
 Theory (KIP-966). Where no in-sync member has its log (a replaced disk, damage), or one that has it does not come back,
-only a person can know what may be given up. So the largest log of all live replicas is offered, in the ISR or not, and
-the operator is told beforehand which members of the ISR may have held more. What was told is repeated with the order:
-between the two a broker may go or come, and the loss would be another one.
+only a person can know what may be given up. So of all live replicas, in the ISR or not, the one is offered that lost
+least by the evidence of an election (`restarts`): the largest log, but an epoch alone, which may be a rotten bit,
+outvotes no undisturbed log. The operator is told beforehand which members of the ISR may have held more. What was told
+is repeated with the order: between the two a broker may go or come, and the loss would be another one.
 """
 
 from collections.abc import Mapping
+
+import msgspec
 
 from minibroker.controller import restarts
 from minibroker.controller.cluster_state import ClusterState, LossChoice, ReplicaLog
@@ -32,10 +35,11 @@ def outlook(state: ClusterState, partition: TopicPartition, logs: Logs, wanted: 
         text = f"{partition} is led by broker {leadership.leader}"
         return _refusal(partition, ErrorCode.ELECTION_NOT_NEEDED, text)
     candidates = [_candidate(state, partition, logs, each) for each in state.assignment(partition)]
-    able = [each for each in candidates if each.problem is None]
-    best = max(able, key=lambda each: (each.last_epoch, each.log_end_offset), default=None)
+    able = [each.broker_id for each in candidates if each.problem is None]
+    heard = msgspec.structs.replace(state, logs={broker_id: dict(found) for broker_id, found in logs.items()})
+    best = restarts.best_log(heard, partition, leadership, able)
     if wanted is not None:
-        best = next((each for each in able if each.broker_id == wanted), None)
+        best = wanted if wanted in able else None
     choice = restarts.choose(state, partition, leadership)
     return ElectionOutlook(
         topic_name=partition.topic,
@@ -46,7 +50,7 @@ def outlook(state: ClusterState, partition: TopicPartition, logs: Logs, wanted: 
         waits_for=list(choice.waits_for),
         reason=clipped(choice.reason),
         candidates=candidates,
-        chosen=NONE if best is None else best.broker_id,
+        chosen=NONE if best is None else best,
     )
 
 
@@ -72,6 +76,8 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
         problem = f"has a damaged log: {log.damage}"
     elif log.unavailable is not None or not state.is_online(partition, broker_id):
         problem = "has an offline replica"
+    elif restarts.is_of_another_topic(state, partition, log):
+        problem = restarts.OTHER_TOPIC
     known = log if log is not None else ReplicaLog(exists=False)
     return ElectionCandidate(
         broker_id=broker_id,
@@ -96,7 +102,7 @@ def choice_of(state: ClusterState, told: ConfirmedElection, now: ElectionOutlook
     if leader is None or leader.problem is not None:
         return f"broker {told.leader} {leader.problem if leader is not None else 'has no replica'}"
     if now.chosen != told.leader:
-        return f"broker {now.chosen} has more than broker {told.leader} now"
+        return f"broker {now.chosen} would be elected now, not broker {told.leader}"
     if (leader.last_epoch, leader.log_end_offset) != (told.last_epoch, told.log_end_offset):
         held = f"{told.log_end_offset}, last epoch {told.last_epoch}"
         return f"the log of broker {told.leader} ended at {held}, and ends at {leader.log_end_offset} now"

@@ -38,6 +38,8 @@ WITNESSES = 2
 
 OTHER_DIRECTORY = "has another log directory now than when it was in sync, and counts for nothing"
 
+OTHER_TOPIC = "has a log of another topic of this name"
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """One member of an ISR whose members were all started again."""
@@ -72,8 +74,7 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
     if proven is not None:
         why = f"the log of broker {proven.broker_id} is whole since it was in sync"
         return Choice(leader=proven.broker_id, reason=why)
-    undisturbed = [each for each in ready if each.is_undisturbed]
-    is_witnessed = len(undisturbed) >= WITNESSES
+    is_witnessed = sum(each.is_undisturbed for each in ready) >= WITNESSES
     waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
     is_alone = bool(ready) and is_patient and not is_witnessed
     unasked = _witnesses_to_come(state, partition, leadership) if is_alone else []
@@ -87,7 +88,7 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
         return Choice(leader=standings[0].broker_id, reason="no member of the ISR ever had a log of this partition")
     if not ready:
         return Choice(leader=None, reason=f"no member of the ISR has its log: {problems}")
-    candidates = undisturbed if is_witnessed else [each for each in ready if _may_outdo(each, undisturbed)]
+    candidates = _candidates(ready)
     best = max(candidates, key=_size)
     assert best.log is not None
     why = (
@@ -95,6 +96,30 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
         f" {best.broker_id} has the largest log: epoch {best.log.last_epoch}, end {best.log.log_end_offset}"
     )
     return Choice(leader=best.broker_id, reason=f"{why}; {problems}" if problems else why)
+
+
+def best_log(
+    state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_ids: Iterable[BrokerId]
+) -> BrokerId | None:
+    """Of these, in the ISR or not, whoever lost least as far as the evidence goes, where an operator accepts a loss:
+    the rules 3 and 4, without waiting for anybody."""
+    standings = [_evidence(state, partition, leadership, each) for each in broker_ids]
+    held = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
+    ready = [each for each in held if each.log is not None] or standings
+    return max(_candidates(ready), key=_size).broker_id if ready else None
+
+
+def _evidence(state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId) -> Standing:
+    log = state.logs[broker_id][partition]
+    recorded = leadership.incarnation_of(broker_id)
+    is_undisturbed = recorded in log.undisturbed_since or recorded in log.whole_since
+    return Standing(broker_id=broker_id, log=log, is_undisturbed=is_undisturbed)
+
+
+def _candidates(ready: list[Standing]) -> list[Standing]:
+    """Among whom the largest log leads."""
+    undisturbed = [each for each in ready if each.is_undisturbed]
+    return undisturbed if len(undisturbed) >= WITNESSES else [each for each in ready if _may_outdo(each, undisturbed)]
 
 
 def standing(state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId) -> Standing:
@@ -118,12 +143,16 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
         return Standing(broker_id=broker_id, is_waited_for=True, problem="has an offline replica")
     recorded = leadership.incarnation_of(broker_id)
     is_undisturbed = recorded in log.undisturbed_since
-    if log.topic_id not in ("", state.topics[partition.topic].topic_id):
-        return Standing(broker_id=broker_id, is_absent=True, problem="has a log of another topic of this name")
+    if is_of_another_topic(state, partition, log):
+        return Standing(broker_id=broker_id, is_absent=True, problem=OTHER_TOPIC)
     if not log.exists and not is_undisturbed:
         return Standing(broker_id=broker_id, is_absent=True, problem="has no log, and may have had one")
     is_proven = log.exists and recorded in log.whole_since
     return Standing(broker_id=broker_id, log=log, is_proven=is_proven, is_undisturbed=is_undisturbed or is_proven)
+
+
+def is_of_another_topic(state: ClusterState, partition: TopicPartition, log: ReplicaLog) -> bool:
+    return log.topic_id not in ("", state.topics[partition.topic].topic_id)
 
 
 def _committed(

@@ -231,8 +231,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.restarts",
-                "    candidates = undisturbed if is_witnessed else [each for each in ready if _may_outdo(each, undisturbed)]\n",
-                "    candidates = ready if is_witnessed else [each for each in ready if _may_outdo(each, undisturbed)]\n",
+                "    return undisturbed if len(undisturbed) >= WITNESSES else",
+                "    return ready if len(undisturbed) >= WITNESSES else",
             ),
         ),
         schedule=Schedule("restarts:epoch_rots_beside_two_undisturbed_logs"),
@@ -251,6 +251,21 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         schedule=Schedule("restarts:epoch_rots_beside_one_undisturbed_log"),
+    ),
+    Mutant(
+        name="D43",
+        title="an operator who accepts a loss is offered the log with the latest epoch",
+        origin="derived from D32a: the bit elects by the operator's word what no election would",
+        rule="an accepted loss goes by the evidence of an election, as far as there is some (hardening 16)",
+        breaks=("I28",),
+        edits=(
+            Edit(
+                "controller.restarts",
+                "    return max(_candidates(ready), key=_size).broker_id if ready else None\n",
+                "    return max(standings, key=_size).broker_id if standings else None\n",
+            ),
+        ),
+        schedule=Schedule("restarts:operator_elects_beside_a_rotten_epoch"),
     ),
     Mutant(
         name="D32c",

@@ -408,3 +408,24 @@ async def operator_is_told_of_one_and_another_is_there(directed: Directed) -> No
             directed, directed.controller, ElectLeadersRequest(confirmed=[confirmation_of(await _told(directed))])
         )
     await directed.until_isr(1, 2, 3)
+
+
+@on_stage(Stage())
+async def operator_elects_beside_a_rotten_epoch(directed: Directed) -> None:
+    """One lost its power, half of the records, and a bit of an epoch; the other two were killed, and one of them does
+    not come back. Nobody is elected, so an operator accepts the loss of what that one may have had."""
+    await _produce_some(directed)
+    await directed.world.spawn(host(1), directed.replica(1).log.flush())
+    await _produce_some(directed, "late ")
+    directed.world.power_loss(host(1), tear=False)
+    for broker_id in (2, 3):
+        directed.cluster.kill(broker_id)
+    _later_epoch(directed, 1, -1)
+    for broker_id in (1, 2):
+        directed.cluster.start(broker_id)
+    await asyncio.sleep(START_SECONDS)
+    told = await _told(directed)
+    if told.chosen != 2:
+        convict(directed, "I28", f"broker {told.chosen} is offered, broker 2 has more: {told.candidates}")
+    directed.cluster.start(3)
+    await directed.until_isr(1, 2, 3)
