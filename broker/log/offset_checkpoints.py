@@ -57,13 +57,8 @@ class OffsetCheckpoints:
         return self.high_watermarks.get(partition, 0) if is_its_own else 0
 
     def own_marks(self) -> Offsets:
-        """Of the logs that are there, as they were loaded with."""
-        marks = self.high_watermarks
-        return {
-            each: marks[each]
-            for each, log in self._logs.items()
-            if each in marks and not self._is_of_another_topic(log)
-        }
+        """Of the logs that are there, as they were loaded with; that of another topic was forgotten then (`loaded`)."""
+        return {each: mark for each, mark in self.high_watermarks.items() if each in self._logs}
 
     def _is_of_another_topic(self, log: PartitionLog) -> bool:
         """A line without an id (of a log whose files contradict each other) says nothing."""

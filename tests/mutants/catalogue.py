@@ -16,6 +16,7 @@ from tests.mutants import (
     reading,
     restarts,
     sequences,
+    stale_facts,
     storage,
     strict,
     truncation,
@@ -41,6 +42,7 @@ THEMES = (
     log_starts,
     lookups,
     restarts,
+    stale_facts,
     witness,
 )
 

@@ -1,0 +1,166 @@
+"""What was known of a log that had the name before, of a disk before it failed, or of a log before it was damaged."""
+
+import asyncio
+
+from minibroker.client.admin import AdminClient
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import DiskError
+from minibroker.simulation.storage import Storage
+from minibroker.simulation.swarm.file_changes import copied, restore
+from minibroker.simulation.swarm.rot_places import batches_of
+from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
+from tests.mutants.schedules.words import convict, host
+
+RECORDS = 20
+LOG = f"/data/log/{TOPIC}-0/{0:020d}.log"
+EPOCH_FIELD_END = 16
+"""Of a batch; no CRC covers the field."""
+PAYLOAD = -3
+CHECKPOINT_SECONDS = 6.0
+"""Then the high watermarks were written down."""
+START_SECONDS = 6.0
+"""Then who can be elected is."""
+AGAIN = TopicPartition("again", 0)
+
+
+def _storage(directed: Directed, broker_id: int) -> Storage:
+    return directed.world.machine(host(broker_id)).storage
+
+
+async def _produce(directed: Directed, words: str) -> None:
+    for number in range(RECORDS):
+        await directed.produce(f"{words} {number}")
+
+
+async def _produce_again(directed: Directed, words: str, records: int) -> None:
+    """To the topic that is made twice; no judge compares what it held before with what it holds now."""
+    for number in range(records):
+        await directed.produce(f"{words} {number}", acks=1, partition=AGAIN)
+
+
+async def _make(directed: Directed, admin: AdminClient) -> None:
+    await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
+    await directed.until(lambda: len(directed.cluster.in_sync_replicas(AGAIN.topic)) == 3, "its ISR")
+
+
+async def _delete(directed: Directed, admin: AdminClient) -> None:
+    await admin.delete_topics([AGAIN.topic])
+    cluster = directed.cluster
+    await directed.until(
+        lambda: all(cluster.replica(each, AGAIN.topic) is None for each in cluster.broker_ids), "its deletion"
+    )
+
+
+def _kill_all(directed: Directed) -> None:
+    for broker_id in directed.cluster.broker_ids:
+        if broker_id in directed.cluster.alive():
+            directed.cluster.kill(broker_id)
+
+
+@on_stage(Stage())
+async def disk_of_before_a_topic_was_made_again(directed: Directed) -> None:
+    """All are killed, and one finds its disk as it was when another topic had the name, with more records."""
+    cluster = directed.cluster
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+        await _make(directed, admin)
+        await _produce_again(directed, "before", RECORDS)
+        await asyncio.sleep(CHECKPOINT_SECONDS)
+        older = copied(_storage(directed, 3).root)
+        await _delete(directed, admin)
+        await _make(directed, admin)
+    await _produce_again(directed, "after", RECORDS // 2)
+    await asyncio.sleep(1)
+    _kill_all(directed)
+    directed.truth.faulty.add(3)
+    restore(_storage(directed, 3), older)
+    for broker_id in (3, 1, 2):
+        cluster.start(broker_id)
+    await asyncio.sleep(2 * START_SECONDS)
+    if cluster.leader(AGAIN.topic) is None:
+        convict(directed, "I36", "nobody leads: two sound logs are held to the high watermark of another topic")
+
+
+@on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}))
+async def log_is_damaged_after_it_was_asked_for(directed: Directed) -> None:
+    """The first one back has said what its log holds, and waits for the other one, when a byte of it rots."""
+    cluster = directed.cluster
+    await _produce(directed, "early")
+    _kill_all(directed)
+    cluster.start(1)
+    await asyncio.sleep(START_SECONDS)
+    directed.truth.faulty.add(1)
+    log = directed.replica(1).log
+    places = [position for position, _ in batches_of(_storage(directed, 1).find_file(LOG).content)]
+    _storage(directed, 1).flip_bit(LOG, places[RECORDS // 2] + PAYLOAD)
+    await directed.until(lambda: log.damage is not None, "a scrubber that has found it", 60)
+    await asyncio.sleep(1)
+    cluster.start(2)
+    await asyncio.sleep(2 * START_SECONDS)
+    if cluster.leader(TOPIC) is None:
+        convict(directed, "I36", "nobody leads: what broker 1 said before its log was damaged is still believed")
+    await directed.until_isr(1, 2)
+
+
+@on_stage(Stage())
+async def disk_fails_before_all_are_killed(directed: Directed) -> None:
+    """Broker 1 meets an error of its disk, which has lost the last records; of what is left the last epoch rots."""
+    await _produce(directed, "early")
+    await directed.world.spawn(host(1), directed.replica(1).log.flush())
+    await _produce(directed, "late")
+    for broker_id in (2, 3):
+        directed.cluster.kill(broker_id)
+    directed.truth.faulty.add(1)
+    storage = _storage(directed, 1)
+    storage.fail("sync")
+    await directed.world.spawn(host(1), _fails_to_sync(directed))
+    directed.cluster.kill(1)
+    storage.heal()
+    content = storage.find_file(LOG).content
+    places = [position for position, _ in batches_of(content)]
+    del content[places[RECORDS] :]
+    storage.flip_bit(LOG, places[RECORDS - 1] + EPOCH_FIELD_END - 1)
+    for broker_id in (1, 2, 3):
+        directed.cluster.start(broker_id)
+        await asyncio.sleep(START_SECONDS)
+    await directed.until_isr(1, 2, 3)
+
+
+async def _fails_to_sync(directed: Directed) -> None:
+    directory = directed.cluster.brokers[1].log_directory
+    try:
+        await directed.replica(1).log.flush()
+    except DiskError:
+        pass
+    assert directory.offline
+
+
+@on_stage(Stage())
+async def leader_is_killed_right_after_a_topic_was_made_again(directed: Directed) -> None:
+    """Before a checkpoint forgets the high watermark of the topic that had the name before. What the leader alone has
+    of the new one was never committed."""
+    cluster = directed.cluster
+    async with AdminClient(bootstrap_servers=cluster.bootstrap_servers, runtime=cluster.client_runtime()) as admin:
+        await _make(directed, admin)
+        await _produce_again(directed, "before", RECORDS)
+        await asyncio.sleep(CHECKPOINT_SECONDS)
+        await _delete(directed, admin)
+        await _make(directed, admin)
+    leader = cluster.leader(AGAIN.topic)
+    assert leader is not None
+    network, others = directed.world.network, [each for each in cluster.broker_ids if each != leader]
+    for other in others:
+        network.cut(host(leader), host(other))
+    await _produce_again(directed, "alone", RECORDS // 2)
+    before = cluster.replica(leader, AGAIN.topic)
+    cluster.kill(leader)
+    network.heal_all()
+    await directed.until(lambda: cluster.leader(AGAIN.topic) not in (None, leader), "another leader")
+    for other in others:
+        network.cut(host(leader), host(other))
+    cluster.start(leader)
+    await directed.until(lambda: cluster.replica(leader, AGAIN.topic) not in (None, before), "its log")
+    replica = cluster.replica(leader, AGAIN.topic)
+    if replica is not None and replica.state.high_watermark > 0:
+        convict(directed, "I5", f"broker {leader} takes what it alone has for committed: it has another topic's mark")
+    network.heal_all()
+    await directed.until(lambda: len(cluster.in_sync_replicas(AGAIN.topic)) == 3, "its ISR")

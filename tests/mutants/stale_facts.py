@@ -1,0 +1,54 @@
+"""Rules of how long a fact about a log or a disk holds: for that log alone, and until what it rests on has changed."""
+
+from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="D44",
+        title="a log of the topic that had the name before tells what is committed",
+        origin="derived: the disk of one broker as it was before the topic was made again",
+        rule="a high watermark counts for logs of its own topic id (hardening 16)",
+        breaks=("I36",),
+        edits=(Edit("controller.restarts", "        and log.topic_id == topic_id\n", ""),),
+        schedule=Schedule("stale_facts:disk_of_before_a_topic_was_made_again"),
+    ),
+    Mutant(
+        name="D45",
+        title="what a broker said of a log is believed after its replica went offline",
+        origin="derived: a byte rots after the log was asked for",
+        rule="whoever goes offline, or comes back, is asked for its log anew (hardening 16)",
+        breaks=("I36",),
+        edits=(Edit("controller.broker_requests", "    state.forget_logs_of(broker_id, affected)\n", ""),),
+        schedule=Schedule("stale_facts:log_is_damaged_after_it_was_asked_for"),
+    ),
+    Mutant(
+        name="D46",
+        title="the high watermark of a deleted topic is that of the next one with its name",
+        origin="found from outside: it let nobody into the ISR of the new topic",
+        rule="recovery points and high watermarks count for the topic id that they name (11)",
+        breaks=("I5",),
+        edits=(
+            Edit(
+                "broker.log.offset_checkpoints",
+                "        return known is not None and log.topic_id not in (None, known)\n",
+                "        return False\n",
+            ),
+        ),
+        schedule=Schedule("stale_facts:leader_is_killed_right_after_a_topic_was_made_again"),
+    ),
+    Mutant(
+        name="D47",
+        title="logs count as undisturbed though their disk has failed",
+        origin="derived from D32a: a disk that fails, loses the last records and a bit of the epoch of what is left",
+        rule="a directory that fails breaks the chains of starts (hardening 16)",
+        breaks=("I3", "I21"),
+        edits=(
+            Edit(
+                "broker.log.log_directory", "        storage.on_offline.append(lambda _: self.wholeness.forget())\n", ""
+            ),
+        ),
+        schedule=Schedule("stale_facts:disk_fails_before_all_are_killed"),
+    ),
+)
+
+CANNOT_APPLY: tuple[CannotApply, ...] = ()
