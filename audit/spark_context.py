@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from minibroker.audit.errors import AuditError
@@ -57,9 +57,10 @@ def spark_context(master: str | None = None, *, ship_package: bool = False) -> I
         with _shipped(active, ship_package), watched_executors(active):
             yield active
         return
-    with tempfile.TemporaryFile("w+b") as standard_error, quiet_interrupts(), _no_orphans():
+    with tempfile.TemporaryFile("w+b") as standard_error, quiet_interrupts(), ExitStack() as behind, _no_orphans():
         try:
             context = _start(wanted, standard_error)
+            behind.enter_context(_silent_accumulators(context))
         except AuditError:
             raise
         except Exception as error:
@@ -77,6 +78,19 @@ def spark_context(master: str | None = None, *, ship_package: bool = False) -> I
             _stop(context)
         finally:
             _forget()
+
+
+@contextmanager
+def _silent_accumulators(context: "SparkContext") -> Iterator[None]:
+    """pyspark's server for accumulators, of which the audit has none, prints a stack trace when the JVM behind its
+    connection ends first, as it does after every failure. Entered before the JVM is ended, left behind it."""
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda *_: None
+    try:
+        yield
+    finally:
+        if context._accumulatorServer is not None:  # stop() has not closed it
+            server.shutdown()
 
 
 @contextmanager

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from minibroker.audit.spark_context import quiet_interrupts
+from minibroker.audit.errors import AuditError
+from minibroker.audit.spark_context import quiet_interrupts, spark_context
 
 
 def interrupted() -> None:
@@ -22,3 +23,15 @@ def test_an_interrupt_is_no_stack_trace_and_errors_still_show(caplog: pytest.Log
     assert caplog.messages == ["something else"]
     interrupted()
     assert len(caplog.messages) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("error", [AuditError("why"), KeyboardInterrupt()], ids=["failed", "interrupted"])
+def test_nothing_of_pyspark_is_printed_when_an_audit_ends_early(
+    capfd: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(type(error)), spark_context("local[1]") as context:
+        assert context.parallelize([1], 1).map(str).collect() == ["1"]  # the JVM connects to pyspark's servers
+        raise error
+    assert capfd.readouterr() == ("", "")
