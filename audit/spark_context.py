@@ -203,19 +203,14 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
     from pyspark.java_gateway import launch_gateway
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    submitted = is_submitted()
     settings = dict(SETTINGS)
-    if not submitted:
-        settings["spark.master"] = wanted
-        address = reach_master(wanted)
-        if is_local(wanted):
-            settings |= LOCAL_SETTINGS
-        elif address is not None and "SPARK_LOCAL_IP" not in os.environ:
-            settings["spark.driver.host"] = address
     settings["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(
         path for path in (package_root(), os.environ.get("PYTHONPATH")) if path
     )
-    if not submitted:
+    if is_submitted():
+        SparkContext._ensure_initialized()  # what spark-submit was given is in its JVM, and SparkConf asks that
+    else:
+        settings |= _launch_settings(wanted)
         launched = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         launch: Any = launch_gateway
         gateway = launch(launched, popen_kwargs={"stderr": standard_error, "stdout": standard_error})
@@ -223,6 +218,8 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
     conf = SparkConf().setAll(list(settings.items()))
     if not conf.contains("spark.master"):
         conf.setMaster(wanted)
+    elif is_submitted():
+        reach_master(conf.get("spark.master") or wanted)
     on_interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(conf=conf)
     if threading.current_thread() is threading.main_thread():
@@ -230,6 +227,15 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
         signal.signal(signal.SIGINT, on_interrupt)
     context.setLogLevel("OFF")
     return context
+
+
+def _launch_settings(master: str) -> dict[str, str]:
+    address = reach_master(master)
+    if is_local(master):
+        return {"spark.master": master, **LOCAL_SETTINGS}
+    if address is not None and "SPARK_LOCAL_IP" not in os.environ:
+        return {"spark.master": master, "spark.driver.host": address}
+    return {"spark.master": master}
 
 
 def _stop(context: "SparkContext") -> None:

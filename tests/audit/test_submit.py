@@ -45,6 +45,15 @@ def test_under_spark_submit_findings_exit_with_10(cluster: PlantedCluster, tmp_p
     assert "Traceback" not in ended.stderr
 
 
+def test_the_master_that_spark_submit_was_given_is_asked(cluster: PlantedCluster) -> None:
+    home = Path(pyspark.__file__).parent
+    program = [str(home / "bin" / "spark-submit"), "--master", "spark://127.0.0.1:1", str(SUBMIT), str(cluster.root)]
+    ended = run(program, PYSPARK_PYTHON=sys.executable, SPARK_HOME=str(home))
+    assert ended.returncode == 1, ended.stdout
+    refused = "audit could not run: Spark's master cannot be reached (127.0.0.1:1: Connection refused)"
+    assert refused in ended.stderr.splitlines()
+
+
 def test_alone_it_says_nothing_but_the_report(cluster: PlantedCluster) -> None:
     ended = run([sys.executable, str(SUBMIT), str(cluster.root)])
     assert (ended.returncode, ended.stderr) == (0, "")
