@@ -55,9 +55,7 @@ def count_executors(context: "SparkContext") -> int:
 class ExecutorWatch:
     """Ends the jobs of a context that has been without an executor for too long."""
 
-    def __init__(
-        self, context: "SparkContext", *, clock: Callable[[], float] = time.monotonic, limit_s: float = EXECUTOR_SECONDS
-    ) -> None:
+    def __init__(self, context: "SparkContext", *, clock: Callable[[], float] = time.monotonic, limit_s: float) -> None:
         self._context = context
         self._clock = clock
         self._limit_s = limit_s
@@ -89,7 +87,7 @@ def watched_executors(context: "SparkContext") -> Iterator[None]:
     if is_local(context.master):
         yield
         return
-    watch, done = ExecutorWatch(context), threading.Event()
+    watch, done = ExecutorWatch(context, limit_s=EXECUTOR_SECONDS), threading.Event()
 
     def look_on() -> None:
         while not done.wait(LOOK_SECONDS) and watch.complaint is None:

@@ -116,7 +116,7 @@ def test_a_job_without_executors_is_cancelled_and_why_is_told(
     monkeypatch.setattr(spark_cluster, "count_executors", lambda _: counts["executors"])
     now = [0.0]
     context: Any = FakeContext()
-    watch = ExecutorWatch(context, clock=lambda: now[0])
+    watch = ExecutorWatch(context, clock=lambda: now[0], limit_s=30.0)
     watch.look()
     counts["executors"] = 0
     for now[0] in (10.0, 29.0):
