@@ -15,7 +15,7 @@ def leave_leadership(
 ) -> None:
     """Also for a replica that does not lead: nothing changes then but a follower's phase."""
     refuse_all_waiters(state, code, why, effects)
-    state.leader_epoch_start = None
+    state.leader_epoch_start = state.elected_log_start = None
     state.in_sync_replicas = ()
     state.pending_isr = None
     state.proposal_in_flight = None

@@ -54,9 +54,11 @@ def advance_low_watermark(state: ReplicaState, effects: list[Effect]) -> None:
 
 def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
     """Whether a follower may join: it must not start behind its leader, where records would be lost with the others,
-    nor in front of what others have deleted, which would look like damage if it led."""
-    start = remote.log_start_offset
-    return start is not None and state.low_watermark <= start <= state.log_start_offset
+    nor in front of what others have deleted, which would look like damage if it led. What earlier leaders deleted lies
+    in front of where this one began."""
+    assert state.elected_log_start is not None
+    start, deleted = remote.log_start_offset, max(state.low_watermark, state.elected_log_start)
+    return start is not None and deleted <= start <= state.log_start_offset
 
 
 # ---------------------------------------------------------------------------------------------------------- follower

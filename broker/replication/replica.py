@@ -130,6 +130,7 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
     state.leader_id = state.config.broker_id
     state.leader_epoch = event.leader_epoch
     state.leader_epoch_start = state.log_end_offset
+    state.elected_log_start = state.log_start_offset
     state.shrink_waits_for_sync = None
     if state.epoch_history.assign(event.leader_epoch, state.log_end_offset):
         effects.append(ev.WriteEpochHistory(sync=True))

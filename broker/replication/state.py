@@ -142,6 +142,9 @@ class ReplicaState(Struct, kw_only=True):
 
     # leader only; empty otherwise (I33)
     leader_epoch_start: int | None = None
+    elected_log_start: int | None = None
+    """Where the log began when this epoch did: an earlier leader may have deleted files up to there, for it waited for
+    this member of the ISR only."""
     in_sync_replicas: tuple[int, ...] = ()
     """Last committed set, the leader included; never empty on a leader."""
     pending_isr: PendingIsr | None = None

@@ -1,6 +1,6 @@
 """Where a log starts: what explains that its head is missing, and who may say so."""
 
-from tests.mutants.mutant import CannotApply, Edit, Mutant, Schedule
+from tests.mutants.mutant import CannotApply, CoreSchedule, Edit, Mutant, Schedule
 
 RECOVERY = "broker.log.recovery"
 OWNERSHIP = "broker.log.ownership"
@@ -81,6 +81,21 @@ MUTANTS = (
             ),
         ),
         schedule=Schedule("log_starts:oldest_segment_of_a_follower_is_missing"),
+    ),
+    Mutant(
+        name="D13f",
+        title="a new leader believes that nothing was deleted before it led",
+        origin="derived: it has not heard of the low watermark of the leader before",
+        rule="nobody joins that starts in front of where a new leader's log began (6)",
+        breaks=("I39",),
+        edits=(
+            Edit(
+                "broker.replication.log_starts",
+                "max(state.low_watermark, state.elected_log_start)\n",
+                "state.low_watermark\n",
+            ),
+        ),
+        schedule=CoreSchedule("joiner_starts_before_the_new_leader"),
     ),
     Mutant(
         name="D13c",

@@ -50,8 +50,8 @@ DERIVED = (
         edits=(
             Edit(
                 "broker.replication.leaving",
-                "    refuse_all_waiters(state, code, why, effects)\n    state.leader_epoch_start = None\n",
-                "    state.leader_epoch_start = None\n",
+                "    refuse_all_waiters(state, code, why, effects)\n    state.leader_epoch_start = state.elected_log_start = None\n",
+                "    state.leader_epoch_start = state.elected_log_start = None\n",
             ),
         ),
         schedule=Schedule("disk_errors:sync_finds_no_room"),

@@ -189,12 +189,12 @@ def test_files_go_only_when_every_in_sync_replica_has_recorded_the_start() -> No
         assert state.low_watermark == (1 if replica_id == 3 else 0)
 
 
-def fetched(replica_id: int, log_start_offset: int | None) -> ev.FollowerFetched:
+def fetched(replica_id: int, log_start_offset: int | None, epoch: int = 0) -> ev.FollowerFetched:
     return ev.FollowerFetched(
         now_ms=0,
         replica_id=replica_id,
         broker_epoch=None,
-        current_leader_epoch=0,
+        current_leader_epoch=epoch,
         fetch_offset=END,
         last_fetched_epoch=0,
         eligible=True,
@@ -219,4 +219,24 @@ def test_a_replica_joins_only_with_a_log_that_starts_like_its_leader_s(start: in
     advance_low_watermark(state, [])
     assert state.low_watermark == 1
     _, effects = step_fetch(state, fetched(2, start))
+    assert ("ProposeIsr" in names(effects)) == joins
+
+
+@pytest.mark.invariant("I39", "I44")
+@pytest.mark.parametrize(("start", "joins"), [(0, False), (1, True)])
+def test_a_new_leader_lets_nobody_in_that_starts_before_it(start: int, joins: bool) -> None:
+    """The leader before had deleted up to the start of this one, which had not heard of it: with a log of an earlier
+    start in the lead, that one's missing head would look like damage."""
+    stage = Stage(3)
+    stage.elect(1)
+    stage.produce(1, "a")
+    stage.produce(1, "b")
+    for _ in range(2):
+        stage.fetch(2)
+        stage.fetch(3)
+    state = stage.actors[2].state
+    step(state, answer(1))
+    stage.elect(2, isr=(1, 2), to=(2,))
+    assert (state.log_start_offset, state.low_watermark) == (1, 0)
+    _, effects = step_fetch(state, fetched(3, start, epoch=1))
     assert ("ProposeIsr" in names(effects)) == joins

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.replica import step
+from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig
 from minibroker.controller.cluster_state import (
     ClusterState,
@@ -210,3 +210,39 @@ def replaced_disk_alone_in_sync() -> list[Finding]:
     logs = {each: a_part if each == 3 else ReplicaLog() for each in ASSIGNMENT}
     state = _all_started_again((3,), logs, directories="n")
     return _who_leads(state, lambda leader: "a part, and the others will cut what they have")
+
+
+def joiner_starts_before_the_new_leader() -> list[Finding]:
+    """The leader before had deleted up to 1, where this member of its ISR starts, too; it is dead, and still in the
+    ISR. Who was away since before that is back, and nothing is missing at its end."""
+    replica = follower()
+    replica.follow(1, 0, [(0, "a"), (0, "b")])
+    replica.hear_records(0, 0, [(0, "a"), (0, "b")], mark=2)
+    answer = ev.FetchAnswered(
+        leader_epoch=0, fetch_offset=2, error_code=ErrorCode.NONE, high_watermark=2, log_start_offset=1
+    )
+    replica.handle(answer)
+    leads = ev.LeaderAndIsrReceived(
+        now_ms=0,
+        controller_epoch=1,
+        leader_id=FOLLOWER,
+        leader_epoch=1,
+        partition_epoch=1,
+        in_sync_replicas=(1, FOLLOWER),
+        assignment=ASSIGNMENT,
+    )
+    step(replica.state, leads)
+    back = ev.FollowerFetched(
+        now_ms=0,
+        replica_id=2,
+        broker_epoch=None,
+        current_leader_epoch=1,
+        fetch_offset=2,
+        last_fetched_epoch=0,
+        eligible=True,
+        log_start_offset=0,
+    )
+    _, effects = step_fetch(replica.state, back)
+    if any(isinstance(each, ev.ProposeIsr) for each in effects):
+        return [Finding(invariant="I39", text="a log that starts at 0 may join, and lead others that have deleted it")]
+    return []
