@@ -105,8 +105,12 @@ class AlterPartitionSender:
             self._hang_up()
 
     async def _send(self, proposals: list[tuple["Partition", ProposeIsr]]) -> None:
+        broker_epoch = self._broker_epoch()
+        if broker_epoch is None:  # no controller takes the word of a broker that is not registered
+            self._lost(proposals)
+            return
         try:
-            response = await self._ask(_request(self._broker_id, self._broker_epoch(), proposals))
+            response = await self._ask(_request(self._broker_id, broker_epoch, proposals))
         except (NetworkError, RpcError) as error:
             self._hang_up()  # also when only the answer did not come: TCP may take minutes to find out why
             self._failed_ms = self._now_ms()
@@ -184,13 +188,12 @@ class AlterPartitionSender:
 
 
 def _request(
-    broker_id: int, broker_epoch: int | None, proposals: list[tuple["Partition", ProposeIsr]]
+    broker_id: int, broker_epoch: int, proposals: list[tuple["Partition", ProposeIsr]]
 ) -> AlterPartitionRequest:
     topics: dict[str, list[AlterPartitionData]] = {}
     for partition, proposal in proposals:
-        own_epoch = to_wire(broker_epoch)
         members = [
-            BrokerState(broker_id=b, broker_epoch=own_epoch if b == broker_id else to_wire(epoch))
+            BrokerState(broker_id=b, broker_epoch=broker_epoch if b == broker_id else to_wire(epoch))
             for b, epoch in proposal.new_isr_with_epochs
         ]
         data = AlterPartitionData(
@@ -202,6 +205,6 @@ def _request(
         topics.setdefault(partition.topic_partition.topic, []).append(data)
     return AlterPartitionRequest(
         broker_id=broker_id,
-        broker_epoch=to_wire(broker_epoch),
+        broker_epoch=broker_epoch,
         topics=[AlterPartitionTopic(topic_name=name, partitions=data) for name, data in topics.items()],
     )

@@ -107,7 +107,10 @@ def _parse_endpoints(text: str) -> tuple[BrokerEndpoint, ...]:
             continue
         found = parse_endpoint(part.replace("://:", f"://{ANY_HOST}:", 1))
         if found is None or not is_listener_name(found[0]):
-            raise BadValue(f"{part!r:.200} is not NAME://HOST:PORT with the name in capital letters")
+            raise BadValue(
+                f"{part!r:.200} is not NAME://HOST:PORT with the name in capital letters, and a host of labels of 1 to"
+                " 63 letters, digits and hyphens, or an address in numbers"
+            )
         name, host, port = found
         endpoints.append(BrokerEndpoint(listener=name, host=host, port=port))
     return tuple(endpoints)

@@ -10,7 +10,6 @@ was resent after its connection broke may still be handled twice and late, so a 
 not below its leader epoch, not below its partition epoch, and not to a topic id that was deleted.
 """
 
-import re
 from collections.abc import Iterator, Set
 from typing import Any
 
@@ -18,7 +17,7 @@ import msgspec
 
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition, from_wire
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name
 from minibroker.protocol.messages import (
     LEADER_DURING_DELETE,
     CurrentLeader,
@@ -33,8 +32,6 @@ from minibroker.protocol.messages import (
     MetadataTopic,
     UpdateMetadataRequest,
 )
-
-TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 DELETED_TOPICS_REMEMBERED = 10_000
 """Ids of deleted topics, against a late request that would bring one back. Older ones are forgotten."""
@@ -170,7 +167,7 @@ class MetadataImage:
 
         A broker epoch above ours is possible: the controller saw our registration before its answer reached us.
         """
-        if own_broker_epoch is None or 0 <= asked_broker_epoch < own_broker_epoch:
+        if own_broker_epoch is None or asked_broker_epoch < own_broker_epoch:
             return MetadataChange(
                 error_code=ErrorCode.STALE_BROKER_EPOCH,
                 error_message=f"broker {self.broker_id}: the request is for broker epoch {asked_broker_epoch},"
@@ -305,8 +302,8 @@ class MetadataImage:
     def _describe_topic(self, name: str, leaders: Set[BrokerId]) -> MetadataTopic:
         topic = self._topics.get(name)
         if topic is None:
-            valid = TOPIC_NAME.fullmatch(name) is not None
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+            is_possible = is_topic_name(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
             return MetadataTopic(error_code=code, name=name)
         partitions = []
         for number in sorted(topic.partitions):

@@ -5,7 +5,7 @@ Refuses to write (`cluster_store`) and to decide.
 
 Theory. While ZooKeeper cannot be reached every call waits; the owner ends it by cancellation when the session is over.
 A node that cannot be read is left out with an error in the log: one broken topic must not stop the cluster. A state
-written under a higher controller epoch than ours says that we were deposed, whatever we have heard.
+written under a higher controller epoch than ours says that we were deposed, if /controller_epoch says so too.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from minibroker.controller.contest import Office
 from minibroker.controller.events import TopicsSeen
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire, to_wire
+from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire, is_topic_name, to_wire
+from minibroker.protocol.messages import BROKERS_MAX
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState, TopicAssignment
 from minibroker.runtime.ports import (
     BadVersion,
@@ -70,15 +71,25 @@ class ClusterReader:
         return stat is not None and stat.ephemeral_owner == self._coordination.session_id
 
     async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, LiveBroker]:
-        names = await self._children(znodes.BROKER_IDS, watcher)
-        brokers = await self.all(names, self._read_broker)
+        names = sorted(await self._children(znodes.BROKER_IDS, watcher), key=lambda name: (len(name), name))
+        if len(names) > BROKERS_MAX:
+            logger.error("%s: only the first %d of %d are known", znodes.BROKER_IDS, BROKERS_MAX, len(names))
+        brokers = await self.all(names[:BROKERS_MAX], self._read_broker)
         return {broker.broker_id: broker for broker in brokers if broker is not None}
 
     async def read_topic_names(self, watcher: Watcher) -> list[str]:
-        return await self._children(znodes.BROKER_TOPICS, watcher)
+        return self._legal(znodes.BROKER_TOPICS, await self._children(znodes.BROKER_TOPICS, watcher))
 
     async def read_deletions(self, watcher: Watcher) -> list[str]:
-        return await self._children(znodes.DELETE_TOPICS, watcher)
+        return self._legal(znodes.DELETE_TOPICS, await self._children(znodes.DELETE_TOPICS, watcher))
+
+    @staticmethod
+    def _legal(path: str, names: Sequence[str]) -> list[str]:
+        """The names that a topic may have: no order could carry another one, and no disk a directory for it."""
+        legal = [name for name in names if is_topic_name(name)]
+        for name in sorted(set(names) - set(legal)):
+            logger.error("%s/%s is ignored: no topic can have this name", path, ascii(name)[1:80])
+        return legal
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
         """Of these markers, those whose deletion has begun."""
@@ -179,11 +190,24 @@ class ClusterReader:
                 unreadable.append(partition)
                 return None
             if leadership.controller_epoch > self._office.controller_epoch:
-                raise Deposed(f"controller epoch {leadership.controller_epoch} has written the state of {partition}")
+                await self._check_office(f"controller epoch {leadership.controller_epoch} has written {path}")
+                told = f"controller epoch {leadership.controller_epoch} was never given to a controller"
+                logger.error("%s is left alone until it is repaired: %s", path, told)
+                unreadable.append(partition)
+                return None
             return leadership
 
         states = await self.all(partitions, read)
         return dict(zip(partitions, states, strict=True)), frozenset(unreadable)
+
+    async def _check_office(self, what: str) -> None:
+        """Deposed only if ZooKeeper has given a higher epoch out: a state alone may say anything."""
+        try:
+            content, stat = await self.patiently(lambda: self._coordination.get(znodes.CONTROLLER_EPOCH))
+        except NoNode as error:
+            raise Deposed(f"{znodes.CONTROLLER_EPOCH} is gone") from error
+        if stat.version != self._office.fence_version:
+            raise Deposed(f"{what}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
 
     # ---------------------------------------------------------------------------------------------------- asking
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:

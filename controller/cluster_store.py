@@ -10,11 +10,12 @@ attempt harmless), or something else is there (lost: decide again).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from minibroker.controller.cluster_reader import ClusterReader, Deposed, to_partition_state
+from minibroker.controller.cluster_reader import RETRY_SECONDS, ClusterReader, Deposed, to_partition_state
 from minibroker.controller.cluster_state import Leadership, Topic
 from minibroker.controller.contest import Office
 from minibroker.controller.election import PartitionChange
@@ -208,8 +209,31 @@ class ClusterStore(ClusterReader):
                 operations = [DeleteOp(path=path) for path, is_there in zip(paths, found, strict=True) if is_there]
                 await self.multi(operations)
                 return
-            except (NoNode, NotEmpty, BadVersion, OutcomeUnknown):
+            except NotEmpty:
+                await self._clear(name)
+            except (NoNode, BadVersion, OutcomeUnknown):
                 continue  # look again at what is left
+
+    async def _clear(self, name: str) -> None:
+        """Remove what others put below the topic's own nodes, or they could never go."""
+        await asyncio.sleep(RETRY_SECONDS)
+        for root in (znodes.topic_path(name), znodes.topic_config_path(name), znodes.delete_topic_path(name)):
+            for path in reversed(await self._below(root)):
+                with contextlib.suppress(NoNode, NotEmpty, BadVersion, OutcomeUnknown):
+                    await self.multi([DeleteOp(path=path)])
+
+    async def _below(self, root: str) -> list[str]:
+        """All nodes below this one, parents first."""
+        found = [root]
+        for path in found:
+            found += await self._paths_in(path)
+        return found[1:]
+
+    async def _paths_in(self, path: str) -> list[str]:
+        try:
+            return [f"{path}/{name}" for name in await self.patiently(lambda: self._coordination.get_children(path))]
+        except NoNode:
+            return []
 
     async def _erase_partitions(self, name: str) -> None:
         try:

@@ -164,18 +164,20 @@ class Succession:
         """Registered brokers but ourselves and the one in question, by id; none if ZooKeeper cannot be asked."""
         excluded = (incumbent.broker_id, self._candidate.broker_id)
         try:
-            registered = [parse_id(name) for name in await self._coordination.get_children(BROKER_IDS)]
-            asked = [broker_id for broker_id in registered if broker_id not in excluded]
-            found = await asyncio.gather(*(self._read_witness(broker_id) for broker_id in asked))
-        except (CoordinationUnavailable, ProtocolError) as error:
+            names = await self._coordination.get_children(BROKER_IDS)
+            asked = [name for name in names if name not in map(str, excluded)]
+            found = await asyncio.gather(*(self._read_witness(name) for name in asked))
+        except CoordinationUnavailable as error:
             logger.info("cannot look for witnesses: %s", error)
             return {}
         return {witness.broker_id: witness for witness in found if witness is not None}
 
-    async def _read_witness(self, broker_id: int) -> Witness | None:
+    async def _read_witness(self, name: str) -> Witness | None:
+        """None too of a node that is no registration: it must not hide the others."""
         try:
+            broker_id = parse_id(name)
             content, _ = await self._coordination.get(broker_path(broker_id))
-        except NoNode:
+            address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
+        except (NoNode, ProtocolError):
             return None
-        address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
         return None if address is None else Witness(broker_id=broker_id, address=address)

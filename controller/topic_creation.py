@@ -4,7 +4,6 @@ Owns: the checks of CreateTopics and the spreading of replicas over brokers. Ref
 exist is the caller's `validate`.
 """
 
-import re
 from collections.abc import Callable
 
 import msgspec
@@ -12,10 +11,8 @@ import msgspec
 from minibroker.controller.cluster_state import ClusterState, Topic
 from minibroker.controller.deletion import waiting_for
 from minibroker.protocol.errors import ErrorCode
-from minibroker.protocol.ids import NONE, BrokerId
-from minibroker.protocol.messages import PARTITIONS_MAX, TOPIC_NAME_MAX_LENGTH, CreatableTopic
-
-NAME = re.compile(r"[a-zA-Z0-9._-]+")
+from minibroker.protocol.ids import NONE, TOPIC_NAME_MAX_LENGTH, BrokerId, is_topic_name
+from minibroker.protocol.messages import PARTITIONS_MAX, CreatableTopic
 
 ValidateConfig = Callable[[str, str], str | None]
 """(name, value) -> what is wrong with it."""
@@ -40,7 +37,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_topic(state: ClusterState, wish: CreatableTopic, validate: ValidateConfig, draw: Draw) -> Topic | Refusal:
     """The topic as it would be created now."""
-    if len(wish.name) > TOPIC_NAME_MAX_LENGTH or wish.name in (".", "..") or not NAME.fullmatch(wish.name):
+    if not is_topic_name(wish.name):
         text = f"topic name {wish.name!r}: up to {TOPIC_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -, and neither . nor .."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
     if wish.name in state.deletions:

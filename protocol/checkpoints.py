@@ -19,7 +19,7 @@ import msgspec
 
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.ids import MAX_OFFSET, MAX_PARTITION, TopicPartition
+from minibroker.protocol.ids import MAX_OFFSET, MAX_PARTITION, TopicPartition, is_topic_name
 from minibroker.protocol.json_text import decode_json
 
 CHECKPOINT_VERSION = 1
@@ -117,13 +117,16 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
 
 
 def partition_directory_name(partition: TopicPartition) -> str:
+    """The name alone, which leads out of no directory. What comes in is checked where it comes in; another name here
+    is our own bug."""
+    assert is_topic_name(partition.topic) and 0 <= partition.partition <= MAX_PARTITION, f"{partition!r:.300}"
     return str(partition)
 
 
 def parse_partition_directory_name(name: str) -> TopicPartition | None:
     """The partition of a directory such as `my-topic-0`; None for any other directory, also for one being deleted."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
-    if match is None or match[1] in (".", "..") or int(match[2]) > MAX_PARTITION:
+    if match is None or not is_topic_name(match[1]) or int(match[2]) > MAX_PARTITION:
         return None
     return TopicPartition(match[1], int(match[2]))
 

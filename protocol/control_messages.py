@@ -9,42 +9,58 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from minibroker.protocol.ids import MAX_INT32
 from minibroker.protocol.message_types import (
     BROKERS_MAX,
     I16,
-    I32,
     I64,
+    LISTENERS_MAX,
     PARTITIONS_MAX,
     REPLICAS_MAX,
     TOPICS_MAX,
+    BrokerEpoch,
+    BrokerEpochOrNone,
+    BrokerId,
+    BrokerIdOrNone,
     Configs,
+    Epoch,
+    EpochOrNone,
     Host,
+    Identifier,
     Message,
     Name,
+    Offset,
+    OffsetOrNone,
+    PartitionIndex,
+    Port,
     Replicas,
     Request,
     Response,
     Text,
-    Topic,
+    TopicName,
 )
+
+LEADER_EPOCH_DURING_DELETE = -2
+"""leader_epoch of a StopReplica that deletes the topic: above every check (KIP-570)."""
+LEADER_DURING_DELETE = -2
 
 
 # ---------------------------------------------------------------------------------------- from controller to broker
 class LeaderAndIsrPartition(Message, frozen=True, kw_only=True):
-    partition_index: I32
-    controller_epoch: I32
-    leader: I32
-    leader_epoch: I32
+    partition_index: PartitionIndex
+    controller_epoch: Epoch
+    leader: BrokerIdOrNone
+    leader_epoch: Epoch
     isr: Replicas
-    partition_epoch: I32
+    partition_epoch: Epoch
     replicas: Replicas
     is_new: bool = False
     leader_recovery_state: I16 = 0  # about: 0 recovered, 1 recovering from an unclean election
 
 
 class LeaderAndIsrTopic(Message, frozen=True, kw_only=True):
-    topic_name: Topic
-    topic_id: Name
+    topic_name: TopicName
+    topic_id: Identifier
     configs: Configs = {}  # about: ours: the topic's own settings, so that a new log never starts with the wrong ones
     partition_states: Annotated[list[LeaderAndIsrPartition], Meta(max_length=PARTITIONS_MAX)]
 
@@ -52,27 +68,27 @@ class LeaderAndIsrTopic(Message, frozen=True, kw_only=True):
 class BrokerEndpoint(Message, frozen=True, kw_only=True):
     listener: Name
     host: Host
-    port: I32
+    port: Port
 
 
 class LiveBroker(Message, frozen=True, kw_only=True):
-    id: I32
-    broker_epoch: I64
+    id: BrokerId
+    broker_epoch: BrokerEpoch
     shutting_down: bool = False  # about: in a controlled shutdown: must not join an ISR (KIP-841)
-    endpoints: Annotated[list[BrokerEndpoint], Meta(max_length=16)] = []
+    endpoints: Annotated[list[BrokerEndpoint], Meta(max_length=LISTENERS_MAX)] = []
 
 
 class LeaderAndIsrRequest(Request, frozen=True, kw_only=True):
-    controller_id: I32
-    controller_epoch: I32
-    broker_epoch: I64
+    controller_id: BrokerId
+    controller_epoch: Epoch
+    broker_epoch: BrokerEpoch
     live_brokers: Annotated[list[LiveBroker], Meta(max_length=BROKERS_MAX)] = []
     topic_states: Annotated[list[LeaderAndIsrTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
 class PartitionError(Message, frozen=True, kw_only=True):
-    topic_name: Topic
-    partition_index: I32
+    topic_name: TopicName
+    partition_index: PartitionIndex
     error_code: I16 = 0
 
 
@@ -81,27 +97,28 @@ class LeaderAndIsrResponse(Response, frozen=True, kw_only=True):
 
 
 class UpdateMetadataPartition(Message, frozen=True, kw_only=True):
-    partition_index: I32
-    controller_epoch: I32
-    leader: I32  # about: -1 none, -2 the partition is being deleted
-    leader_epoch: I32
+    partition_index: PartitionIndex
+    controller_epoch: Epoch
+    # about: -1 none, -2 the partition is being deleted
+    leader: Annotated[int, Meta(ge=LEADER_DURING_DELETE, le=MAX_INT32)]
+    leader_epoch: Epoch
     isr: Replicas
-    partition_epoch: I32
+    partition_epoch: Epoch
     replicas: Replicas
     offline_replicas: Replicas = []
 
 
 class UpdateMetadataTopic(Message, frozen=True, kw_only=True):
-    topic_name: Topic
-    topic_id: Name
+    topic_name: TopicName
+    topic_id: Identifier
     configs: Configs = {}
     partition_states: Annotated[list[UpdateMetadataPartition], Meta(max_length=PARTITIONS_MAX)]
 
 
 class UpdateMetadataRequest(Request, frozen=True, kw_only=True):
-    controller_id: I32
-    controller_epoch: I32
-    broker_epoch: I64
+    controller_id: BrokerId
+    controller_epoch: Epoch
+    broker_epoch: BrokerEpoch
     live_brokers: Annotated[list[LiveBroker], Meta(max_length=BROKERS_MAX)] = []
     topic_states: Annotated[list[UpdateMetadataTopic], Meta(max_length=TOPICS_MAX)] = []
 
@@ -110,27 +127,22 @@ class UpdateMetadataResponse(Response, frozen=True, kw_only=True):
     controller_unreachable_ms: I64 = 0  # about: ours: for so long this leader's AlterPartition requests got no answer
 
 
-LEADER_EPOCH_DURING_DELETE = -2
-"""leader_epoch of a StopReplica that deletes the topic: above every check (KIP-570)."""
-LEADER_DURING_DELETE = -2
-
-
 class StopReplicaPartition(Message, frozen=True, kw_only=True):
-    partition_index: I32
-    leader_epoch: I32
+    partition_index: PartitionIndex
+    leader_epoch: Annotated[int, Meta(ge=LEADER_EPOCH_DURING_DELETE, le=MAX_INT32)]
     delete_partition: bool = False
 
 
 class StopReplicaTopic(Message, frozen=True, kw_only=True):
-    topic_name: Topic
-    topic_id: Name = ""  # about: a late order to delete must not hit a topic that was created again
+    topic_name: TopicName
+    topic_id: Identifier = ""  # about: a late order to delete must not hit a topic that was created again
     partition_states: Annotated[list[StopReplicaPartition], Meta(max_length=PARTITIONS_MAX)]
 
 
 class StopReplicaRequest(Request, frozen=True, kw_only=True):
-    controller_id: I32
-    controller_epoch: I32
-    broker_epoch: I64
+    controller_id: BrokerId
+    controller_epoch: Epoch
+    broker_epoch: BrokerEpoch
     topic_states: Annotated[list[StopReplicaTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
@@ -140,13 +152,13 @@ class StopReplicaResponse(Response, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------------------------------- from broker to controller
 class TopicPartitions(Message, frozen=True, kw_only=True):
-    topic_name: Topic
-    partitions: Annotated[list[I32], Meta(max_length=PARTITIONS_MAX)]
+    topic_name: TopicName
+    partitions: Annotated[list[PartitionIndex], Meta(max_length=PARTITIONS_MAX)]
 
 
 class ControlledShutdownRequest(Request, frozen=True, kw_only=True):
-    broker_id: I32
-    broker_epoch: I64
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
     # about: None: the broker stops. Else the whole set of its replicas that are offline now (a failed or full log
     # directory); an empty list offers all of them again (hardening rule 13).
     offline_partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_MAX)] | None = None
@@ -157,41 +169,41 @@ class ControlledShutdownResponse(Response, frozen=True, kw_only=True):
 
 
 class BrokerState(Message, frozen=True, kw_only=True):
-    broker_id: I32
-    broker_epoch: I64
+    broker_id: BrokerId
+    broker_epoch: BrokerEpochOrNone  # about: -1: of a member that has not fetched from this leader yet
 
 
 class AlterPartitionData(Message, frozen=True, kw_only=True):
-    partition_index: I32
-    leader_epoch: I32
+    partition_index: PartitionIndex
+    leader_epoch: Epoch
     new_isr_with_epochs: Annotated[list[BrokerState], Meta(max_length=REPLICAS_MAX)]
     leader_recovery_state: I16 = 0
-    partition_epoch: I32
+    partition_epoch: Epoch
 
 
 class AlterPartitionTopic(Message, frozen=True, kw_only=True):
-    topic_name: Topic
+    topic_name: TopicName
     partitions: Annotated[list[AlterPartitionData], Meta(max_length=PARTITIONS_MAX)]
 
 
 class AlterPartitionRequest(Request, frozen=True, kw_only=True):
-    broker_id: I32
-    broker_epoch: I64
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
     topics: Annotated[list[AlterPartitionTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
 class AlterPartitionResult(Message, frozen=True, kw_only=True):
-    partition_index: I32
+    partition_index: PartitionIndex
     error_code: I16 = 0
-    leader_id: I32 = -1
-    leader_epoch: I32 = -1
+    leader_id: BrokerIdOrNone = -1
+    leader_epoch: EpochOrNone = -1
     isr: Replicas = []
     leader_recovery_state: I16 = 0
-    partition_epoch: I32 = -1
+    partition_epoch: EpochOrNone = -1
 
 
 class AlterPartitionTopicResponse(Message, frozen=True, kw_only=True):
-    topic_name: Topic
+    topic_name: TopicName
     partitions: Annotated[list[AlterPartitionResult], Meta(max_length=PARTITIONS_MAX)]
 
 
@@ -207,37 +219,38 @@ class GetReplicaLogInfoRequest(Request, frozen=True, kw_only=True):
 class ReplicaLogInfo(Message, frozen=True, kw_only=True):
     """What one broker holds of one partition, as its files say."""
 
-    partition: I32
-    topic_id: Name = ""  # about: of the log; empty: there is no log, or nobody knows any more whose it is
+    partition: PartitionIndex
+    topic_id: Identifier = ""  # about: of the log; empty: there is no log, or nobody knows any more whose it is
     exists: bool = False  # about: false: there is no log here, and as far as is known there never was one
     damage: Text | None = None  # about: why the log must not be believed; nil: nothing is wrong with it
     unavailable: Text | None = None  # about: why it cannot be used now, though it may be sound; nil: it can
-    log_start_offset: I64 = 0
-    log_end_offset: I64 = 0
-    last_epoch: I32 = -1  # about: leader epoch of the last record (KIP-966: LastWrittenLeaderEpoch)
-    high_watermark: I64 = (
+    log_start_offset: Offset = 0
+    log_end_offset: Offset = 0
+    last_epoch: EpochOrNone = -1  # about: leader epoch of the last record (KIP-966: LastWrittenLeaderEpoch)
+    high_watermark: OffsetOrNone = (
         -1
     )  # about: all below it was committed once, as far as this replica knows; -1: it knows nothing
 
 
 class ReplicaLogInfoTopic(Message, frozen=True, kw_only=True):
-    topic_name: Topic
+    topic_name: TopicName
     partitions: Annotated[list[ReplicaLogInfo], Meta(max_length=PARTITIONS_MAX)]
 
 
 class GetReplicaLogInfoResponse(Response, frozen=True, kw_only=True):
-    broker_epoch: I64 = -1  # about: registration of the broker that answers; of any other the answer says nothing
+    # about: registration of the broker that answers; of any other the answer says nothing
+    broker_epoch: BrokerEpochOrNone = -1
     # about: ours: the incarnations of this broker since which its logs are proven whole by clean stops, oldest first
-    whole_since: Annotated[list[Name], Meta(max_length=1_000)] = []
+    whole_since: Annotated[list[Identifier], Meta(max_length=1_000)] = []
     # about: ours: those since which nothing was seen to be lost: its machine ran on; the above among them
-    undisturbed_since: Annotated[list[Name], Meta(max_length=1_000)] = []
+    undisturbed_since: Annotated[list[Identifier], Meta(max_length=1_000)] = []
     topics: Annotated[list[ReplicaLogInfoTopic], Meta(max_length=TOPICS_MAX)] = []
 
 
 # ------------------------------------------------------------------------------------------------- between brokers
 class ConfirmDeathRequest(Request, frozen=True, kw_only=True):
-    broker_id: I32  # about: whose connection was lost and whose address refuses, seen from who asks
-    broker_epoch: I64  # about: the registration it was lost from; its address is the one the asked broker knows
+    broker_id: BrokerId  # about: whose connection was lost and whose address refuses, seen from who asks
+    broker_epoch: BrokerEpoch  # about: the registration it was lost from; its address is the one the asked broker knows
 
 
 class ConfirmDeathResponse(Response, frozen=True, kw_only=True):

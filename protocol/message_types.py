@@ -1,19 +1,43 @@
 """What messages are made of: numbers, texts and lists with their limits, and the three bases.
 
-Owns: how long any text, list or map of a message may be. Each has a maximum, because decoded msgpack may grow
-seventy-fold (docs/FORMATS.md, Wire). Refuses to know any single message.
+Owns: how long any text, list or map of a message may be, and which values a number or a name may have. Each has a
+maximum, because decoded msgpack may grow seventy-fold (docs/FORMATS.md, Wire). Refuses to know any single message.
+
+Orders of a controller take only values that a sound controller sends: their names become directories, their hosts are
+looked up, their epochs are believed. What clients ask for may be any text: an unknown topic is answered as one.
 """
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from minibroker.protocol.ids import (
+    HOST_MAX_LENGTH,
+    HOST_PATTERN,
+    IDENTIFIER_MAX_LENGTH,
+    IDENTIFIER_PATTERN,
+    MAX_INT32,
+    MAX_OFFSET,
+    TOPIC_NAME_MAX_LENGTH,
+    TOPIC_NAME_PATTERN,
+)
+
 I16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
 I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
-TOPIC_NAME_MAX_LENGTH = 249
-"""As in Kafka: the name must fit in a directory name beside '-' and the partition number."""
+BrokerId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+BrokerIdOrNone = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
+PartitionIndex = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+Epoch = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+"""Of a leader, of a partition's state, of a controller."""
+EpochOrNone = Annotated[int, Meta(ge=-1, le=MAX_INT32)]
+BrokerEpoch = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+BrokerEpochOrNone = Annotated[int, Meta(ge=-1, le=MAX_OFFSET)]
+Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+OffsetOrNone = Annotated[int, Meta(ge=-1, le=MAX_OFFSET)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+
 TOPICS_MAX = 10_000
 """Topics in one message. A broker of this size holds thousands of partitions, not millions."""
 PARTITIONS_MAX = 10_000
@@ -25,6 +49,9 @@ PRODUCE_BATCHES_MAX = 8
 remembers of it, to know a repeated batch again (docs/decisions/0012)."""
 REPLICAS_MAX = 100
 BROKERS_MAX = 1_000
+LISTENERS_MAX = 16
+CONFIGS_MAX = 500
+NAME_MAX_LENGTH = 512
 TEXT_MAX = 32_768
 """Longest free text (error messages, configuration values)."""
 
@@ -32,14 +59,22 @@ SENTENCE_MAX = 2_000
 """Of free text that is told of a log or a directory: what a file holds must not make a whole answer unreadable."""
 
 Topic = Annotated[str, Meta(max_length=TOPIC_NAME_MAX_LENGTH)]
-Name = Annotated[str, Meta(max_length=512)]
-Host = Annotated[str, Meta(max_length=255)]
+"""As a client wrote it; a topic of this name may be impossible."""
+TopicName = Annotated[
+    str, Meta(min_length=1, max_length=TOPIC_NAME_MAX_LENGTH, pattern=TOPIC_NAME_PATTERN, description="a topic's name")
+]
+Identifier = Annotated[str, Meta(max_length=IDENTIFIER_MAX_LENGTH, pattern=IDENTIFIER_PATTERN, description="base64url")]
+"""Of a topic, of a log directory, of a start of a process; "": none."""
+Name = Annotated[str, Meta(max_length=NAME_MAX_LENGTH)]
+Host = Annotated[
+    str, Meta(min_length=1, max_length=HOST_MAX_LENGTH, pattern=HOST_PATTERN, description="a host's name or address")
+]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 PRODUCERS_BYTES_MAX = 512 * 1024
 """What one answer tells a follower of producers, when its log starts anew: half of a frame without records."""
 Snapshot = Annotated[bytes, Meta(max_length=PRODUCERS_BYTES_MAX)]
-Replicas = Annotated[list[I32], Meta(max_length=REPLICAS_MAX)]
-Configs = Annotated[dict[Name, Text], Meta(max_length=500)]
+Replicas = Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]
+Configs = Annotated[dict[Name, Text], Meta(max_length=CONFIGS_MAX)]
 
 
 class Message(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,9 @@ Owns: where a fact stands in ZooKeeper and how it is written. Refuses to know wh
 versions. Unknown fields are ignored, so that a newer broker can add some; a znode that does not fit is a CorruptZnode
 with its path. On disk -1 means none, as in Kafka; `PartitionState.leader` keeps it so that the struct is the JSON.
 
+A znode may say what the controller's orders can carry (`message_types`), and nothing else: what cannot be ordered would
+be refused by every broker, for ever, and whatever waits behind it too.
+
     /controller                         ephemeral   ControllerNode
     /controller_epoch                   integer text; its version fences every write of a controller
     /cluster/id                         ClusterId
@@ -23,8 +26,16 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.ids import MAX_INT32, TopicPartition, is_host, is_identifier
 from minibroker.protocol.json_text import decode_json
+from minibroker.protocol.message_types import (
+    CONFIGS_MAX,
+    LISTENERS_MAX,
+    NAME_MAX_LENGTH,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+    TEXT_MAX,
+)
 
 
 class CorruptZnode(ProtocolError):
@@ -62,6 +73,8 @@ PERSISTENT_PATHS = (
 DELETION_BEGUN = b"begun"
 """Content of a marker under /admin/delete_topics when the first order to delete may be on its way."""
 NO_LEADER = -1
+EPOCH_MAX = MAX_INT32 - 1_000_000
+"""Above it an epoch was not counted but written by somebody: a million elections must still fit in a message."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -97,9 +110,11 @@ def delete_topic_path(topic: str) -> str:
 
 
 def parse_id(name: str) -> int:
-    """The number that a child node of /brokers/ids or .../partitions is named after."""
-    if not (name.isascii() and name.isdigit() and len(name) <= 10):
+    """The number that a child node of /brokers/ids or .../partitions is named after. `01` is no second name of 1."""
+    if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
         raise CorruptZnode(f"{name!r:.80} is not a number")
+    if int(name) > MAX_INT32:
+        raise CorruptZnode(f"{name} is above {MAX_INT32}")
     return int(name)
 
 
@@ -111,6 +126,10 @@ def format_number(number: int) -> bytes:
 def parse_number(content: bytes, path: str = CONTROLLER_EPOCH) -> int:
     if not (content.isdigit() and len(content) <= 19):
         raise CorruptZnode(f"{path}: {content!r:.80} is not a number")
+    if int(content) > EPOCH_MAX:
+        raise CorruptZnode(
+            f"{path}: {int(content)} is above {EPOCH_MAX}: write the last epoch that a broker has logged"
+        )
     return int(content)
 
 
@@ -163,9 +182,14 @@ class BrokerRegistration(Znode, frozen=True, kw_only=True):
     def problem(self) -> str | None:
         if not 0 <= self.port <= 65535:
             return f"port {self.port}"
+        if len(self.endpoints) > LISTENERS_MAX:
+            return f"{len(self.endpoints)} endpoints, the limit is {LISTENERS_MAX}"
         for endpoint in self.endpoints:
             if parse_endpoint(endpoint) is None:
                 return f"endpoint {endpoint!r:.200} is not NAME://host:port"
+        for name in (self.incarnation_id, self.directory_id):
+            if not name or not is_identifier(name):
+                return f"id {name!r:.80}"
         return None
 
     def listeners(self) -> dict[str, tuple[str, int]]:
@@ -187,9 +211,14 @@ def parse_endpoint(endpoint: str) -> tuple[str, str, int] | None:
     elif ":" in host:
         return None
     valid_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    if not (separator and colon and name and host and valid_port):
+    if not (separator and colon and name and len(name) <= NAME_MAX_LENGTH and is_host(host) and valid_port):
         return None
     return name, host, int(port)
+
+
+def _are_brokers(ids: list[int]) -> bool:
+    """As many as a message can carry, each once."""
+    return 0 < len(ids) <= REPLICAS_MAX and len(set(ids)) == len(ids) and min(ids) >= 0 and max(ids) <= MAX_INT32
 
 
 class TopicAssignment(Znode, frozen=True, kw_only=True):
@@ -204,10 +233,16 @@ class TopicAssignment(Znode, frozen=True, kw_only=True):
     removing_replicas: dict[str, list[int]] = {}
 
     def problem(self) -> str | None:
+        if not is_identifier(self.topic_id):
+            return f"topic id {self.topic_id!r:.80}"
+        if len(self.partitions) > PARTITIONS_MAX:
+            return f"{len(self.partitions)} partitions, the limit is {PARTITIONS_MAX}"
         for partition, replicas in self.partitions.items():
-            if not (partition.isascii() and partition.isdigit() and str(int(partition[:10])) == partition):
-                return f"partition {partition!r:.80} is not a number"
-            if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
+            try:
+                parse_id(partition)
+            except CorruptZnode as error:
+                return f"partition {error}"
+            if not _are_brokers(replicas):
                 return f"replicas {replicas!r:.200} of partition {partition}"
         return None
 
@@ -239,9 +274,10 @@ class PartitionState(Znode, frozen=True, kw_only=True):
     """1 after an unclean election, until the leader says that it has recovered."""
 
     def problem(self) -> str | None:
-        if self.leader < NO_LEADER or self.leader_epoch < 0 or self.controller_epoch < 0:
+        epochs = (self.leader_epoch, self.controller_epoch)
+        if self.leader < NO_LEADER or min(epochs) < 0 or max(epochs) > EPOCH_MAX:
             return f"leader {self.leader}, leader epoch {self.leader_epoch}, controller epoch {self.controller_epoch}"
-        if not self.isr or len(set(self.isr)) != len(self.isr) or min(self.isr) < 0:
+        if not _are_brokers(self.isr):
             return f"ISR {self.isr!r:.200}"
         if self.leader != NO_LEADER and self.leader not in self.isr:
             return f"leader {self.leader} is not in the ISR {self.isr!r:.200}"
@@ -275,6 +311,14 @@ class ConfigNode(Znode, frozen=True, kw_only=True):
 
     version: int = 1
     config: dict[str, str]
+
+    def problem(self) -> str | None:
+        if len(self.config) > CONFIGS_MAX:
+            return f"{len(self.config)} settings, the limit is {CONFIGS_MAX}"
+        for name, value in self.config.items():
+            if len(name) > NAME_MAX_LENGTH or len(value) > TEXT_MAX:
+                return f"setting {name!r:.80} is longer than a message can carry"
+        return None
 
 
 class ConfigChange(Znode, frozen=True, kw_only=True):

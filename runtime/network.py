@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def numeric(host: str, port: int) -> list[tuple[int, SocketAddress]]:
     """Its address family and address, if the host is told in numbers."""
     for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             socket.inet_pton(family, host)
             return [(family, (host, port))]
     return []
@@ -44,6 +44,8 @@ async def look_up(host: str, port: int) -> list[tuple[int, SocketAddress]]:
         found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=0)
     except OSError as error:
         raise NetworkError(f"cannot resolve {host}:{port}: {error.strerror or error}") from error
+    except (ValueError, OverflowError) as error:  # UnicodeError of a label, NUL, too large a port
+        raise NetworkError(f"cannot resolve {host!r:.300}:{port}: it is no host's name ({error})") from error
     return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
 
 

@@ -244,11 +244,11 @@ def test_controller_of_another_session_stays() -> None:
 def test_broker_with_a_wiped_disk_waits_for_its_predecessors_session() -> None:
     async def story(world: World) -> None:
         first_process = world.process("one")
-        await start_broker(world, first_process, directory="old disk")
+        await start_broker(world, first_process, directory="old-disk")
         first_process.kill()
-        second = await start_broker(world, world.process("one-again"), directory="new disk")
+        second = await start_broker(world, world.process("one-again"), directory="new-disk")
         assert not second.registration.is_fenced()
-        assert (await registered(second.coordination)).directory_id == "new disk"
+        assert (await registered(second.coordination)).directory_id == "new-disk"
 
     run(story)
 

@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "FORMATS.md"
 BEGIN = "<!-- made by python -m tests.docs.wire_tables: begin -->"
 END = "<!-- made by python -m tests.docs.wire_tables: end -->"
 
-NUMBERS = {2**15 - 1: "i16", 2**31 - 1: "i32", 2**63 - 1: "i64"}
+NUMBERS = {2**15 - 1: "i16", 2**16 - 1: "i32", 2**31 - 1: "i32", 2**63 - 1: "i64"}
 ABOUT = "about:"
 
 
@@ -92,10 +92,18 @@ def _type(hint: Any) -> tuple[str, type[Any] | None]:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return "map", hint
     if hint is int:
-        return NUMBERS[meta.le], None
+        return _number(meta), None
     if hint is str:
-        return f"str up to {meta.max_length:,}", None
+        return f"str up to {meta.max_length:,}{f', {meta.description}' if meta.description else ''}", None
     return {bool: "bool", bytes: "bin", bytearray: "bin", memoryview: "bin"}[hint], None
+
+
+def _number(meta: Any) -> str:
+    """Its width, and its bounds where they are narrower."""
+    width = NUMBERS[meta.le]
+    bounds = [] if meta.ge == -meta.le - 1 else [f"from {meta.ge}"]
+    bounds += [f"to {meta.le:,}"] if meta.le == 2**16 - 1 else []
+    return " ".join([width, *bounds])
 
 
 def _default(field: Any) -> str:

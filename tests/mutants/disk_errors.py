@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "protocol.checkpoints",
-                '    if match is None or match[1] in (".", "..") or int(match[2]) > MAX_PARTITION:\n',
+                "    if match is None or not is_topic_name(match[1]) or int(match[2]) > MAX_PARTITION:\n",
                 '    if match is None or match[1] in (".", ".."):\n',
             ),
         ),

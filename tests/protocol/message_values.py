@@ -8,8 +8,14 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from minibroker.protocol.ids import HOST_PATTERN, IDENTIFIER_PATTERN, TOPIC_NAME_PATTERN, is_topic_name
 from minibroker.protocol.messages import APIS, Message, Request, Response
 
+TEXTS: dict[str, st.SearchStrategy[str]] = {
+    TOPIC_NAME_PATTERN: st.text("aZ0._-", min_size=1, max_size=12).filter(is_topic_name),
+    IDENTIFIER_PATTERN: st.text("aZ0_-", max_size=12),
+    HOST_PATTERN: st.sampled_from(["localhost", "broker-1.example.", "127.0.0.1", "::1", "fe80::1%eth0", "a_b"]),
+}
 FEW = 3
 """Elements of a generated list or map: what is long is tested by itself."""
 
@@ -47,6 +53,8 @@ def _field(hint: Any) -> st.SearchStrategy[Any]:
         return values(hint)
     if hint is int:
         return st.integers(meta.ge, meta.le)
+    if hint is str and meta.pattern is not None:
+        return TEXTS[meta.pattern]
     if hint is str:
         return st.text(st.characters(exclude_categories=["Cs"]), max_size=min(12, meta.max_length))
     plain: dict[Any, st.SearchStrategy[Any]] = {

@@ -19,6 +19,7 @@ from minibroker.protocol.messages import (
     FetchPartitionResponse,
     FetchResponse,
     FetchTopicResponse,
+    LeaderAndIsrRequest,
     Message,
     ProducePartition,
     ProduceRequest,
@@ -180,3 +181,71 @@ def test_a_list_or_text_above_its_limit_is_refused(key: int) -> None:
 def test_free_text_of_any_length_fits_an_answer_once_it_is_clipped() -> None:
     assert clipped("short") == "short"
     assert len(clipped("x" * 100_000)) <= SENTENCE_MAX <= TEXT_MAX
+
+
+NO_TOPIC_NAMES = ("", ".", "..", "../../victim", "a/b", "a\0b", "a\n", "a b", "ä", "x" * 250)
+TOPIC_STATE: dict[str, Any] = {
+    "topic_name": "lines",
+    "topic_id": "id",
+    "partition_states": [
+        {
+            "partition_index": 0,
+            "controller_epoch": 1,
+            "leader": 1,
+            "leader_epoch": 0,
+            "isr": [1],
+            "partition_epoch": 0,
+            "replicas": [1],
+        }
+    ],
+}
+BROKER: dict[str, Any] = {"id": 1, "broker_epoch": 7, "endpoints": [{"listener": "IN", "host": "h", "port": 1}]}
+
+
+def order(topic: dict[str, Any], partition: dict[str, Any], broker: dict[str, Any], **head: Any) -> dict[str, Any]:
+    """A LeaderAndIsr, sound but for these fields."""
+    state = {**TOPIC_STATE["partition_states"][0], **partition}
+    return {
+        "controller_id": 1,
+        "controller_epoch": 1,
+        "broker_epoch": 7,
+        "live_brokers": [{**BROKER, **broker}],
+        "topic_states": [{**TOPIC_STATE, "partition_states": [state], **topic}],
+        **head,
+    }
+
+
+def endpoint(host: str) -> dict[str, Any]:
+    return {"endpoints": [{"listener": "IN", "host": host, "port": 1}]}
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    **{f"topic {ascii(name)[:20]}": order({"topic_name": name}, {}, {}) for name in NO_TOPIC_NAMES},
+    "topic id with a line": order({"topic_id": "a\nb"}, {}, {}),
+    "partition -1": order({}, {"partition_index": -1}, {}),
+    "controller epoch -1": order({}, {"controller_epoch": -1}, {}),
+    "leader -2": order({}, {"leader": -2}, {}),
+    "leader epoch -1": order({}, {"leader_epoch": -1}, {}),
+    "member -1": order({}, {"isr": [-1]}, {}),
+    "replica -1": order({}, {"replicas": [1, -1]}, {}),
+    "partition epoch -1": order({}, {"partition_epoch": -1}, {}),
+    "host with a NUL": order({}, {}, endpoint("a\0b")),
+    "host with an empty label": order({}, {}, endpoint("a..b")),
+    "host with a long label": order({}, {}, endpoint("x" * 64)),
+    "broker -1": order({}, {}, {"id": -1}),
+    "broker epoch -1 of a live broker": order({}, {}, {"broker_epoch": -1}),
+    "for the broker epoch -1": order({}, {}, {}, broker_epoch=-1),
+    "of the controller epoch -1": order({}, {}, {}, controller_epoch=-1),
+    "of the controller -1": order({}, {}, {}, controller_id=-1),
+}
+
+
+def test_a_sound_order_is_understood() -> None:
+    assert isinstance(decoded(ApiKey.LEADER_AND_ISR, order({}, {}, {})), LeaderAndIsrRequest)
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_order_of_what_cannot_be_is_refused(name: str) -> None:
+    """Its names would become paths and lines of files, its hosts be looked up, its epochs be believed."""
+    with pytest.raises(MalformedMessage):
+        decoded(ApiKey.LEADER_AND_ISR, IMPOSSIBLE[name])

@@ -102,7 +102,11 @@ def test_endpoints_survive_a_round_trip(host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", "h:1", "NAME://h", "NAME://:1", "://h:1", "NAME://h:x", "N://h:65536", "N://::1:1"]
+    "endpoint",
+    [
+        *("", "h:1", "NAME://h", "NAME://:1", "://h:1", "NAME://h:x", "N://h:65536", "N://::1:1"),
+        *("N://a..b:1", "N://.a:1", f"N://{'x' * 64}:1", "N://a b:1", "N://a\0:1", "N://ä:1", f"N://{'x.' * 127}:1"),
+    ],
 )
 def test_malformed_endpoints_are_none(endpoint: str) -> None:
     assert znodes.parse_endpoint(endpoint) is None
@@ -121,6 +125,12 @@ def test_malformed_endpoints_are_none(endpoint: str) -> None:
         (PartitionState, b'{"leader":"1","leader_epoch":0,"controller_epoch":1,"isr":[1]}'),
         (TopicAssignment, b'{"topic_id":"t","partitions":{"x":[1]}}'),
         (TopicAssignment, b'{"topic_id":"t","partitions":{"00":[1]}}'),
+        (TopicAssignment, b'{"topic_id":"t","partitions":{"2147483648":[1]}}'),
+        (TopicAssignment, b'{"topic_id":"t","partitions":{"0":[2147483648]}}'),
+        (TopicAssignment, b'{"topic_id":"a b","partitions":{"0":[1]}}'),
+        (PartitionState, b'{"leader":1,"leader_epoch":2147483647,"controller_epoch":1,"isr":[1]}'),
+        (PartitionState, b'{"leader":1,"leader_epoch":0,"controller_epoch":2147483647,"isr":[1]}'),
+        (ConfigNode, b'{"version":1,"config":{"a":"' + b"x" * 32_769 + b'"}}'),
         (TopicAssignment, b'{"topic_id":"t","partitions":{"0":[]}}'),
         (TopicAssignment, b'{"topic_id":"t","partitions":{"0":[1,1]}}'),
         (ProducerIdBlock, b'{"broker":1,"block_start":"5","block_end":"4"}'),
@@ -153,6 +163,9 @@ def test_numbers_are_plain_text() -> None:
 
 def test_child_names_are_numbers() -> None:
     assert znodes.parse_id("12") == 12
+    for name in ("012", "2147483648", "-1", "+1", "1\n", ""):
+        with pytest.raises(CorruptZnode):
+            znodes.parse_id(name)
     with pytest.raises(CorruptZnode):
         znodes.parse_id("12a")
 

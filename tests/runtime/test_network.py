@@ -428,3 +428,16 @@ async def test_accepting_survives_a_lack_of_file_descriptors(caplog: pytest.LogC
     client.close()
     await server.until_event("lost")
     await listener.close()
+
+
+@pytest.mark.parametrize("host", ["broker4..example", "x" * 64, "a\0b", "\udcff"])
+def test_what_is_no_hosts_name_is_an_error_of_the_network(host: str) -> None:
+    """`getaddrinfo` raises UnicodeError and ValueError for them, which nobody waits for."""
+
+    async def story() -> None:
+        with pytest.raises(NetworkError):
+            await RealNetwork().connect(Recorder, host, 1, TIMEOUT_MS)
+        with pytest.raises(NetworkError):
+            await RealNetwork().listen(Recorder, host, 0)
+
+    asyncio.run(story())

@@ -1,0 +1,142 @@
+"""What a stranger writes into ZooKeeper hurts what it is about, and nothing else: orders go on and can be read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from minibroker.protocol import znodes
+from minibroker.protocol.ids import MAX_INT32
+from minibroker.protocol.messages import DeleteTopicsRequest
+from minibroker.protocol.znodes import BrokerRegistration
+from tests.controller.cluster import Candidate, Cluster, simulated
+from tests.controller.isr_wishes import is_led
+
+REGISTRATION = BrokerRegistration(
+    host="h",
+    port=1,
+    endpoints=["INTERNAL://h:1"],
+    listener_security_protocol_map={},
+    timestamp="0",
+    incarnation_id="i",
+    directory_id="d",
+)
+
+
+def registration(**fields: Any) -> bytes:
+    return msgspec.structs.replace(REGISTRATION, **fields).encode()
+
+
+def assignment(replicas: dict[str, list[int]], topic_id: str = "id") -> bytes:
+    return json.dumps({"topic_id": topic_id, "partitions": replicas}).encode()
+
+
+FOREIGN = {
+    "broker id beyond a message": ("/brokers/ids/9999999999", registration()),
+    "second name of broker 1": ("/brokers/ids/01", registration(host="elsewhere", endpoints=["INTERNAL://x:1"])),
+    "broker that is no number": ("/brokers/ids/x", registration()),
+    "broker with an empty label": ("/brokers/ids/7", registration(endpoints=["INTERNAL://broker4..example:1"])),
+    "broker with a long label": ("/brokers/ids/7", registration(endpoints=[f"INTERNAL://{'x' * 64}:1"])),
+    "broker with a NUL": ("/brokers/ids/7", registration(endpoints=["INTERNAL://a\0b:1"])),
+    "broker with a long listener": ("/brokers/ids/7", registration(endpoints=[f"{'N' * 600}://h:1"])),
+    "broker with many listeners": ("/brokers/ids/7", registration(endpoints=[f"N{n}://h:1" for n in range(17)])),
+    "broker with a line for an id": ("/brokers/ids/7", registration(incarnation_id="a\nb")),
+    "topic with a path for a name": ("/brokers/topics/a b", assignment({"0": [1, 2]})),
+    "topic with a long name": (f"/brokers/topics/{'x' * 250}", assignment({"0": [1, 2]})),
+    "topic with a line for an id": ("/brokers/topics/foreign", assignment({"0": [1, 2]}, "a\nb")),
+    "partition beyond a message": ("/brokers/topics/foreign", assignment({"9999999999": [1, 2]})),
+    "replica beyond a message": ("/brokers/topics/foreign", assignment({"0": [1, 2**40]})),
+    "more replicas than a message has": ("/brokers/topics/foreign", assignment({"0": list(range(101))})),
+    "deletion of what no topic can be": ("/admin/delete_topics/a b", b""),
+}
+
+
+async def plant(cluster: Cluster, path: str, content: bytes) -> None:
+    await cluster.observer.create(path, content, make_parents=True)
+
+
+async def fails_over(cluster: Cluster, controller: Candidate) -> None:
+    """The leader dies, another one is elected, and it hears of it."""
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    await cluster.kill_broker(1)
+    await cluster.until(lambda: cluster.brokers[2].leader_and_isr("lines", 0)[-1:] and is_led_by_2(cluster))
+    assert is_led(await cluster.state("lines")) == (2, 1, [2, 3])
+
+
+def is_led_by_2(cluster: Cluster) -> bool:
+    return cluster.brokers[2].leader_and_isr("lines", 0)[-1].leader == 2
+
+
+@pytest.mark.parametrize("path, content", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
+def test_a_foreign_znode_stops_nothing(path: str, content: bytes, is_first: bool) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        if is_first:
+            await plant(cluster, path, content)
+        controller = await cluster.controller()
+        if not is_first:
+            await plant(cluster, path, content)
+        await fails_over(cluster, controller)
+
+    story()
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "leader epoch beyond a message": {"leader_epoch": 2**40},
+    "last leader epoch": {"leader_epoch": MAX_INT32},
+    "controller epoch beyond a message": {"controller_epoch": 2**40},
+    "controller epoch of nobody": {"controller_epoch": 1_000},
+    "member beyond a message": {"isr": [1, 2**40]},
+}
+
+
+@pytest.mark.parametrize("fields", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
+def test_a_forged_state_stops_its_own_partition_alone(fields: dict[str, Any], is_first: bool) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        controller = await cluster.controller()
+        await cluster.create(controller, "forged", [[1, 2, 3]])
+        await cluster.change_state("forged", **fields)
+        if is_first:
+            await controller.stop()
+            controller = await cluster.controller(name="next", broker_id=101)
+        await fails_over(cluster, controller)
+        assert controller.service.is_active
+
+    story()
+
+
+@simulated
+async def test_a_topic_is_deleted_with_all_that_others_put_below_its_nodes(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    await cluster.create(controller, "lines", [[1, 2, 3]])
+    for path in ("/brokers/topics/lines/partitions/0/state/x/y", "/config/topics/lines/x", "/brokers/topics/lines/z"):
+        await plant(cluster, path, b"")
+    await cluster.ask(controller, DeleteTopicsRequest(topic_names=["lines"]))
+    await plant(cluster, "/admin/delete_topics/lines/x", b"")
+    await cluster.until(lambda: _is_gone(cluster, "/admin/delete_topics/lines"))
+    assert await _is_gone(cluster, "/brokers/topics/lines")
+    assert await _is_gone(cluster, "/config/topics/lines")
+
+
+async def _is_gone(cluster: Cluster, path: str) -> bool:
+    return await cluster.observer.exists(path) is None
+
+
+@simulated
+async def test_a_forged_controller_epoch_is_refused_with_the_cure(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    await plant(cluster, znodes.CONTROLLER_EPOCH, znodes.format_number(MAX_INT32))
+    candidate = await cluster.candidate()
+    await cluster.world.zookeeper.settle()
+    assert not candidate.service.is_active
+    await cluster.observer.set(znodes.CONTROLLER_EPOCH, znodes.format_number(7))
+    await cluster.until(lambda: candidate.service.controller_epoch == 8)
