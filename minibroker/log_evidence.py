@@ -47,7 +47,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     ran_on: bool = False
     """The process was killed, and the machine has run on: the kernel has all that was written."""
     high_watermark: int = 0
-    """As it was last written down."""
+    """As it was last written down, where the machine has run on; else it may be ahead of what was synced."""
+    clean_end: int = 0
+    """Where the last clean stop wrote that the log ends."""
+    synced_end: int = 0
+    """All below was on the disk once, however the broker ended: it lies below both checkpoints."""
 
     def kept_end(self, last_base_offset: int) -> int:
         """Below it nothing is a torn tail. After a power cut a broker believes the recovery point only up to the last
@@ -59,29 +63,43 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reached(self) -> int:
         """Where the log ended at least, once."""
-        return max(self.recovery_point or 0, self.high_watermark if self.ran_on else 0)
+        return max(self.recovery_point or 0, self.high_watermark, self.clean_end)
+
+    def promised_end(self, began_anew: bool) -> int:
+        """Who ends below it has lost what it had promised to keep. What the checkpoints say may be of the log in whose
+        place this one began anew."""
+        checkpointed = (self.recovery_point or 0) if self.clean else max(self.synced_end, self.high_watermark)
+        return self.clean_end if began_anew and not self.clean else max(self.clean_end, checkpointed)
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of a log.dir."""
 
     points: dict[TopicPartition, int] | None
+    point_topic_ids: dict[TopicPartition, str]
     marks: dict[TopicPartition, int]
     mark_topic_ids: dict[TopicPartition, str]
     clean: bool
     ran_on: bool
+    clean_ends: dict[TopicPartition, int]
     listed: frozenset[TopicPartition] = frozenset()
     """The logs that the last run of the broker had, by its checkpoints and `whole-since`."""
 
     def of(self, partition: TopicPartition, topic_id: str | None) -> Known:
-        """A mark counts for the topic that it was written for."""
+        """A line counts for the topic that it was written for."""
         known = self.mark_topic_ids.get(partition)
         is_its_own = known is not None and topic_id in (None, known)
+        mark = self.marks.get(partition, 0) if is_its_own else 0
+        point = None if self.points is None else self.points.get(partition, 0)
+        if topic_id not in (None, self.point_topic_ids.get(partition, topic_id)):
+            point = 0
         return Known(
-            recovery_point=None if self.points is None else self.points.get(partition, 0),
+            recovery_point=point,
             clean=self.clean,
             ran_on=self.ran_on,
-            high_watermark=self.marks.get(partition, 0) if is_its_own and self.ran_on else 0,
+            high_watermark=mark if self.ran_on else 0,
+            clean_end=self.clean_ends.get(partition, 0),
+            synced_end=min(point or 0, mark),
         )
 
 
@@ -103,8 +121,10 @@ def read_evidence(log_directory: Path, boot_id: str) -> Evidence:
     marks = read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_offset_checkpoint) or {}
     ends = whole.log_ends if whole is not None and whole.log_ends is not None else {}
     return Evidence(
+        clean_ends=ends,
         listed=frozenset([*(points or {}), *marks, *ends]),
         points=points,
+        point_topic_ids=read(checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.parse_checkpoint_topic_ids) or {},
         marks=marks,
         mark_topic_ids=read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_checkpoint_topic_ids) or {},
         clean=clean,

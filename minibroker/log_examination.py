@@ -60,6 +60,8 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sound part in front of the first damage."""
     begins_at: int | None
     """The first offset that there is a file for, where that is behind the start: what lies between is lost."""
+    promised_end: int
+    """Up to there this replica had promised to keep all, by the checkpoints and `whole-since`; 0: nobody knows."""
     belongs_to: str
     """The partition whose log its files say that it is."""
     found: tuple[Damage, ...]
@@ -68,6 +70,12 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     def damage(self) -> Damage | None:
         """The first that a broker must not be started on without a cure."""
         return next((each for each in self.found if each.kind == "damaged"), None)
+
+    @property
+    def loses_what_was_promised(self) -> bool:
+        """By a cut, or by what is gone already."""
+        is_headless = self.begins_at is not None and self.start_offset < self.promised_end
+        return is_headless or self.end_offset < self.promised_end
 
     @property
     def is_foreign(self) -> bool:
@@ -110,6 +118,7 @@ def _missing(log_directory: Path, partition: TopicPartition, evidence: Evidence)
         start_offset=0,
         end_offset=0,
         begins_at=None,
+        promised_end=end,
         belongs_to=str(partition),
         found=(Damage(kind="damaged", file=directory, position=None, offset=None, what=what),),
     )
@@ -123,6 +132,7 @@ class _Examination:
         self.partition = self.owner = partition
         self.evidence = evidence
         self.known = Known()
+        self.promised_end = 0
         self.start = 0
         self.found: list[Damage] = []
         self.segments: list[tuple[int, Path]] = []
@@ -158,6 +168,7 @@ class _Examination:
             start_offset=self.start,
             end_offset=max(self.end or 0, self.start),
             begins_at=self.begins_at,
+            promised_end=self.promised_end,
             belongs_to=str(self.owner),
             found=tuple(self.found),
         )
@@ -185,6 +196,7 @@ class _Examination:
         topic_id = said.metadata.topic_id if said.metadata is not None else None
         self.known = self.evidence.of(self.owner, topic_id)
         self.recorded_start: LogStart | None = said.start
+        self.promised_end = self.known.promised_end(self._began_anew())
         return 0 if said.start is None or said.foreign else said.start.offset
 
     def _read_epochs(self) -> list[checkpoints.EpochEntry]:
@@ -217,10 +229,12 @@ class _Examination:
                 self._note("damaged", self.segments[0][1], None, what, self.start)
                 self.begins_at = first
             return
-        began_anew = self.recorded_start is not None and self.recorded_start.reason is LogStartReason.STARTED_ANEW
-        if self.known.reached > self.start and not began_anew:
+        if self.known.reached > self.start and not self._began_anew():
             file = self.path / checkpoints.segment_file_name(self.start)
             self._note("damaged", file, None, f"no segment is there, the log once reached to {self.known.reached}")
+
+    def _began_anew(self) -> bool:
+        return self.recorded_start is not None and self.recorded_start.reason is LogStartReason.STARTED_ANEW
 
     def _check_end(self) -> None:
         """Behind the last batch, where nothing else is wrong."""
@@ -232,6 +246,9 @@ class _Examination:
             self._note("damaged", last, None, what, self.end)
         elif self.end < known.high_watermark:
             what = f"the log ends at {self.end}, its process had committed it up to {known.high_watermark}"
+            self._note("damaged", last, None, what, self.end)
+        elif self.end < self.promised_end:
+            what = f"the log ends at {self.end}, it was synced up to {self.promised_end}"
             self._note("damaged", last, None, what, self.end)
 
     def _check_epochs(self) -> None:
@@ -282,7 +299,7 @@ class _Examination:
 
     def _is_kept(self, offset: int) -> bool:
         """Whether what lies there counted as stored, or is in the memory of a machine that has run on."""
-        return self.known.clean or offset < self.known.kept_end(self.segments[-1][0])
+        return self.known.clean or offset < max(self.known.kept_end(self.segments[-1][0]), self.promised_end)
 
     def _breaks_off(self, kind: Kind, path: Path, position: int, what: str, offset: int) -> None:
         self._note(kind, path, position, what, offset)

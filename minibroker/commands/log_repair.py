@@ -31,14 +31,16 @@ class Step(msgspec.Struct, frozen=True):
     metavar="TOPIC-PARTITION",
     help="For the only copy there is: keep what lies in front of the damage, put the rest aside.",
 )
+@click.option("--accept-loss", is_flag=True, help="Cut also what this replica had promised to keep.")
 @json_option
-def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool) -> int:
+def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], accept_loss: bool, as_json: bool) -> int:
     """Name what is damaged in a stopped broker's log.dir; cure it.
 
     Nothing is changed without --apply. A damaged log gets a note: the broker
     then does not use it, sets it aside and fetches it anew from its leader.
     With --cut of a partition its records from the damage on are lost to the cluster: they are named, and stay in a
-    directory beside the log. Exit code 10 if anything is damaged.
+    directory beside the log. Where records are among them that this replica had synced or committed, --apply wants
+    --accept-loss, too. Exit code 10 if anything is damaged.
     """
     from minibroker.log_evidence import read_evidence
     from minibroker.log_examination import examine_directory
@@ -50,18 +52,7 @@ def repair(log_dir: Path, is_applied: bool, cuts: tuple[str, ...], as_json: bool
     try:
         refused = refusals(log_dir)
         examined = examine_directory(log_dir, read_evidence(log_dir, RealDisk().boot_id()))
-        unknown = sorted(set(cuts) - {each.partition for each in examined})
-        if unknown:
-            raise CommandFailed(f"there is no log of {', '.join(unknown)} in {log_dir}, so nothing is cut")
-        sound = sorted(each.partition for each in examined if each.damage is None and each.partition in cuts)
-        if sound:
-            raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(sound)}")
-        unreadable = sorted(each.partition for each in examined if each.is_unreadable and each.partition in cuts)
-        if unreadable:
-            raise CommandFailed(f"cannot be read, so it is not known where to cut: {', '.join(unreadable)}")
-        foreign = sorted(each.partition for each in examined if each.is_foreign and each.partition in cuts)
-        if foreign:
-            raise CommandFailed(f"of another partition, so a cut cures nothing: {', '.join(foreign)}")
+        _require_cuts(log_dir, examined, cuts, accept_loss or not is_applied)
         for refusal in refused:
             _report_refusal(refusal, as_json)
         for each in examined:
@@ -86,6 +77,26 @@ def _require_names(cuts: tuple[str, ...]) -> None:
     for name in cuts:
         if parse_partition_directory_name(name) is None:
             raise click.BadParameter(f"'{name}' is not TOPIC-PARTITION, such as orders-0", param_hint="--cut")
+
+
+def _require_cuts(log_dir: Path, examined: "list[Examined]", cuts: tuple[str, ...], accepts_loss: bool) -> None:
+    """Before anything is changed: each of them can be made, and what it loses is accepted."""
+    unknown = sorted(set(cuts) - {each.partition for each in examined})
+    if unknown:
+        raise CommandFailed(f"there is no log of {', '.join(unknown)} in {log_dir}, so nothing is cut")
+    sound = sorted(each.partition for each in examined if each.damage is None and each.partition in cuts)
+    if sound:
+        raise CommandFailed(f"not damaged, so nothing is cut: {', '.join(sound)}")
+    unreadable = sorted(each.partition for each in examined if each.is_unreadable and each.partition in cuts)
+    if unreadable:
+        raise CommandFailed(f"cannot be read, so it is not known where to cut: {', '.join(unreadable)}")
+    foreign = sorted(each.partition for each in examined if each.is_foreign and each.partition in cuts)
+    if foreign:
+        raise CommandFailed(f"of another partition, so a cut cures nothing: {', '.join(foreign)}")
+    promised = [each for each in examined if each.loses_what_was_promised and each.partition in cuts]
+    if promised and not accepts_loss:
+        losses = "; ".join(f"{each.partition}: {_lost(each)}" for each in promised)
+        raise CommandFailed(f"nothing is cut without --accept-loss: {losses}")
 
 
 def _lock(log_dir: Path) -> Any:
@@ -158,7 +169,10 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
 def _lost(examined: "Examined") -> str:
     """By a cut, and by what happened before it."""
     head = "" if examined.begins_at is None else f" {examined.start_offset} to {examined.begins_at - 1}, and those"
-    return f"records{head} from offset {examined.end_offset} on are lost to the cluster"
+    lost = f"records{head} from offset {examined.end_offset} on are lost to the cluster"
+    if not examined.loses_what_was_promised:
+        return lost
+    return f"{lost}; this replica had promised to keep all up to {examined.promised_end}"
 
 
 def _report(examined: "Examined", steps: "list[Step]", is_applied: bool, as_json: bool) -> None:

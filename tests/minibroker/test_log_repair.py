@@ -28,6 +28,7 @@ PARTITION = TopicPartition("t", 0)
 BOOT_ID = RealDisk().boot_id()
 BATCHES = 4
 """In each of two segments; each holds two records."""
+CUT = ("--apply", "--cut", "t-0", "--accept-loss")
 
 
 def batch(base_offset: int, epoch: int = 0) -> bytes:
@@ -126,7 +127,7 @@ def test_a_cut_keeps_what_is_in_front_and_deletes_nothing(log_dir: Path) -> None
     flip(segment(log_dir), 2 * size + 70)
     whole = segment(log_dir).read_bytes()
     (log_dir / str(PARTITION) / checkpoints.DAMAGE_NOTE).write_text("found by a broker")
-    code, output = run(str(log_dir), "--apply", "--cut", "t-0")
+    code, output = run(str(log_dir), *CUT)
     assert code == 10
     assert "records from offset 4 on are lost to the cluster" in output
     assert segment(log_dir).read_bytes() == whole[: 2 * size]
@@ -192,7 +193,7 @@ def test_an_entry_that_is_no_file_hinders_no_examination(log_dir: Path, name: st
     (log_dir / name).unlink(missing_ok=True)
     (log_dir / name).mkdir()
     flip(segment(log_dir), 70)
-    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert run(str(log_dir), *CUT)[0] == 10
     assert (log_dir / name).is_dir()
 
 
@@ -227,7 +228,7 @@ def test_a_lost_head_is_named_and_a_cut_writes_down_that_it_is_lost(log_dir: Pat
     found = examine(log_dir)
     assert found.damage is not None
     assert found.damage.what == "the log begins at 8, its log-start file explains only 0"
-    code, output = run(str(log_dir), "--apply", "--cut", "t-0")
+    code, output = run(str(log_dir), *CUT)
     assert code == 10
     assert "records 0 to 7, and those from offset 16 on are lost to the cluster" in output
     assert (examine(log_dir).found, examine(log_dir).start_offset, examine(log_dir).end_offset) == ((), 8, 16)
@@ -248,7 +249,7 @@ def test_a_tail_that_a_clean_stop_had_synced_is_damage_when_it_is_gone(log_dir: 
     damage = examine(log_dir).damage
     assert damage is not None
     assert (damage.what, damage.offset) == ("the log ends at 8, a clean stop synced it up to 16", 8)
-    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert run(str(log_dir), *CUT)[0] == 10
     assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 8)
 
 
@@ -257,7 +258,7 @@ def test_a_log_without_any_segment_was_robbed(log_dir: Path) -> None:
     damage = examine(log_dir).damage
     assert damage is not None
     assert "no segment is there, the log once reached to 16" in damage.what
-    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert run(str(log_dir), *CUT)[0] == 10
     assert examine(log_dir).found == ()
 
 
@@ -287,6 +288,69 @@ def test_a_log_that_ends_below_its_high_watermark_is_damaged_where_the_machine_r
     killed(log_dir, boot_id, mark=16)
     remove(log_dir, 8)
     assert (examine(log_dir).damage is not None) == is_damaged
+
+
+def promise(log_dir: Path, point: int, mark: int, clean_end: int = 0, topic_id: str = "id") -> None:
+    """By the three files that speak of it."""
+    killed(log_dir, "another boot")
+    for name, offset in (
+        (checkpoints.RECOVERY_POINT_CHECKPOINT, point),
+        (checkpoints.HIGH_WATERMARK_CHECKPOINT, mark),
+    ):
+        content = checkpoints.format_offset_checkpoint({PARTITION: offset}, {PARTITION: topic_id})
+        (log_dir / name).write_bytes(content)
+    if clean_end:
+        known = checkpoints.WholeSince(incarnations=("i",), log_ends={PARTITION: clean_end})
+        (log_dir / checkpoints.WHOLE_SINCE).write_bytes(checkpoints.format_whole_since(known))
+
+
+@pytest.mark.parametrize(
+    ("known", "promised"),
+    [((0, 0, 16), 16), ((16, 12, 0), 12), ((16, 0, 0), 0)],
+)
+def test_a_tail_that_is_gone_below_a_promised_end_is_damage_after_a_power_cut(
+    log_dir: Path, known: tuple[int, int, int], promised: int
+) -> None:
+    """It said 'fine', and the broker that started called the log damaged."""
+    promise(log_dir, *known)
+    remove(log_dir, 8)
+    found = examine(log_dir)
+    assert (found.promised_end, found.damage is not None) == (promised, promised > 0)
+
+
+def test_rot_below_a_promised_end_is_no_torn_tail(log_dir: Path) -> None:
+    promise(log_dir, 0, 0, clean_end=16)
+    flip(segment(log_dir, 8), len(batch(8)) + 70)
+    assert [each.kind for each in examine(log_dir).found] == ["damaged"]
+
+
+def test_what_was_promised_of_another_topic_counts_for_nothing(log_dir: Path) -> None:
+    name_owner(log_dir, 0, 0)
+    promise(log_dir, 16, 16, topic_id="former")
+    remove(log_dir, 8)
+    assert (examine(log_dir).promised_end, examine(log_dir).damage) == (0, None)
+
+
+def test_a_cut_below_a_promised_end_is_refused_until_the_loss_is_accepted(log_dir: Path) -> None:
+    promise(log_dir, 16, 12)
+    flip(segment(log_dir), 2 * len(batch(0)) + 70)
+    before = snapshot(log_dir)
+    result = CliRunner().invoke(minibroker, ["log", "repair", str(log_dir), "--apply", "--cut", "t-0"])
+    assert result.exit_code == 1
+    named = "records from offset 4 on are lost to the cluster; this replica had promised to keep all up to 12"
+    assert f"nothing is cut without --accept-loss: t-0: {named}" in " ".join(result.output.split())
+    assert snapshot(log_dir) == before
+    code, output = run(str(log_dir), *CUT)
+    assert code == 10
+    assert named in output
+    assert (examine(log_dir).found, examine(log_dir).promised_end) == ((), 4)
+
+
+def test_a_cut_of_what_was_never_promised_needs_no_word(log_dir: Path) -> None:
+    killed(log_dir)
+    flip(segment(log_dir, 8), len(batch(8)) + 70)
+    assert run(str(log_dir), "--apply", "--cut", "t-0")[0] == 10
+    assert (examine(log_dir).found, examine(log_dir).end_offset) == ((), 10)
 
 
 def test_what_a_deletion_left_in_front_of_the_start_is_no_damage(log_dir: Path) -> None:
