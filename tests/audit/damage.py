@@ -4,13 +4,13 @@ Used by the test of each kind (local engine) and, all at once, by the test that 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from minibroker.audit.findings import Kind
 from minibroker.protocol import checkpoints
-from minibroker.protocol.ids import TopicPartition
-from minibroker.protocol.record_batch import read_header
-from tests.audit.planted_cluster import PlantedCluster, PlantedReplica, encode, restamped, some_batches
+from minibroker.protocol.record_batch import build_batch, decode_records, read_header
+from tests.audit.planted_cluster import PlantedReplica, encode, restamped, some_batches
 
 BROKER = 2
 """The broker whose replica is damaged."""
@@ -23,7 +23,7 @@ class Expected(NamedTuple):
     position: int | None
 
 
-Damage = Callable[[PlantedCluster, TopicPartition], Expected]
+Damage = Callable[[PlantedReplica], Expected]
 BATCHES = some_batches()
 ENCODED = encode(BATCHES)
 
@@ -46,8 +46,25 @@ def second(replica: PlantedReplica) -> tuple[int, list[int], list[int]]:
     return segment, positions, offsets
 
 
-def flip_bit(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def with_other_values(batch: bytes) -> bytes:
+    """The same batch as one that its producer might have sent instead: other values, a good CRC."""
+    header = read_header(batch)
+    changed = build_batch(
+        [(kept.key, forged(kept.value), kept.timestamp_ms, kept.headers) for kept in decode_records(batch)],
+        base_offset=header.base_offset,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+    return bytes(changed)
+
+
+def forged(value: bytes | None) -> bytes:
+    return b"forged" + (value or b"")[6:]
+
+
+def flip_bit(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     at = positions[1] + 80
     byte = replica.file(segment).read_bytes()[at]
@@ -55,8 +72,7 @@ def flip_bit(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
     return Expected(Kind.CORRUPT_BATCH, offsets[1], name_of(segment), positions[1])
 
 
-def flip_length_bit(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def flip_length_bit(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     at = positions[2] + 11
     byte = replica.file(segment).read_bytes()[at]
@@ -64,9 +80,8 @@ def flip_length_bit(cluster: PlantedCluster, partition: TopicPartition) -> Expec
     return Expected(Kind.CORRUPT_BATCH, offsets[2], name_of(segment), positions[2])
 
 
-def flip_offset_bit(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
+def flip_offset_bit(replica: PlantedReplica) -> Expected:
     """The base offset stands outside the CRC."""
-    replica = cluster.replica(BROKER, partition)
     segment, positions, offsets = second(replica)
     at = positions[1] + 6
     byte = replica.file(segment).read_bytes()[at]
@@ -74,38 +89,33 @@ def flip_offset_bit(cluster: PlantedCluster, partition: TopicPartition) -> Expec
     return Expected(Kind.MISSING_RANGE, offsets[1], name_of(segment), positions[1])
 
 
-def cut_tail(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def cut_tail(replica: PlantedReplica) -> Expected:
+    last = read_header(replica.batches()[-1])
     file = replica.rewrite(lambda batches: batches[:-1])
-    last = read_header(ENCODED[-1])
     return Expected(Kind.MISSING_RANGE, last.base_offset, file.name, file.stat().st_size)
 
 
-def cut_inside_last_batch(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def cut_inside_last_batch(replica: PlantedReplica) -> Expected:
+    last = read_header(replica.batches()[-1])
     file = replica.rewrite(lambda batches: [*batches[:-1], batches[-1][:-5]])
-    last = read_header(ENCODED[-1])
     return Expected(Kind.TORN_TAIL, last.base_offset, file.name, file.stat().st_size - (last.size_bytes - 5))
 
 
-def cut_inside_a_segment(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def cut_inside_a_segment(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.rewrite(lambda batches: [*batches[:-1], batches[-1][:30]], segment)
     return Expected(Kind.CORRUPT_BATCH, offsets[-1], name_of(segment), positions[-1])
 
 
-def swap_batches(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def swap_batches(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     file = replica.rewrite(lambda batches: [batches[0], batches[2], batches[1], *batches[3:]], segment)
     size = read_header(file.read_bytes(), positions[1]).size_bytes
     return Expected(Kind.OUT_OF_ORDER, offsets[1], name_of(segment), positions[1] + size)
 
 
-def swap_contents(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
+def swap_contents(replica: PlantedReplica) -> Expected:
     """Two batches of equal length change places and take each other's offset: every CRC and offset is fine."""
-    replica = cluster.replica(BROKER, partition)
     segment, positions, offsets = second(replica)
 
     def swap(batches: list[bytes]) -> list[bytes]:
@@ -120,123 +130,107 @@ def swap_contents(cluster: PlantedCluster, partition: TopicPartition) -> Expecte
     return Expected(Kind.DIVERGED_BELOW_HIGH_WATERMARK, offsets[0], name_of(segment), positions[0])
 
 
-def remove_segment(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def remove_segment(replica: PlantedReplica) -> Expected:
     segments = replica.segments
     replica.file(segments[1]).unlink()
     return Expected(Kind.MISSING_RANGE, segments[1], name_of(segments[2]), 0)
 
 
-def remove_first_segment(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def remove_first_segment(replica: PlantedReplica) -> Expected:
     segments = replica.segments
     replica.file(segments[0]).unlink()
     return Expected(Kind.MISSING_RANGE, 0, name_of(segments[1]), 0)
 
 
-def remove_last_segment(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def remove_last_segment(replica: PlantedReplica) -> Expected:
     segments = replica.segments
     replica.file(segments[-1]).unlink()
     kept = replica.file(segments[-2])
     return Expected(Kind.MISSING_RANGE, segments[-1], kept.name, kept.stat().st_size)
 
 
-def remove_log(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def remove_log(replica: PlantedReplica) -> Expected:
     for segment in replica.segments:
         replica.file(segment).unlink()
-    return Expected(Kind.MISSING_RANGE, 0, str(partition), None)
+    return Expected(Kind.MISSING_RANGE, 0, str(replica.partition), None)
 
 
-def raise_epoch(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def raise_epoch(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.patch(segment, positions[1] + 12, (9).to_bytes(4, "big"))
     return Expected(Kind.EPOCH_DECREASES, offsets[2], name_of(segment), positions[2])
 
 
-def raise_epoch_seen_by_replicas(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def raise_epoch_seen_by_replicas(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.patch(segment, positions[1] + 12, (9).to_bytes(4, "big"))
     return Expected(Kind.CONFLICTING_EPOCH, offsets[1], name_of(segment), positions[1])
 
 
-def lower_epoch(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def lower_epoch(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.patch(segment, positions[-1] + 12, (0).to_bytes(4, "big"))
     return Expected(Kind.EPOCH_CHECKPOINT, offsets[-1], name_of(segment), positions[-1])
 
 
-def foreign_bytes_between_batches(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def foreign_bytes_between_batches(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.rewrite(lambda batches: [batches[0], b"MMMM foreign bytes " * 9, *batches[1:]], segment)
     return Expected(Kind.CORRUPT_BATCH, offsets[1], name_of(segment), positions[1])
 
 
-def foreign_bytes_over_batches(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def foreign_bytes_over_batches(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.patch(segment, positions[1] - 7, b"\x00" * (positions[2] - positions[1]))
     return Expected(Kind.CORRUPT_BATCH, offsets[0], name_of(segment), positions[0])
 
 
-def zeros_at_the_end(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def zeros_at_the_end(replica: PlantedReplica) -> Expected:
+    end = read_header(replica.batches()[-1]).end_offset
     file = replica.rewrite(lambda batches: [*batches, b"\x00" * 500])
-    return Expected(Kind.CORRUPT_BATCH, read_header(ENCODED[-1]).end_offset, file.name, file.stat().st_size - 500)
+    return Expected(Kind.CORRUPT_BATCH, end, file.name, file.stat().st_size - 500)
 
 
-def duplicate_batch(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def duplicate_batch(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.rewrite(lambda batches: [batches[0], batches[1], batches[1], *batches[2:]], segment)
     return Expected(Kind.OFFSET_OVERLAP, offsets[1], name_of(segment), positions[2])
 
 
-def drop_batch(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def drop_batch(replica: PlantedReplica) -> Expected:
     segment, positions, offsets = second(replica)
     replica.rewrite(lambda batches: [batches[0], *batches[2:]], segment)
     return Expected(Kind.MISSING_RANGE, offsets[1], name_of(segment), positions[1])
 
 
-def change_record(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
+def change_record(replica: PlantedReplica) -> Expected:
     """A record is changed and the CRC computed anew: only the other replicas know."""
-    replica = cluster.replica(BROKER, partition)
     segment, positions, offsets = second(replica)
-    index = ENCODED.index(replica.file(segment).read_bytes()[positions[1] : positions[2]])
-    epoch, values = BATCHES[index]
-    forged = encode([(epoch, [b"forged" + (value or b"")[6:] for value in values])], offsets[1])[0]
-    header = read_header(ENCODED[index])
-    assert len(forged) == header.size_bytes
+    original = replica.file(segment).read_bytes()[positions[1] : positions[2]]
+    forged = with_other_values(original)
+    assert len(forged) == len(original)
     replica.patch(segment, positions[1], forged)
     return Expected(Kind.DIVERGED_BELOW_HIGH_WATERMARK, offsets[1], name_of(segment), positions[1])
 
 
-def other_shape(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
+def other_shape(replica: PlantedReplica) -> Expected:
     """The same records in other batches: not the bytes that the leader wrote."""
-    replica = cluster.replica(BROKER, partition)
     segment, positions, offsets = second(replica)
 
     def split(batches: list[bytes]) -> list[bytes]:
         index = next(n for n, batch in enumerate(batches) if read_header(batch).record_count == 3)
         header = read_header(batches[index])
-        whole = BATCHES[ENCODED.index(batches[index])]
-        parts = encode([(whole[0], whole[1][:1]), (whole[0], whole[1][1:])], header.base_offset)
+        epoch, values = header.partition_leader_epoch, [record.value for record in decode_records(batches[index])]
+        parts = encode([(epoch, values[:1]), (epoch, values[1:])], header.base_offset)
         return [*batches[:index], *parts, *batches[index + 1 :]]
 
+    counts = [end - start for start, end in pairwise(offsets)]
+    at = counts.index(3)
     replica.rewrite(split, segment)
-    index = next(n for n, batch in enumerate(ENCODED[4:], 4) if read_header(batch).record_count == 3)
-    at = offsets.index(read_header(ENCODED[index]).base_offset)
     return Expected(Kind.DIVERGED_BELOW_HIGH_WATERMARK, offsets[at], name_of(segment), positions[at])
 
 
-def garble_index(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def garble_index(replica: PlantedReplica) -> Expected:
     segment, _, _ = second(replica)
     file = replica.file(segment, ".index")
     content = bytearray(file.read_bytes())
@@ -246,8 +240,7 @@ def garble_index(cluster: PlantedCluster, partition: TopicPartition) -> Expected
     return Expected(Kind.INDEX_DAMAGE, offset, file.name, 0)
 
 
-def garble_index_offset(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def garble_index_offset(replica: PlantedReplica) -> Expected:
     segment, _, _ = second(replica)
     file = replica.file(segment, ".index")
     content = bytearray(file.read_bytes())
@@ -256,8 +249,7 @@ def garble_index_offset(cluster: PlantedCluster, partition: TopicPartition) -> E
     return Expected(Kind.INDEX_DAMAGE, int.from_bytes(content[:4], "big") + segment, file.name, 0)
 
 
-def garble_time_index(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def garble_time_index(replica: PlantedReplica) -> Expected:
     segment, _, _ = second(replica)
     file = replica.file(segment, ".timeindex")
     content = bytearray(file.read_bytes())
@@ -266,35 +258,32 @@ def garble_time_index(cluster: PlantedCluster, partition: TopicPartition) -> Exp
     return Expected(Kind.INDEX_DAMAGE, int.from_bytes(content[8:12], "big") + segment, file.name, 0)
 
 
-def cut_index(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def cut_index(replica: PlantedReplica) -> Expected:
     segment, _, _ = second(replica)
     file = replica.file(segment, ".index")
     file.write_bytes(file.read_bytes()[:-3])
     return Expected(Kind.INDEX_DAMAGE, None, file.name, None)
 
 
-def garble_epoch_checkpoint(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    replica = cluster.replica(BROKER, partition)
+def garble_epoch_checkpoint(replica: PlantedReplica) -> Expected:
     file = replica.directory / checkpoints.EPOCH_CHECKPOINT
     file.write_bytes(b"0\n2\n0 0\n")
     return Expected(Kind.CHECKPOINT_DAMAGE, None, file.name, None)
 
 
-def false_epoch_checkpoint(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
+def false_epoch_checkpoint(replica: PlantedReplica) -> Expected:
     """The second epoch began one batch earlier, if one believes the file."""
-    replica = cluster.replica(BROKER, partition)
     replica.write_epochs([(0, 0), (1, 6), (2, 19)])
     return Expected(Kind.EPOCH_CHECKPOINT, 0, name_of(0), 0)
 
 
-def falling_epoch_checkpoint(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    cluster.replica(BROKER, partition).write_epochs([(0, 0), (2, 9), (1, 19)])
+def falling_epoch_checkpoint(replica: PlantedReplica) -> Expected:
+    replica.write_epochs([(0, 0), (2, 9), (1, 19)])
     return Expected(Kind.EPOCH_CHECKPOINT, 19, checkpoints.EPOCH_CHECKPOINT, None)
 
 
-def remove_epoch_checkpoint(cluster: PlantedCluster, partition: TopicPartition) -> Expected:
-    file = cluster.replica(BROKER, partition).directory / checkpoints.EPOCH_CHECKPOINT
+def remove_epoch_checkpoint(replica: PlantedReplica) -> Expected:
+    file = replica.directory / checkpoints.EPOCH_CHECKPOINT
     file.unlink()
     return Expected(Kind.EPOCH_CHECKPOINT, None, file.name, None)
 

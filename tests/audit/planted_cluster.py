@@ -8,6 +8,7 @@ import msgspec
 
 from minibroker.audit.discovery import BOOT_ID_FILE
 from minibroker.audit.replica import NO_VALUE
+from minibroker.broker.replication.producer_state import Place, ProducerStates
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
 from minibroker.protocol.checksum import crc32c
@@ -21,7 +22,14 @@ from minibroker.protocol.cluster_state import (
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from minibroker.protocol.partition_metadata import PartitionMetadata, format_partition_metadata
-from minibroker.protocol.record_batch import build_batch, read_header, stamp
+from minibroker.protocol.record_batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    build_batch,
+    read_header,
+    stamp,
+)
 from minibroker.protocol.witness import PartitionWitness
 
 INDEX_INTERVAL_BYTES = 100
@@ -38,14 +46,30 @@ def some_batches(count: int = 12, epoch: Callable[[int], int] = lambda index: in
     return [(epoch(index), [b"%d.%d" % (index, n) + b"x" * 40 for n in range(index % 3 + 1)]) for index in range(count)]
 
 
-def encode(batches: Sequence[Batch], base_offset: int = 0) -> list[bytes]:
+def encode(batches: Sequence[Batch], base_offset: int = 0, producer_id: int | None = None) -> list[bytes]:
+    """One log. `producer_id`: of the one idempotent producer that sent it; without one nothing is numbered."""
     encoded = []
     offset = base_offset
     for epoch, values in batches:
         records = [(b"k", value, START_MS + offset + n, (("h", b"1"),)) for n, value in enumerate(values)]
-        encoded.append(bytes(build_batch(records, base_offset=offset, leader_epoch=epoch)))
+        batch = build_batch(
+            records,
+            base_offset=offset,
+            leader_epoch=epoch,
+            producer_id=NO_PRODUCER_ID if producer_id is None else producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if producer_id is None else 0,
+            base_sequence=NO_SEQUENCE if producer_id is None else offset - base_offset,
+        )
+        encoded.append(bytes(batch))
         offset += len(values)
     return encoded
+
+
+def put(file: Path, content: bytes | bytearray) -> None:
+    """Write a file anew. What is there goes first: some file systems bring one that is cut and written again to the
+    disk when it is closed, and that takes a hundred times as long."""
+    file.unlink(missing_ok=True)
+    file.write_bytes(content)
 
 
 class PlantedReplica:
@@ -90,24 +114,35 @@ class PlantedReplica:
                 time_index += checkpoints.encode_time_index_entry(timestamp, relative)
                 last_indexed = position
             position += len(batch)
-        self.file(base_offset).write_bytes(b"".join(batches))
-        self.file(base_offset, ".index").write_bytes(index)
-        self.file(base_offset, ".timeindex").write_bytes(time_index)
+        put(self.file(base_offset), b"".join(batches))
+        put(self.file(base_offset, ".index"), index)
+        put(self.file(base_offset, ".timeindex"), time_index)
 
     def write_epochs(self, entries: Sequence[tuple[int, int]]) -> None:
-        (self.directory / checkpoints.EPOCH_CHECKPOINT).write_bytes(checkpoints.format_epoch_checkpoint(entries))
+        put(self.directory / checkpoints.EPOCH_CHECKPOINT, checkpoints.format_epoch_checkpoint(entries))
 
     def write_metadata(self, topic_id: str = TOPIC_ID, partition: int | None = None) -> Path:
         number = self.partition.partition if partition is None else partition
         file = self.directory / checkpoints.PARTITION_METADATA
-        file.write_bytes(format_partition_metadata(PartitionMetadata(topic_id=topic_id, partition=number)))
+        put(file, format_partition_metadata(PartitionMetadata(topic_id=topic_id, partition=number)))
         return file
 
     def write_log_start(self, offset: int, topic_id: str = TOPIC_ID, partition: int | None = None) -> Path:
         number = self.partition.partition if partition is None else partition
         start = LogStart(topic_id=topic_id, partition=number, offset=offset, reason=LogStartReason.RETENTION)
         file = self.directory / checkpoints.LOG_START
-        file.write_bytes(checkpoints.format_log_start(start))
+        put(file, checkpoints.format_log_start(start))
+        return file
+
+    def write_snapshot(self, batches: Sequence[bytes], topic_id: str = TOPIC_ID) -> Path:
+        """Of the producers of these batches, as their broker writes it when it stops."""
+        states, end = ProducerStates(), 0
+        for batch in batches:
+            header = read_header(batch)
+            states.update(header)
+            end = header.end_offset
+        file = self.file(end, checkpoints.SNAPSHOT_SUFFIX)
+        put(file, states.snapshot(Place(topic_id, self.partition.partition, end)))
         return file
 
     def file(self, base_offset: int, suffix: str = ".log") -> Path:
@@ -120,19 +155,27 @@ class PlantedReplica:
     def rewrite(self, change: Callable[[list[bytes]], list[bytes]], segment: int | None = None) -> Path:
         """Change the batches of a segment (the last one by default); the indexes stay as they are."""
         file = self.file(self.segments[-1] if segment is None else segment)
-        content = file.read_bytes()
-        batches = []
-        while content:
-            size = read_header(content).size_bytes
-            batches.append(content[:size])
-            content = content[size:]
-        file.write_bytes(b"".join(change(batches)))
+        put(file, b"".join(change(_split(file.read_bytes()))))
         return file
+
+    def batches(self) -> list[bytes]:
+        """Of all segments."""
+        return [batch for segment in self.segments for batch in _split(self.file(segment).read_bytes())]
 
     def patch(self, segment: int, position: int, content: bytes) -> None:
         with self.file(segment).open("r+b") as file:
             file.seek(position)
             file.write(content)
+
+
+def _split(content: bytes) -> list[bytes]:
+    batches = []
+    position = 0
+    while position < len(content):
+        size = read_header(content, position).size_bytes
+        batches.append(content[position : position + size])
+        position += size
+    return batches
 
 
 def _this_boot() -> str:
@@ -146,6 +189,8 @@ class PlantedCluster:
         self.root = root
         self.brokers = brokers
         self.high_watermarks: dict[int, dict[TopicPartition, int]] = {broker: {} for broker in brokers}
+        self.topic_ids: dict[TopicPartition, str] = {}
+        """In the brokers' checkpoints; those of older versions have none."""
         self.state = ClusterState(
             version=VERSION,
             taken_at=1.0,
@@ -154,21 +199,29 @@ class PlantedCluster:
             partitions={},
         )
         root.mkdir(parents=True, exist_ok=True)
-        (root / CLUSTER_STATE).write_bytes(format_cluster_state(self.state))
+        put(root / CLUSTER_STATE, format_cluster_state(self.state))
         for broker in brokers:
             directory = self.log_directory(broker)
             directory.mkdir(parents=True, exist_ok=True)
             meta = MetaProperties(broker_id=broker, cluster_id="c", directory_id=f"d{broker}", boot_id=_this_boot())
-            (directory / checkpoints.META_PROPERTIES).write_bytes(format_meta_properties(meta))
-            if clean:
-                (directory / checkpoints.CLEAN_SHUTDOWN).write_bytes(checkpoints.format_clean_shutdown(7))
+            put(directory / checkpoints.META_PROPERTIES, format_meta_properties(meta))
+            self.stop_cleanly(clean, broker)
 
-    def lose_power(self) -> None:
-        """The machines boot anew."""
-        for broker in self.brokers:
+    def stop_cleanly(self, clean: bool, *brokers: int) -> None:
+        """Or as if these (all by default) were killed, or ran still."""
+        for broker in brokers or self.brokers:
+            marker = self.log_directory(broker) / checkpoints.CLEAN_SHUTDOWN
+            if clean:
+                put(marker, checkpoints.format_clean_shutdown(7))
+            else:
+                marker.unlink(missing_ok=True)
+
+    def lose_power(self, *brokers: int) -> None:
+        """The machines (all by default) boot anew."""
+        for broker in brokers or self.brokers:
             file = self.log_directory(broker) / checkpoints.META_PROPERTIES
             meta = parse_meta_properties(file.read_bytes())
-            file.write_bytes(format_meta_properties(msgspec.structs.replace(meta, boot_id="former")))
+            put(file, format_meta_properties(msgspec.structs.replace(meta, boot_id="former")))
 
     def log_directory(self, broker: int) -> Path:
         return self.root / f"broker-{broker}"
@@ -201,7 +254,12 @@ class PlantedCluster:
         if offset is not None:
             marks[partition] = offset
         file = self.log_directory(broker) / checkpoints.HIGH_WATERMARK_CHECKPOINT
-        file.write_bytes(checkpoints.format_offset_checkpoint(marks))
+        put(file, checkpoints.format_offset_checkpoint(marks, self.topic_ids))
+
+    def set_recovery_point(self, broker: int, partition: TopicPartition, offset: int) -> None:
+        """What the broker says that it has synced. Of one partition: other lines of the file are dropped."""
+        file = self.log_directory(broker) / checkpoints.RECOVERY_POINT_CHECKPOINT
+        put(file, checkpoints.format_offset_checkpoint({partition: offset}, self.topic_ids))
 
     def write_state(
         self,
@@ -226,7 +284,7 @@ class PlantedCluster:
         partitions = self.state.partitions | {str(partition): snapshot}
         witnesses = self.state.witnesses | ({str(partition): witness} if witness is not None else {})
         self.state = msgspec.structs.replace(self.state, partitions=partitions, witnesses=witnesses)
-        (self.root / CLUSTER_STATE).write_bytes(format_cluster_state(self.state))
+        put(self.root / CLUSTER_STATE, format_cluster_state(self.state))
 
     def forget_state(self) -> None:
         """As if nobody had stopped the cluster in order."""

@@ -73,7 +73,7 @@ def test_a_record_that_all_replicas_agree_to_have_changed_is_still_found(cluster
 
 def test_a_record_in_a_hole_of_one_replica_is_missing_there(cluster: PlantedCluster) -> None:
     acked = cluster.write_acked(LINES, BATCHES)
-    expected = damage.flip_bit(cluster, LINES)
+    expected = damage.flip_bit(cluster.replica(BROKER, LINES))
     (item,) = acked_errors(judged(cluster, acked))
     assert (item.kind, item.broker, item.offset) == (Kind.ACKED_MISSING, BROKER, expected.offset)
 

@@ -49,7 +49,7 @@ def test_an_undamaged_cluster_is_identical_and_wholly_judged(cluster: PlantedClu
 @pytest.mark.invariant("I12", "I13", "I16", "I17", "I20")
 @pytest.mark.parametrize("plant", damage.ALL, ids=lambda plant: plant.__name__)
 def test_damage_is_found_and_named(cluster: PlantedCluster, plant: Damage) -> None:
-    expected = plant(cluster, LINES)
+    expected = plant(cluster.replica(BROKER, LINES))
     result = judged(cluster)
     assert result.verdict is Verdict.INCONSISTENT
     found = [item for item in errors(result) if item.kind is expected.kind]
@@ -63,7 +63,7 @@ def test_damage_is_found_and_named(cluster: PlantedCluster, plant: Damage) -> No
 
 @pytest.mark.parametrize("plant", damage.ALL, ids=lambda plant: plant.__name__)
 def test_only_the_damaged_replica_is_blamed(cluster: PlantedCluster, plant: Damage) -> None:
-    plant(cluster, LINES)
+    plant(cluster.replica(BROKER, LINES))
     assert {item.broker for item in errors(judged(cluster))} == {BROKER}
 
 
@@ -71,13 +71,13 @@ def test_only_the_damaged_replica_is_blamed(cluster: PlantedCluster, plant: Dama
 def test_damage_is_found_beside_other_partitions_that_are_fine(cluster: PlantedCluster, plant: Damage) -> None:
     other = TopicPartition("lines", 1)
     cluster.write(other, ENCODED)
-    plant(cluster, LINES)
+    plant(cluster.replica(BROKER, LINES))
     results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
     assert [result.verdict for result in results] == [Verdict.INCONSISTENT, Verdict.IDENTICAL]
 
 
 def test_a_corrupt_batch_names_the_offsets_that_are_lost(cluster: PlantedCluster) -> None:
-    damage.flip_bit(cluster, LINES)
+    damage.flip_bit(cluster.replica(BROKER, LINES))
     (item,) = errors(judged(cluster))
     assert item.kind is Kind.CORRUPT_BATCH
     assert item.offset is not None and item.end_offset is not None and item.end_offset > item.offset
@@ -140,7 +140,7 @@ def test_a_torn_tail_below_the_recovery_point_is_an_error(killed: PlantedCluster
 
 def test_a_log_that_ends_below_its_own_high_watermark_is_an_error_also_after_a_crash(killed: PlantedCluster) -> None:
     killed.set_high_watermark(BROKER, LINES, 24)
-    damage.cut_tail(killed, LINES)
+    damage.cut_tail(killed.replica(BROKER, LINES))
     assert {item.kind for item in errors(judged(killed))} == {Kind.MISSING_RANGE}
 
 
@@ -230,7 +230,7 @@ def test_a_log_start_of_another_topic_is_named(cluster: PlantedCluster) -> None:
 def test_the_directory_of_another_partition_is_named_and_not_compared(cluster: PlantedCluster) -> None:
     """Its batches may fit the name and the history: nothing but the files that name the partition tells."""
     replica = cluster.replica(BROKER, LINES)
-    damage.change_record(cluster, LINES)
+    damage.change_record(cluster.replica(BROKER, LINES))
     files = [replica.write_metadata(partition=7), replica.write_log_start(0, partition=7)]
     result = judged(cluster)
     found = sorted((item.kind, item.file) for item in errors(result))

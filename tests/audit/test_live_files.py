@@ -11,7 +11,7 @@ from minibroker.audit.findings import Kind, Verdict
 from minibroker.audit.local_engine import judge_locally
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
-from tests.audit.damage import ENCODED, flip_bit
+from tests.audit.damage import BROKER, ENCODED, flip_bit
 from tests.audit.planted_cluster import Batch, PlantedCluster, encode
 
 LINES = TopicPartition("lines", 0)
@@ -57,7 +57,7 @@ def test_damage_on_a_running_broker_is_found_all_the_same(
     cluster.write(LINES, ENCODED)
     stale = discover([str(cluster.root)])
     cluster.replica(1, LINES).rewrite(lambda batches: [*batches, *encode([(2, [b"more"])], 24)])
-    flip_bit(cluster, LINES)
+    flip_bit(cluster.replica(BROKER, LINES))
     looks = discover_stale_first(monkeypatch, stale)
     report = run.run_audit([str(cluster.root)], "local")
     assert Kind.CORRUPT_BATCH in {item.kind for item in report.findings}
@@ -66,7 +66,7 @@ def test_damage_on_a_running_broker_is_found_all_the_same(
 
 def test_files_that_do_not_change_are_not_read_twice(cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.write(LINES, ENCODED)
-    flip_bit(cluster, LINES)
+    flip_bit(cluster.replica(BROKER, LINES))
     looks = discover_stale_first(monkeypatch, discover([str(cluster.root)]))
     assert run.run_audit([str(cluster.root)], "local").exit_code == 10
     assert len(looks) == 2, "one look to see that nothing changed"

@@ -58,7 +58,7 @@ def test_every_planted_damage_is_found_by_spark_as_well(tmp_path: Path, session:
         partition = TopicPartition(plant.__name__, 0)
         cluster.write(partition, ENCODED)
         acked = cluster.write_acked(partition, BATCHES)
-        expected[partition.topic] = plant(cluster, partition)
+        expected[partition.topic] = plant(cluster.replica(BROKER, partition))
     locally, on_spark = both_engines(session, cluster, acked, range_bytes)
     assert on_spark == locally
     for result in on_spark:
@@ -185,7 +185,7 @@ def planted(tmp_path: Path, session: Any) -> PlantedCluster:
 
 
 def test_batches_are_rows_and_corrupt_bytes_too(planted: PlantedCluster, session: Any) -> None:
-    expected = damage.flip_bit(planted, LINES)
+    expected = damage.flip_bit(planted.replica(BROKER, LINES))
     rows = session.read.format("minibroker").option("range_bytes", "300").load(str(planted.root)).collect()
     assert len(rows) == 3 * (2 * len(ENCODED) + 2)
     (corrupt,) = [row for row in rows if row.problem is not None]

@@ -35,7 +35,7 @@ def run(command: list[str], **environment: str) -> "subprocess.CompletedProcess[
 
 
 def test_under_spark_submit_findings_exit_with_10(cluster: PlantedCluster, tmp_path: Path) -> None:
-    expected = damage.flip_bit(cluster, LINES)
+    expected = damage.flip_bit(cluster.replica(damage.BROKER, LINES))
     acked = cluster.write_acked(LINES, BATCHES)
     home = Path(pyspark.__file__).parent
     program = [str(home / "bin" / "spark-submit"), "--master", "local[1]", str(SUBMIT), str(cluster.root)]
