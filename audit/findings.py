@@ -91,12 +91,13 @@ NOTES = frozenset(
 
 CHECKS: dict[str, tuple[Kind, ...]] = {
     "every replica that should be there is there": (
-        Kind.MISSING_BROKER,
-        Kind.MISSING_REPLICA,
-        Kind.REPLICA_ABSENT,
         Kind.BROKER_TWICE,
         Kind.WRONG_DIRECTORY,
         Kind.CONTRADICTION,
+        Kind.TOPIC_ID_DIFFERS,
+        Kind.MISSING_BROKER,
+        Kind.MISSING_REPLICA,
+        Kind.REPLICA_ABSENT,
         Kind.UNEXPECTED_PARTITION,
     ),
     "the logs hold what was witnessed": (
@@ -131,7 +132,6 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
         Kind.UNPROVEN,
         Kind.LAGGING_TAIL,
         Kind.LOG_START_DIFFERS,
-        Kind.TOPIC_ID_DIFFERS,
     ),
     "one offset and epoch, one content": (Kind.LOG_MATCHING, Kind.DIVERGED_ABOVE_HIGH_WATERMARK),
     "acknowledged records are in place": (
@@ -261,6 +261,20 @@ def sort_key(item: Finding) -> SortKey:
         -1 if item.position is None else item.position,
         item.message,
     )
+
+
+_CAUSES_FIRST = {kind: number for number, kind in enumerate(kind for kinds in CHECKS.values() for kind in kinds)}
+"""The checks stand in the order in which one thing leads to another: what is not there, what is damaged on disk, what
+then differs between replicas, what somebody was promised and is gone."""
+_CAUSES_FIRST[Kind.WITNESS_DIFFERS] = _CAUSES_FIRST[Kind.DIVERGED_BELOW_HIGH_WATERMARK]
+"""It says that something is wrong; a damaged batch or a file that is gone says what."""
+
+
+def cause_key(item: Finding) -> tuple[bool, bool, int, SortKey]:
+    """For people: errors first, what was found in front of what could not be judged, causes in front of what they lead
+    to, then by place."""
+    open_question = item.kind in (Kind.UNPROVEN, Kind.UNDECODABLE_RECORDS)
+    return item.severity is not Severity.ERROR, open_question, _CAUSES_FIRST[item.kind], sort_key(item)
 
 
 FINDINGS_PER_KIND_MAX = 20

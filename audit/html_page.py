@@ -4,16 +4,13 @@ from collections.abc import Iterable
 from html import escape
 from itertools import chain, repeat
 
-from minibroker.audit.findings import CHECKS, Finding, PartitionResult, Severity, Verdict, sort_key
+from minibroker.audit.findings import Finding, PartitionResult, Severity, Verdict, cause_key
 from minibroker.audit.partition_picture import LEGEND, picture
 from minibroker.audit.report import AuditReport
 
 ROWS_MAX = 2_000
 PICTURES_MAX = 200
 _WORST_FIRST = tuple(Verdict)
-_CAUSES_FIRST = {kind: number for number, kind in enumerate(kind for kinds in CHECKS.values() for kind in kinds)}
-"""The checks stand in the order in which one thing leads to another: what is not there, what is damaged on disk, what
-then differs between replicas, what somebody was promised and is gone."""
 _FINE = (Verdict.LAGGING, Verdict.IDENTICAL, Verdict.SINGLE, Verdict.EMPTY)
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24;
@@ -128,7 +125,7 @@ def _findings(findings: tuple[Finding, ...]) -> str:
     """Errors first, each kind together, causes before what they lead to; notes folded away."""
     if not findings:
         return "<p>None.</p>"
-    ordered = sorted(findings, key=lambda item: (_CAUSES_FIRST[item.kind], sort_key(item)))
+    ordered = sorted(findings, key=cause_key)
     errors = [item for item in ordered if item.severity is Severity.ERROR]
     notes = [item for item in ordered if item.severity is not Severity.ERROR]
     shown = _finding_table(errors) if errors else "<p>No errors.</p>"

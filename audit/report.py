@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from minibroker.audit.findings import CHECKS, Finding, Kind, PartitionResult, Severity, Verdict, sort_key
+from minibroker.audit.findings import CHECKS, Finding, Kind, PartitionResult, Severity, Verdict, cause_key
 from minibroker.audit.timings import Timings
 
 CONSISTENT_EXIT, FINDINGS_EXIT = 0, 10
@@ -77,7 +77,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[CheckResult, ...]
     partitions: tuple[PartitionResult, ...]
     findings: tuple[Finding, ...]
-    """All of them, those of the partitions too."""
+    """All of them, those of the partitions too: errors first, causes in front of what they lead to."""
     meta: Meta
 
     @property
@@ -98,7 +98,7 @@ def make_report(
     """Add up the partitions' results and what was found in no partition."""
     partitions = tuple(results)
     everything = [*directory_findings, *(item for result in partitions for item in result.findings)]
-    findings = tuple(sorted(everything, key=sort_key))
+    findings = tuple(sorted(everything, key=cause_key))
     outcome = _outcome(findings)
     statistics = _statistics(partitions, findings, brokers, seconds)
     return AuditReport(
@@ -152,8 +152,7 @@ def _summary(
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
     if outcome is Outcome.INCONSISTENT:
-        first = next(item for item in findings if item.severity is Severity.ERROR)
-        return f"inconsistent: {statistics.errors} findings, first {first.kind}; {judged}{acked}"
+        return f"inconsistent: {statistics.errors} findings, first {findings[0].kind}; {judged}{acked}"
     if outcome is Outcome.UNPROVEN:
         count = sum(1 for result in partitions if result.verdict is Verdict.UNPROVEN)
         why = f"{count} partitions could not be judged" if count else "nothing says that all is there that should be"

@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import FINDINGS_PER_KIND_MAX, Kind, finding, limited
+from minibroker.audit.findings import FINDINGS_PER_KIND_MAX, Kind, Severity, finding, limited
 from minibroker.audit.html_page import html_page
 from minibroker.audit.partition_picture import NARROWEST, picture
 from minibroker.audit.run import run_audit
 from minibroker.audit.terminal import print_report
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
-from tests.audit.damage import BATCHES, ENCODED
+from tests.audit.damage import BATCHES, BROKER, ENCODED
 from tests.audit.planted_cluster import PlantedCluster
 
 LINES = TopicPartition("lines", 0)
@@ -41,7 +41,7 @@ def test_a_consistent_cluster_exits_with_0_and_says_how_much_was_judged(cluster:
 
 
 def test_findings_exit_with_10(cluster: PlantedCluster) -> None:
-    damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    damage.flip_bit(cluster.replica(BROKER, LINES))
     report = run_audit([str(cluster.root)], "local")
     assert report.exit_code == 10
     assert report.summary.startswith("inconsistent: 1 findings, first corrupt-batch")
@@ -49,7 +49,7 @@ def test_findings_exit_with_10(cluster: PlantedCluster) -> None:
 
 
 def test_json_names_everything(cluster: PlantedCluster, tmp_path: Path) -> None:
-    expected = damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    expected = damage.flip_bit(cluster.replica(BROKER, LINES))
     run_audit([str(cluster.root)], "local", output=str(tmp_path / "out"))
     content = json.loads((tmp_path / "out" / "report.json").read_text())
     assert content["success"] is False
@@ -63,7 +63,7 @@ def test_json_names_everything(cluster: PlantedCluster, tmp_path: Path) -> None:
 
 def test_parquet_has_a_row_per_finding(cluster: PlantedCluster, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    damage.remove_segment(cluster.replica(damage.BROKER, LINES))
+    damage.remove_segment(cluster.replica(BROKER, LINES))
     report = run_audit([str(cluster.root)], "local", output=str(tmp_path))
     rows = parquet.read_table(tmp_path / "findings.parquet").to_pylist()
     assert [(row["kind"], row["broker"], row["offset"]) for row in rows] == [
@@ -74,7 +74,7 @@ def test_parquet_has_a_row_per_finding(cluster: PlantedCluster, tmp_path: Path) 
 def test_the_page_is_self_contained_and_escapes(cluster: PlantedCluster) -> None:
     hostile = cluster.root.rename(cluster.root.parent / "<b onclick=x>")
     cluster.root = hostile
-    damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    damage.flip_bit(cluster.replica(BROKER, LINES))
     page = html_page(run_audit([str(hostile)], "local"))
     assert "<script" not in page
     assert "<b " not in page
@@ -84,7 +84,7 @@ def test_the_page_is_self_contained_and_escapes(cluster: PlantedCluster) -> None
 
 
 def test_the_page_shows_findings_first_and_causes_before_consequences(cluster: PlantedCluster) -> None:
-    damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    damage.flip_bit(cluster.replica(BROKER, LINES))
     cluster.write(TopicPartition("gone", 1), ENCODED)
     cluster.write_state(TopicPartition("gone", 1), leader=1, leader_epoch=2, isr=[1, 2, 3])
     shutil.rmtree(cluster.replica(3, TopicPartition("gone", 1)).directory)
@@ -95,7 +95,7 @@ def test_the_page_shows_findings_first_and_causes_before_consequences(cluster: P
 
 
 def test_the_picture_shows_what_is_damaged_missing_and_fine(cluster: PlantedCluster) -> None:
-    damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    damage.flip_bit(cluster.replica(BROKER, LINES))
     (result,) = run_audit([str(cluster.root)], "local").partitions
     drawn = picture(msgspec.structs.replace(result, absent_replicas=(4,)))
     ElementTree.fromstring(drawn)
@@ -105,7 +105,7 @@ def test_the_picture_shows_what_is_damaged_missing_and_fine(cluster: PlantedClus
 
 
 def test_one_offset_of_millions_is_still_seen(cluster: PlantedCluster) -> None:
-    damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    damage.flip_bit(cluster.replica(BROKER, LINES))
     (result,) = run_audit([str(cluster.root)], "local").partitions
     long = [msgspec.structs.replace(each, log_end_offset=50_000_000) for each in result.replicas]
     drawn = ElementTree.fromstring(picture(msgspec.structs.replace(result, replicas=tuple(long))))
@@ -122,7 +122,7 @@ def test_a_replica_alone_is_not_drawn_as_agreeing(tmp_path: Path) -> None:
 
 
 def test_the_terminal_shows_verdict_partition_and_place(cluster: PlantedCluster) -> None:
-    expected = damage.flip_bit(cluster.replica(damage.BROKER, LINES))
+    expected = damage.flip_bit(cluster.replica(BROKER, LINES))
     out = StringIO()
     print_report(run_audit([str(cluster.root)], "local"), Console(file=out, width=200))
     text = out.getvalue()
@@ -165,3 +165,12 @@ def test_an_audit_reads_and_leaves_every_file_as_it_was(cluster: PlantedCluster)
     after = state()
     after.pop(cluster.root / "acked.tsv")
     assert after == before
+
+
+def test_a_cause_is_told_in_front_of_what_it_leads_to_and_of_open_questions(cluster: PlantedCluster) -> None:
+    cluster.forget_state()
+    damage.drop_batch(cluster.replica(BROKER, LINES))
+    report = run_audit([str(cluster.root)], "local")
+    errors = [item.kind for item in report.findings if item.severity is Severity.ERROR]
+    assert errors == [Kind.MISSING_RANGE, Kind.INDEX_DAMAGE, Kind.INDEX_DAMAGE, Kind.UNPROVEN]
+    assert "first missing-range" in report.summary
