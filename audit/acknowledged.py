@@ -2,7 +2,8 @@
 
 Owns: what an acknowledgement demands of the replicas. The record is at its offset, with the checksum of all of it, on
 every replica whose log reaches beyond it, on at least two (on all, if there are fewer), and on every member of the last
-known ISR. What lies below a replica's log start was trimmed by retention: that replica counts as having held it.
+known ISR, but for what a power cut may have taken from one that was not started since. What lies below a replica's log
+start was trimmed by retention: that replica counts as having held it.
 """
 
 from array import array
@@ -49,6 +50,9 @@ class State(IntEnum):
     LACKING = 3
     """Its log reaches beyond the offset and does not hold it."""
     BEHIND = 4
+    OF_A_TAIL = 5
+    """Another record, above the high watermark of a replica that is not known to be in sync: what a deposed leader
+    wrote alone, and drops when it follows."""
 
 
 Run: TypeAlias = tuple[int, int, State]
@@ -69,8 +73,12 @@ def check_acked(
     partition: TopicPartition, acked: Acked, contents: list[Content], in_sync: tuple[int, ...]
 ) -> AckedResult:
     """Look up every acknowledged record on every replica; stretches that share a fate are one finding."""
-    runs = [_replica_runs(acked, content) for content in contents]
-    wanted = min(REPLICAS_WANTED, len(contents))
+    runs = [
+        _replica_runs(acked, content)
+        if content.replica.broker in in_sync
+        else _with_tail(_replica_runs(acked, content), acked, content.high_watermark)
+        for content in contents
+    ]
     findings = []
     for content, of_replica in zip(contents, runs, strict=True):
         findings += [_replica_finding(acked, content, run) for run in of_replica if _is_wrong(content, run, in_sync)]
@@ -80,9 +88,11 @@ def check_acked(
             _is_wrong(content, (first, end, state), in_sync) for content, state in zip(contents, states, strict=True)
         )
         held, trimmed = states.count(State.HELD), states.count(State.TRIMMED)
+        excused = sum(map(_is_excused, contents, states))
+        wanted = max(1, min(REPLICAS_WANTED, len(contents) - excused))
         if held + trimmed < wanted or not contents:
             if not wrong:
-                message = f"on {held} of {len(contents)} replicas, {wanted or 1} are needed"
+                message = f"on {held} of {len(contents)} replicas, {wanted} are needed"
                 findings.append(_stretch(partition, acked, first, end, Kind.ACKED_MISSING, message))
         elif not held and not wrong:
             message = "below every replica's log start: trimmed by retention, no longer provable"
@@ -126,7 +136,14 @@ def of_former_topic(partition: TopicPartition, topic_id: str | None, contents: l
 
 def _is_wrong(content: Content, run: Run, in_sync: tuple[int, ...]) -> bool:
     state = run[2]
+    if _is_excused(content, state):
+        return False
     return state in (State.CHANGED, State.LACKING) or (state is State.BEHIND and content.replica.broker in in_sync)
+
+
+def _is_excused(content: Content, state: State) -> bool:
+    """A power cut may have taken it, and the others hold it: if none does, that is said of all of them."""
+    return state is State.BEHIND and content.replica.may_lack_unsynced
 
 
 # one replica
@@ -152,6 +169,18 @@ def _replica_runs(acked: Acked, content: Content) -> list[Run]:
     if len(acked) > reached:
         runs.append((reached, len(acked), State.BEHIND))
     return runs
+
+
+def _with_tail(runs: list[Run], acked: Acked, high_watermark: int) -> list[Run]:
+    tail = bisect_left(acked.offsets, high_watermark)
+    cut: list[Run] = []
+    for first, end, state in runs:
+        if state is State.CHANGED and end > tail:
+            cut += [(first, tail, state)] if first < tail else []
+            cut.append((max(first, tail), end, State.OF_A_TAIL))
+        else:
+            cut.append((first, end, state))
+    return cut
 
 
 def _record_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:

@@ -263,7 +263,7 @@ def _edges(contents: list[Content]) -> list[Finding]:
             message = f"ends at offset {end}, {longest - end} behind the longest replica (it catches up as a follower)"
             found.append(_edge(replica, Kind.LAGGING_TAIL, message, end, longest))
         if start > earliest:
-            message = f"begins at offset {start}, another replica at {earliest} (retention is each broker's own)"
+            message = f"begins at offset {start}, another replica at {earliest} (retention has not reached all of them)"
             found.append(_edge(replica, Kind.LOG_START_DIFFERS, message, earliest, start))
     return found
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -199,35 +199,45 @@ def _refuse_mixtures(logs: list[LogDirectory]) -> None:
 
 
 def _replicas(log: LogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaFacts]:
-    def offsets(name: str) -> dict[TopicPartition, int]:
-        return _read_parsed(f"{log.path}/{name}", checkpoints.parse_offset_checkpoint, damage) or {}
-
-    high_watermarks = offsets(checkpoints.HIGH_WATERMARK_CHECKPOINT)
-    recovery_points = offsets(checkpoints.RECOVERY_POINT_CHECKPOINT)
+    high_watermarks = _offsets(f"{log.path}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}", damage)
+    recovery_points = _offsets(f"{log.path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}", damage)
     partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
     return [
-        _replica(
-            log,
-            directory,
-            partition,
-            high_watermarks.get(partition),
-            recovery_points.get(partition),
-        )
+        _replica(log, directory, partition, high_watermarks.get(partition), recovery_points.get(partition))
         for directory, partition in partitions.items()
         if partition is not None
     ]
+
+
+class _Mark(NamedTuple):
+    """An offset in a checkpoint, and of which topic id, where it says that."""
+
+    offset: int
+    topic_id: str | None
+
+    def of(self, topic_id: str | None) -> int | None:
+        """None where it is of another topic of the name: that one was deleted, and the broker was killed before it
+        wrote its checkpoint anew."""
+        return self.offset if self.topic_id in (None, topic_id) or topic_id is None else None
+
+
+def _offsets(file: str, damage: list[tuple[str, str]]) -> dict[TopicPartition, _Mark]:
+    offsets = _read_parsed(file, checkpoints.parse_offset_checkpoint, damage) or {}
+    ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
+    return {partition: _Mark(offset, ids.get(partition)) for partition, offset in offsets.items()}
 
 
 def _replica(
     log: LogDirectory,
     directory: str,
     partition: TopicPartition,
-    high_watermark: int | None,
-    recovery_point: int | None,
+    high_watermark: _Mark | None,
+    recovery_point: _Mark | None,
 ) -> ReplicaFacts:
     damage: list[tuple[str, str]] = []
     epochs = _read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)
     metadata = _read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
+    topic_id = metadata.topic_id if metadata is not None else None
     segments, snapshots = _segments(directory), _snapshots(directory)
     # Read behind the segments' names: a running broker records a start before it deletes what lies in front of it.
     log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
@@ -236,9 +246,9 @@ def _replica(
         topic=partition.topic,
         partition=partition.partition,
         directory=directory,
-        high_watermark=high_watermark,
+        high_watermark=high_watermark.of(topic_id) if high_watermark is not None else None,
         log_start=log_start[0] if log_start is not None else None,
-        recovery_point=recovery_point,
+        recovery_point=recovery_point.of(topic_id) if recovery_point is not None else None,
         cleanly_stopped=log.cleanly_stopped,
         lost_power=log.meta is None or log.meta.boot_id != _boot_id(),
         epoch_entries=None if epochs is None else tuple(epochs),

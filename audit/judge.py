@@ -32,7 +32,7 @@ from minibroker.audit.marks import marks_of
 from minibroker.audit.presence import absent_replicas, check_presence
 from minibroker.audit.replica import Replica
 from minibroker.audit.rules import check_replica
-from minibroker.audit.topic_ids import of_one_topic
+from minibroker.audit.topic_ids import is_as_listed, of_one_topic
 from minibroker.audit.witnessed import check_witness
 from minibroker.protocol.ids import TopicPartition
 
@@ -49,7 +49,7 @@ def judge_partition(
     current, stale = of_one_topic([each for each in replicas if each.facts.owner == partition.partition], expected)
     findings += stale
     others = {item.broker for item in stale}
-    there = {replica.broker for replica in replicas} - others
+    there = {each.broker for each in replicas if each.broker not in others or is_as_listed(each, expected)}
     findings += check_presence(partition, there, expected)
     contents = [Content(replica) for replica in current]
     marks, said = marks_of(partition, expected, contents)

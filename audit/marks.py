@@ -74,6 +74,7 @@ def marks_of(partition: TopicPartition, expected: Expected, contents: Sequence[C
     )
     found += _missing_marks(contents)
     found += _too_short(partition, marks, contents)
+    found += _missing_heads(partition, marks, contents)
     return marks, found
 
 
@@ -108,13 +109,10 @@ def _missing_marks(contents: Sequence[Content]) -> list[Finding]:
 def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
     longest = max((content.replica.log_end_offset for content in contents), default=0)
     found = []
-    witness = marks.witness
+    said_by = _source(marks, contents)
     if contents and longest < marks.committed:
-        source = (
-            "the witness" if witness is not None and witness.committed_offset == marks.committed else "a checkpoint"
-        )
         message = (
-            f"{source} says that everything below offset {marks.committed} was committed, and no replica reaches beyond"
+            f"everything below offset {marks.committed} was committed, {said_by}, and no replica reaches beyond"
             f" {longest}: {marks.committed - longest} committed records are lost on all of them"
         )
         item = _finding(partition, Kind.RECORDS_LOST, message)
@@ -123,7 +121,7 @@ def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Conte
         replica = content.replica
         if marks.in_sync is None or replica.broker not in marks.in_sync or replica.log_end_offset >= marks.committed:
             continue
-        unsynced = _may_have_lost_power(content) and longest >= marks.committed
+        unsynced = replica.may_lack_unsynced and longest >= marks.committed
         why = (
             " (not stopped cleanly, and all that it had synced is there: a power cut may take the rest, and its next"
             " start fetches it from the others)"
@@ -132,7 +130,7 @@ def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Conte
             finding(
                 Kind.MISSING_RANGE,
                 f"broker {replica.broker} was in the last known ISR but ends at offset {replica.log_end_offset};"
-                f" {marks.committed} was committed{why if unsynced else ''}",
+                f" {marks.committed} was committed, {said_by}{why if unsynced else ''}",
                 note=unsynced,
                 broker=replica.broker,
                 topic=partition.topic,
@@ -145,11 +143,47 @@ def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Conte
     return found
 
 
-def _may_have_lost_power(content: Content) -> bool:
-    facts = content.replica.facts
-    return (
-        facts.lost_power and not facts.cleanly_stopped and content.replica.log_end_offset >= (facts.recovery_point or 0)
-    )
+def _source(marks: Marks, contents: Sequence[Content]) -> str:
+    """Who says how far it was committed."""
+    if marks.witness is not None and marks.witness.committed_offset == marks.committed:
+        return "says the witness"
+    brokers = [each.replica.broker for each in contents if each.replica.facts.high_watermark == marks.committed]
+    return f"says the high watermark of broker {', '.join(map(str, brokers))}"
+
+
+def _missing_heads(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
+    """Files are deleted only in front of the smallest log start that the replicas in sync have recorded."""
+    members = [each.replica for each in contents if marks.in_sync is not None and each.replica.broker in marks.in_sync]
+    members = [replica for replica in members if replica.segments]
+    found = []
+    for replica in members:
+        first = replica.segments[0].base_offset
+        recorded = replica.facts.log_start
+        if recorded is None or recorded.offset < first:
+            continue  # its own files say so (side_file_rules.py)
+        earlier = [other for other in members if other.log_start_offset < first]
+        if not earlier or any(segment.vanished for segment in replica.segments):
+            continue
+        start = min(other.log_start_offset for other in earlier)
+        message = (
+            f"the log of broker {replica.broker} begins at offset {first}, in front of which broker(s)"
+            f" {[other.broker for other in earlier]}, in sync as well, have recorded no deletion: they begin at offset"
+            f" {start}. Files go only where all in-sync replicas have recorded a later start: its head is missing"
+        )
+        found.append(
+            finding(
+                Kind.MISSING_RANGE,
+                message,
+                broker=replica.broker,
+                others=tuple(other.broker for other in earlier),
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=start,
+                end_offset=first,
+                file=replica.segments[0].file,
+            )
+        )
+    return found
 
 
 def _finding(partition: TopicPartition, kind: Kind, message: str, *, note: bool = False) -> Finding:

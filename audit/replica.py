@@ -202,6 +202,13 @@ class Replica(msgspec.Struct, kw_only=True):
         end = present[-1] if present else self.log_start_offset
         return max(end, self.last_end)
 
+    @property
+    def may_lack_unsynced(self) -> bool:
+        """Its machine may have lost power, and its broker was not started since: what it had not synced may be gone.
+        Its next start fetches it from the others."""
+        facts = self.facts
+        return facts.lost_power and not facts.cleanly_stopped and self.log_end_offset >= (facts.recovery_point or 0)
+
     def segment_of_row(self, row: int) -> Segment:
         for segment in self.segments:
             if segment.first_row <= row < segment.end_row:

@@ -83,7 +83,7 @@ def run_audit(
     brokers = len({log.broker for log in inventory.log_directories})
     report = make_report(
         results,
-        [*_directory_findings(inventory), *of_the_list],
+        [*findings_of_directories(inventory), *of_the_list],
         brokers,
         time.monotonic() - clock,
         stopwatch.timings(),
@@ -181,7 +181,7 @@ def _replaced(
     return merged, [each for each in judged if each.replicas or each.findings or each.acked_records]
 
 
-def _directory_findings(inventory: Inventory) -> list[Finding]:
+def findings_of_directories(inventory: Inventory) -> list[Finding]:
     damaged = [
         finding(Kind.CHECKPOINT_DAMAGE, item.reason, broker=item.broker, file=item.file) for item in inventory.damage
     ]

@@ -194,7 +194,7 @@ def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> l
     for facts in inventory.replicas:
         partition = TopicPartition(facts.topic, facts.partition)
         if partition not in seen:
-            missing.setdefault(partition, []).append(assemble(facts, []))
+            missing.setdefault(partition, []).append(assemble(facts, [], read_snapshots(facts)))
     return [
         judge_partition(partition, replicas, (), inventory.expected.get(str(partition)))
         for partition, replicas in missing.items()

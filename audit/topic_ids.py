@@ -29,6 +29,12 @@ def of_one_topic(replicas: Sequence[Replica], expected: Expected) -> tuple[list[
     return [replica for replica in replicas if replica.facts.topic_id in (None, wanted)], others
 
 
+def is_as_listed(replica: Replica, expected: Expected) -> bool:
+    """Nothing says which topic id is right, and the broker's own checkpoint lists the one that is there."""
+    listed = expected.listed.get(replica.broker)
+    return expected.topic_id is None and listed is not None and listed == replica.facts.topic_id
+
+
 def _other(replica: Replica, known: str, expected: Expected) -> Finding:
     """A broker that was away while the topic was deleted and created anew still has the former one: no error, unless it
     should hold the new one."""

@@ -12,7 +12,7 @@ from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BATCHES, ENCODED
-from tests.audit.planted_cluster import PlantedCluster
+from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster
 
 LINES = TopicPartition("lines", 0)
 
@@ -110,6 +110,17 @@ def test_what_a_brokers_own_checkpoint_lists_must_be_there_without_a_state_as_we
     remove_replica(cluster, 2)
     (item,) = [item for item in errors(audited(cluster)) if item.kind is Kind.MISSING_REPLICA]
     assert (item.broker, "its own checkpoint lists it" in item.message) == (2, True)
+
+
+def test_a_replica_of_the_topic_id_that_its_checkpoint_lists_is_not_missing(cluster: PlantedCluster) -> None:
+    """Nothing says which id is right: they differ, and each is there."""
+    give_another_id(cluster, "earlier", 2)
+    for broker, topic_id in ((1, TOPIC_ID), (2, "earlier"), (3, TOPIC_ID)):
+        cluster.topic_ids[LINES] = topic_id
+        cluster.set_high_watermark(broker, LINES, 24)
+    cluster.forget_state()
+    kinds = {item.kind for item in errors(audited(cluster))}
+    assert kinds == {Kind.TOPIC_ID_DIFFERS, Kind.UNPROVEN}
 
 
 def test_a_replica_that_was_out_of_sync_may_be_absent(cluster: PlantedCluster) -> None:

@@ -71,6 +71,50 @@ def test_a_record_that_all_replicas_agree_to_have_changed_is_still_found(cluster
     assert result.acked_in_place == 21
 
 
+@pytest.mark.parametrize("brokers", [(2,), (2, 3)])
+def test_a_broker_that_lost_its_power_may_lack_what_it_had_not_synced(
+    cluster: PlantedCluster, brokers: tuple[int, ...]
+) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    for broker in brokers:
+        cluster.replica(broker, LINES).write(ENCODED[:8])
+    cluster.lose_power(*brokers)
+    result = judged(cluster, acked)
+    assert (acked_errors(result), result.acked_in_place) == ([], 24)
+
+
+def diverged(cluster: PlantedCluster) -> None:
+    """Broker 2 wrote the last batch alone and led no more; another leader wrote other records there."""
+    cluster.write(LINES, [*ENCODED[:10], *encode([(1, [b"never", b"committed"])], 19)], brokers=[BROKER])
+    cluster.set_high_watermark(BROKER, LINES, 19)
+    cluster.write_state(LINES, 1, 2, [1, 3])
+
+
+def test_the_tail_of_a_deposed_leader_is_no_changed_record(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    diverged(cluster)
+    result = judged(cluster, acked)
+    assert (acked_errors(result), result.acked_in_place) == ([], 24)
+
+
+def test_other_records_of_a_replica_in_sync_are_no_tail(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    diverged(cluster)
+    cluster.write_state(LINES, 1, 2, [1, 2, 3])
+    found = {(item.kind, item.broker, item.offset) for item in acked_errors(judged(cluster, acked))}
+    assert (Kind.ACKED_CHANGED, BROKER, 19) in found
+
+
+def test_what_all_have_lost_with_their_power_is_missing(cluster: PlantedCluster) -> None:
+    acked = cluster.write_acked(LINES, BATCHES)
+    for broker in cluster.brokers:
+        cluster.replica(broker, LINES).write(ENCODED[:8])
+    cluster.lose_power()
+    (item,) = acked_errors(judged(cluster, acked))
+    assert (item.kind, item.broker, item.offset) == (Kind.ACKED_MISSING, None, 15)
+    assert "on 0 of 3 replicas" in item.message
+
+
 def test_a_record_in_a_hole_of_one_replica_is_missing_there(cluster: PlantedCluster) -> None:
     acked = cluster.write_acked(LINES, BATCHES)
     expected = damage.flip_bit(cluster.replica(BROKER, LINES))

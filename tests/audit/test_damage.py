@@ -196,14 +196,43 @@ def test_a_missing_index_is_a_note(cluster: PlantedCluster) -> None:
     assert result.verdict is Verdict.IDENTICAL
 
 
-def test_a_log_trimmed_by_retention_is_a_note(cluster: PlantedCluster) -> None:
-    replica = cluster.replica(BROKER, LINES)
+def trim(cluster: PlantedCluster, broker: int) -> None:
+    """As retention does it."""
+    replica = cluster.replica(broker, LINES)
     replica.file(replica.segments[0]).unlink()
     replica.write_epochs([(1, 9), (2, 19)])
     replica.write_log_start(9)
+
+
+def test_a_log_trimmed_by_retention_is_a_note(cluster: PlantedCluster) -> None:
+    """The others have recorded the new start and not deleted yet."""
+    trim(cluster, BROKER)
+    for broker in (1, 3):
+        cluster.replica(broker, LINES).write_log_start(9)
+    assert judged(cluster).findings == ()
+
+
+def test_a_trimmed_replica_beside_one_that_was_out_of_sync_is_a_note(cluster: PlantedCluster) -> None:
+    for broker in (1, 2):
+        trim(cluster, broker)
+    cluster.write_state(LINES, 1, 2, [1, 2])
     result = judged(cluster)
-    assert [item.kind for item in result.findings] == [Kind.LOG_START_DIFFERS]
-    assert result.judged_offsets == 24, "the other two still hold the head"
+    assert [item.kind for item in result.findings] == [Kind.LOG_START_DIFFERS, Kind.LOG_START_DIFFERS]
+    assert result.judged_offsets == 15
+
+
+@pytest.mark.invariant("I39")
+@pytest.mark.parametrize("brokers", [(1,), (2,), (2, 3)])
+def test_a_head_that_others_in_sync_still_begin_with_was_not_trimmed(
+    cluster: PlantedCluster, brokers: tuple[int, ...]
+) -> None:
+    """Files go only in front of the smallest start that the replicas in sync have recorded."""
+    for broker in brokers:
+        trim(cluster, broker)
+    found = errors(judged(cluster))
+    assert [(item.kind, item.broker, item.offset, item.end_offset) for item in found] == [
+        (Kind.MISSING_RANGE, broker, 0, 9) for broker in brokers
+    ]
 
 
 @pytest.mark.invariant("I39")

@@ -102,3 +102,11 @@ def test_a_file_that_may_not_be_read_stops_the_audit(cluster: PlantedCluster) ->
     cluster.replica(1, DASHED).file(0).chmod(0)
     with pytest.raises(AuditError, match="as a user who may"):
         discover([str(cluster.root)])
+
+
+def test_a_mark_of_a_former_topic_of_the_name_says_nothing_of_this_log(cluster: PlantedCluster) -> None:
+    for name in (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
+        file = cluster.log_directory(2) / name
+        file.write_bytes(checkpoints.format_offset_checkpoint({DASHED: 900}, {DASHED: "former"}))
+    facts = next(facts for facts in discover([str(cluster.root)]).replicas if facts.broker == 2)
+    assert (facts.high_watermark, facts.recovery_point) == (None, None)
