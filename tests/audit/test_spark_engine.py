@@ -18,6 +18,8 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import decode_records, read_header
 from tests.audit import damage, test_acked_list, test_sequences
 from tests.audit.damage import BATCHES, BROKER, ENCODED
+from tests.audit.losses.catalogue import PLACES, ROWS, scene_at, scene_of
+from tests.audit.losses.scene import Known
 from tests.audit.planted_cluster import TOPIC_ID, PlantedCluster, encode, some_batches
 
 pytest.importorskip("pyspark")
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 from minibroker.audit.source import MinibrokerDataSource  # noqa: E402
 from minibroker.audit.spark_context import spark_context  # noqa: E402
 from minibroker.audit.spark_job import judge_on_spark  # noqa: E402
+from tests.audit.losses.on_spark import judge_together  # noqa: E402
 
 SEED = 3
 RANDOM_CASES = 60
@@ -89,6 +92,36 @@ def test_engines_agree_on_lists_of_whole_records_sequences_and_snapshots(tmp_pat
     kinds = [{item.kind for item in result.findings if item.severity is Severity.ERROR} for result in on_spark]
     assert Kind.ACKED_CHANGED in kinds[0]
     assert kinds[1] == {Kind.SEQUENCE_TWICE, Kind.PRODUCER_SNAPSHOT}
+
+
+RANGES = {
+    Known.NOTHING: 1 << 20,
+    Known.LIST: 250,
+    Known.STATE: 236,
+    Known.ZOOKEEPER: 120,
+    Known.WITNESS: 237,
+    Known.ALL: 119,
+}
+"""Bytes of a range. At 236 bytes of the second segment a batch begins, the shortest has 118: ranges begin at batches,
+beside them, and some hold none."""
+
+
+@pytest.mark.parametrize("known", Known)
+def test_every_cell_of_the_table_of_losses_is_the_same_on_spark(tmp_path: Path, session: Any, known: Known) -> None:
+    cases = [(number, count) for number, row in enumerate(ROWS) for count in row.on]
+    scenes = [scene_of(ROWS[n], count, tmp_path / f"{n}-{count}", f"row-{n}-on-{count}") for n, count in cases]
+    judged = judge_together(session.sparkContext, scenes, known, RANGES[known], tmp_path)
+    assert len(judged.locally) >= len(scenes) - 6
+    assert judged.on_spark == judged.locally
+
+
+@pytest.mark.parametrize("range_bytes", [236, 130])
+def test_damage_at_any_place_is_the_same_on_spark(tmp_path: Path, session: Any, range_bytes: int) -> None:
+    """At the borders of segments and of ranges, too."""
+    scenes = [scene_at(*place, tmp_path / str(n), f"place-{n}") for n, place in enumerate(PLACES)]
+    judged = judge_together(session.sparkContext, scenes, Known.WITNESS, range_bytes, tmp_path)
+    assert judged.on_spark == judged.locally
+    assert {result.verdict for result in judged.on_spark} == {Verdict.INCONSISTENT}
 
 
 def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:

@@ -1,0 +1,105 @@
+"""The table of losses in docs/AUDIT.md, from tests.audit.losses: `python -m tests.docs.loss_table` renews it."""
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from minibroker.audit.findings import Severity
+from minibroker.audit.report import Outcome, describe
+from tests.audit.losses.catalogue import LAWFUL, LOSSES, Row, scene_of
+from tests.audit.losses.scene import Audited, Known, audit
+
+PAGE = Path(__file__).parents[2] / "docs" / "AUDIT.md"
+BEGIN = "<!-- made by python -m tests.docs.loss_table: begin -->\n"
+END = "<!-- end of the table of losses -->\n"
+ROOT = "minibroker-data"
+COLUMNS = tuple(known for known in Known if known is not Known.ALL)
+COUNTS = {1: "one", 2: "two", 3: "all"}
+
+
+class Line(NamedTuple):
+    """One row of the table."""
+
+    what: str
+    on: tuple[int, ...]
+    cells: tuple[str, ...]
+    sentence: str
+    """What is printed of the first of `on`."""
+
+
+def cell(audited: Audited, lawful: bool) -> str:
+    """In a word or two."""
+    if audited.report is None:
+        return "cannot run"
+    report = audited.report
+    if report.outcome is Outcome.INCONSISTENT:
+        return f"`{report.findings[0].kind}`"
+    if report.outcome is Outcome.CONSISTENT:
+        if lawful:
+            return "consistent"
+        return f"note `{report.findings[0].kind}`" if report.findings else "not seen"
+    return str(report.outcome)
+
+
+def sentence(audited: Audited, root: Path) -> str:
+    """What is printed first."""
+    if audited.report is None:
+        said = audited.refusal or ""
+    elif any(item.severity is Severity.ERROR for item in audited.report.findings):
+        said = describe(audited.report.findings[0])
+    else:
+        said = audited.report.summary
+    return said.replace(str(root.resolve()), ROOT).replace(str(root), ROOT).replace("|", "\\|")
+
+
+def lines(rows: Sequence[Row], root: Path) -> list[Line]:
+    return [_line(row, root / str(number)) for number, row in enumerate(rows)]
+
+
+def _line(row: Row, root: Path) -> Line:
+    sentences = []
+    columns: dict[Known, dict[int, str]] = {known: {} for known in COLUMNS}
+    for count in row.on:
+        at = root / str(count)
+        scene = scene_of(row, count, at)
+        for known in COLUMNS:
+            columns[known][count] = cell(audit(scene, known), row.lawful)
+        sentences.append(sentence(audit(scene, Known.ALL), at))
+    return Line(row.what, row.on, tuple(map(_joined, columns.values())), sentences[0])
+
+
+def _joined(cells: dict[int, str]) -> str:
+    """What is said alike of one, two and all replicas is said once."""
+    groups = {said: [COUNTS[count] for count in cells if cells[count] == said] for said in cells.values()}
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{', '.join(counts)}: {said}" for said, counts in groups.items())
+
+
+def table(made: Iterable[Line], first: str) -> str:
+    head = [first, "on", *COLUMNS, "printed first, when all of it is known"]
+    text = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for line in made:
+        on = ", ".join(COUNTS[count] for count in line.on)
+        text.append(f"| {' | '.join([line.what, on, *line.cells, line.sentence])} |")
+    return "\n".join(text) + "\n"
+
+
+def render() -> str:
+    with tempfile.TemporaryDirectory() as root:
+        losses = table(lines(LOSSES, Path(root) / "losses"), "done to replicas")
+        lawful = table(lines(LAWFUL, Path(root) / "lawful"), "lawful")
+    return f"{losses}\nThe same for what is no loss:\n\n{lawful}"
+
+
+def page_with_table() -> str:
+    """The whole page as it should be."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    assert mark, f"{PAGE} has no marks for the table of losses"
+    return f"{before}{BEGIN}\n{render()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_table(), encoding="utf-8")
