@@ -93,7 +93,7 @@ def test_workers_with_a_bare_python_are_shipped_the_package(
 ) -> None:
     cluster = PlantedCluster(tmp_path / "data")
     cluster.write(LINES, damage.ENCODED)
-    expected = damage.flip_bit(cluster, LINES)
+    expected = damage.flip_bit(cluster.replica(damage.BROKER, LINES))
     venv.create(tmp_path / "bare", symlinks=True)
     environment = os.environ | {
         "PYSPARK_PYTHON": str(tmp_path / "bare" / "bin" / "python"),
