@@ -219,9 +219,16 @@ class PlantedCluster:
     def lose_power(self, *brokers: int) -> None:
         """The machines (all by default) boot anew."""
         for broker in brokers or self.brokers:
-            file = self.log_directory(broker) / checkpoints.META_PROPERTIES
-            meta = parse_meta_properties(file.read_bytes())
-            put(file, format_meta_properties(msgspec.structs.replace(meta, boot_id="former")))
+            self._write_meta(broker, boot_id="former")
+
+    def replace_disk(self, broker: int) -> None:
+        """As if the broker's files had been copied to another disk."""
+        self._write_meta(broker, directory_id=f"another-{broker}")
+
+    def _write_meta(self, broker: int, **changes: str) -> None:
+        file = self.log_directory(broker) / checkpoints.META_PROPERTIES
+        meta = parse_meta_properties(file.read_bytes())
+        put(file, format_meta_properties(msgspec.structs.replace(meta, **changes)))
 
     def log_directory(self, broker: int) -> Path:
         return self.root / f"broker-{broker}"

@@ -56,11 +56,6 @@ def exchange_meta_properties(cluster: PlantedCluster) -> None:
     two.write_bytes(first)
 
 
-def replace_the_disk_of_broker_2(cluster: PlantedCluster) -> None:
-    file = cluster.log_directory(2) / checkpoints.META_PROPERTIES
-    file.write_bytes(file.read_bytes().replace(b"d2", b"other"))
-
-
 ABSENCES: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
     (lambda cluster: remove_replica(cluster, 2), Kind.MISSING_REPLICA),
     (lambda cluster: remove_replica(cluster, 2, 3), Kind.MISSING_REPLICA),
@@ -69,7 +64,7 @@ ABSENCES: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
     (lambda cluster: remove_broker(cluster, 2, 3), Kind.MISSING_BROKER),
     (copy_broker_1_over_2, Kind.BROKER_TWICE),
     (exchange_meta_properties, Kind.WRONG_DIRECTORY),
-    (replace_the_disk_of_broker_2, Kind.WRONG_DIRECTORY),
+    (lambda cluster: cluster.replace_disk(2), Kind.WRONG_DIRECTORY),
 ]
 
 

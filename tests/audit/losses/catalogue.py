@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from minibroker.protocol import checkpoints
-from minibroker.protocol.meta_properties import format_meta_properties, parse_meta_properties
 from minibroker.protocol.record_batch import BatchHeader, build_batch, decode_records, read_header
 from tests.audit import damage
 from tests.audit.damage import with_other_values
@@ -132,9 +131,7 @@ def copy_of_another_broker(scene: Scene, brokers: Sequence[int]) -> None:
 
 def other_disk(scene: Scene, brokers: Sequence[int]) -> None:
     for broker in brokers:
-        file = scene.cluster.log_directory(broker) / checkpoints.META_PROPERTIES
-        meta = parse_meta_properties(file.read_bytes())
-        file.write_bytes(format_meta_properties(replace(meta, directory_id=f"another-{broker}")))
+        scene.cluster.replace_disk(broker)
 
 
 def exchange_meta_properties(scene: Scene, brokers: Sequence[int]) -> None:
