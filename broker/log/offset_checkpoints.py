@@ -163,6 +163,18 @@ class OffsetCheckpoints:
             await self.write_recovery_points()
         if HIGH_WATERMARK_CHECKPOINT in self._storage.urgent:
             await self.write_high_watermarks({})
+        self._forget_former_logs()
+
+    def _forget_former_logs(self) -> None:
+        """Once neither file speaks of more than a log that began anew has, both speak of it alone: from then on it owes
+        what they say. Its start is recorded with that reason by the next round of chores."""
+        marks = HIGH_WATERMARK_CHECKPOINT
+        if marks in self._storage.urgent or self._writing[marks].locked():
+            return
+        for partition, log in self._logs.items():
+            is_named_right = log.recovery_point >= log.checkpointed_recovery_point
+            if is_named_right and self.high_watermarks.get(partition, 0) <= log.log_end_offset:
+                log.has_settled()
 
     async def _write(self, name: str, offsets: Callable[[], Offsets]) -> None:
         storage = self._storage

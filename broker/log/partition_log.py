@@ -358,6 +358,11 @@ class PartitionLog:
         number = self.topic_partition.partition
         return LogStart(topic_id=self.topic_id, partition=number, offset=offset, reason=reason)
 
+    def has_settled(self) -> None:
+        """Nothing on the disk speaks any more of the log in whose place this one began anew."""
+        if self.start_reason is LogStartReason.STARTED_ANEW:
+            self.start_reason = LogStartReason.CREATED
+
     @property
     def is_start_recorded(self) -> bool:
         return self.start_record.known == self.start_to_record()

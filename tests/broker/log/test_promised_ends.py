@@ -142,3 +142,26 @@ def test_a_log_that_began_anew_owes_nothing_of_what_its_damaged_one_had_synced(m
     log = machine.open_log(ONE_SEGMENT)[1]
     assert log.damage is None
     assert log.log_end_offset < COMMITTED
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_a_log_that_began_anew_is_held_to_what_it_has_synced_since(machine: Machine, is_settled: bool) -> None:
+    """It was excused for ever: rot far below its recovery point was cut as a torn tail after a power cut."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    log.reset_to(0)
+    directory.log_was_cut(log)
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    for _ in range(3 if is_settled else 0):
+        drive(directory.maintain(0))
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    machine.lose_power()
+    machine.storage.flip_bit(f"{log.directory}/{FIRST}", len(machine.content(FIRST)) // 2 + 65)
+    damage = machine.open_log(ONE_SEGMENT)[1].damage
+    assert (damage is not None) == is_settled
