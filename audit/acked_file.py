@@ -14,6 +14,7 @@ import msgspec
 
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Finding, Kind, finding
+from minibroker.audit.regular_files import open_regular
 from minibroker.audit.replica import NO_VALUE
 from minibroker.protocol.acked_list import HEADER_BYTES_MAX, TRAILER_BYTES_MAX, VERSION, parse_head, parse_trailer
 from minibroker.protocol.checksum import crc32c
@@ -73,7 +74,7 @@ class AckedList(msgspec.Struct, frozen=True, kw_only=True):
 def open_acked(path: str) -> AckedList:
     """Read head and end of the list, whatever lies between."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             first = file.read(HEADER_BYTES_MAX)
             file.seek(max(size - TRAILER_BYTES_MAX, 0))
@@ -85,7 +86,7 @@ def open_acked(path: str) -> AckedList:
                 raise AuditError(f"the list of acknowledged records {path} is not understood: {head}")
             before, _, last = tail.removesuffix(b"\n").rpartition(b"\n")
             trailer = parse_trailer(last + b"\n") if tail.endswith(b"\n") and (before or size > len(tail)) else None
-            end = size - len(last) - 1 if trailer is not None else _whole_lines_end(file.name, size)
+            end = size - len(last) - 1 if trailer is not None else _whole_lines_end(path, size)
     except OSError as error:
         raise AuditError(f"the list of acknowledged records {path} cannot be read: {error.strerror}") from error
     start = min(head.size, end)

@@ -37,6 +37,7 @@ class Kind(StrEnum):
     EPOCH_CHECKPOINT_BEHIND = "epoch-checkpoint-behind"
     INDEX_DAMAGE = "index-damage"
     INDEX_MISSING = "index-missing"
+    INDEX_UNREADABLE = "index-unreadable"
     PRODUCER_SNAPSHOT = "producer-snapshot"
     PRODUCER_SNAPSHOT_UNUSED = "producer-snapshot-unused"
     CHECKPOINT_DAMAGE = "checkpoint-damage"
@@ -74,6 +75,7 @@ NOTES = frozenset(
         Kind.SEQUENCE_ANEW,
         Kind.EPOCH_CHECKPOINT_BEHIND,
         Kind.INDEX_MISSING,
+        Kind.INDEX_UNREADABLE,
         Kind.PRODUCER_SNAPSHOT_UNUSED,
         Kind.DIVERGED_ABOVE_HIGH_WATERMARK,
         Kind.LAGGING_TAIL,
@@ -119,7 +121,7 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
     ),
     "epoch histories fit the batches": (Kind.EPOCH_CHECKPOINT, Kind.EPOCH_CHECKPOINT_BEHIND),
     "producer snapshots name the log's batches": (Kind.PRODUCER_SNAPSHOT, Kind.PRODUCER_SNAPSHOT_UNUSED),
-    "indexes point at batches": (Kind.INDEX_DAMAGE, Kind.INDEX_MISSING),
+    "indexes point at batches": (Kind.INDEX_DAMAGE, Kind.INDEX_MISSING, Kind.INDEX_UNREADABLE),
     "checkpoints are readable and true": (
         Kind.CHECKPOINT_DAMAGE,
         Kind.FOREIGN_FILE,

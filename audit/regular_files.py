@@ -8,16 +8,35 @@ import errno
 import os
 import stat
 
+_KINDS = {
+    stat.S_IFIFO: "a named pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a directory",
+}
+
 
 def open_regular(path: str) -> int:
     """A descriptor to read with. Raises OSError."""
+    try:
+        _refuse_others(os.stat(path).st_mode, path)  # not opened: that alone has effects on some devices
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise OSError(errno.EINVAL, "it is a link to nothing", path) from None
+        raise
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+    try:
+        _refuse_others(os.fstat(descriptor).st_mode, path)  # it may have been exchanged
+    except OSError:
         os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise
     return descriptor
+
+
+def _refuse_others(mode: int, path: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, no regular file", path)
 
 
 def read_regular(path: str, limit: int) -> bytes:

@@ -7,6 +7,7 @@ as a file copy, and two equal stretches of log compare with one memcmp.
 
 from array import array
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,6 +19,12 @@ NO_VALUE = -1
 """Stands for the checksum of a value that is absent."""
 UNDECODED = -2
 """Stands for the checksum of a value that could not be read: equal to no acknowledged one."""
+
+
+UNREADABLE = "cannot be read: "
+"""Begins the reason of a gap that is no bytes, but what the operating system refuses."""
+IndexFile: TypeAlias = bytes | str | None
+"""What an index holds, why it cannot be read, or None: it is not there."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -107,8 +114,8 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     undecodable: tuple[tuple[int, int, str], ...] = ()
     """(position, base offset, reason) of batches whose CRC is good and whose records are not."""
-    index: bytes | None = None
-    time_index: bytes | None = None
+    index: IndexFile = None
+    time_index: IndexFile = None
     is_open: bool = False
     """The last gap goes on behind this range, nobody knows yet how far."""
     vanished: bool = False
@@ -168,8 +175,8 @@ class Segment(msgspec.Struct, kw_only=True):
     end_row: int
     gaps: tuple[Gap, ...]
     undecodable: tuple[tuple[int, int, str], ...]
-    index: bytes | None
-    time_index: bytes | None
+    index: IndexFile
+    time_index: IndexFile
     vanished: bool
 
 

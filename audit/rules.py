@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from minibroker.audit.findings import Finding, Kind
 from minibroker.audit.producer_snapshots import check_snapshots
-from minibroker.audit.replica import Gap, Replica, Segment
+from minibroker.audit.replica import UNREADABLE, Gap, Replica, Segment
 from minibroker.audit.replica_report import ReplicaReport
 from minibroker.audit.sequences import check_sequences
 from minibroker.audit.side_file_rules import (
@@ -201,6 +201,8 @@ class _OffsetWalk:
         else:
             lost = "" if next_offset is None else f"; offsets {self.expected} to {next_offset - 1} are lost"
             message = f"{length} bytes are no batch: {gap.reason}{lost}"
+            if gap.reason.startswith(UNREADABLE):
+                message = f"the segment {gap.reason}{lost}"
             kind = Kind.CORRUPT_BATCH
         self.report.add(
             kind,

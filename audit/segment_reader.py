@@ -22,7 +22,16 @@ import msgspec
 from minibroker.audit.good_batches import take_good_batches
 from minibroker.audit.payload import DecodedRecord, Undecodable, decode_payload, value_checksum, whole_checksum
 from minibroker.audit.regular_files import open_regular
-from minibroker.audit.replica import NO_VALUE, UNDECODED, Columns, Gap, RangeScan, segment_file
+from minibroker.audit.replica import (
+    NO_VALUE,
+    UNDECODED,
+    UNREADABLE,
+    Columns,
+    Gap,
+    IndexFile,
+    RangeScan,
+    segment_file,
+)
 from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.protocol.record_batch import (
     HEADER_BYTES,
@@ -58,7 +67,7 @@ class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
 def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = False) -> RangeScan:
     """Read the batches whose first byte lies in the range. The first range also brings the segment's indexes.
     `with_values`: decode the records, for the checksum of each value; with `whole_records` of each whole record."""
-    indexes: tuple[bytes | None, bytes | None] = (None, None)
+    indexes: tuple[IndexFile, IndexFile] = (None, None)
     if task.start == 0:
         indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
     try:
@@ -67,14 +76,14 @@ def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = Fals
     except FileNotFoundError:
         return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
     except OSError as error:
-        unread = Gap(task.start, task.end, f"cannot be read: {error.strerror}", torn=False, reaches_end=False)
+        unread = Gap(task.start, task.end, f"{UNREADABLE}{error.strerror}", torn=False, reaches_end=False)
         return _scan(task, task.start, task.end, task.size, Columns(), indexes, gaps=[unread])
 
 
 def scan_content(
     task: RangeTask,
     content: bytes,
-    indexes: tuple[bytes | None, bytes | None],
+    indexes: tuple[IndexFile, IndexFile],
     *,
     with_values: bool,
     whole_records: bool = False,
@@ -89,7 +98,7 @@ def scan_content(
 
 
 def _scan_window(
-    reader: "SegmentWindow", task: RangeTask, indexes: tuple[bytes | None, bytes | None], checksum: _Checksum | None
+    reader: "SegmentWindow", task: RangeTask, indexes: tuple[IndexFile, IndexFile], checksum: _Checksum | None
 ) -> RangeScan:
     start, columns, gaps, undecodable, end = _collect(reader, task, checksum)
     # The last gap ends with the range though the file goes on: whether it does too, the ranges behind know.
@@ -181,7 +190,7 @@ def _scan(
     end: int,
     size: int,
     columns: Columns,
-    indexes: tuple[bytes | None, bytes | None],
+    indexes: tuple[IndexFile, IndexFile],
     *,
     gaps: Iterable[Gap] = (),
     undecodable: Iterable[tuple[int, int, str]] = (),
@@ -290,9 +299,11 @@ class SegmentWindow:
                 self.size = position + len(self.buffer)
 
 
-def _read_small(task: RangeTask, suffix: str) -> bytes | None:
+def _read_small(task: RangeTask, suffix: str) -> IndexFile:
     try:
         with open(open_regular(segment_file(task.directory, task.segment, suffix)), "rb") as file:
             return file.read(INDEX_BYTES_MAX)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        return str(error.strerror)

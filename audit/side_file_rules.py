@@ -99,6 +99,9 @@ def check_indexes(report: ReplicaReport, segment: Segment) -> None:
             if segment.end_row > segment.first_row and not _may_be_behind(report.replica, segment):
                 report.add(Kind.INDEX_MISSING, "is missing; the broker rebuilds it", file=file)
             continue
+        if isinstance(content, str):
+            report.add(Kind.INDEX_UNREADABLE, f"cannot be read: {content}; the broker rebuilds it", file=file)
+            continue
         try:
             wrong = (
                 _wrong_index_entries(report.replica, segment, content)

@@ -1,14 +1,18 @@
 """What lies in the place of a file of a log directory is named, and neither keeps the audit waiting nor fills it."""
 
 import os
+import re
+import socket
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from minibroker.audit.acked_file import open_acked
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import PartitionResult, Verdict
+from minibroker.audit.errors import AuditError
+from minibroker.audit.findings import Kind, PartitionResult, Verdict
 from minibroker.audit.local_engine import judge_locally
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import ENCODED
@@ -50,11 +54,33 @@ def as_loop(path: Path) -> None:
     path.symlink_to(path.name)
 
 
+def as_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def as_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # a socket's address holds 107 bytes
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
 def as_huge_file(path: Path) -> None:
     path.touch()
     os.truncate(path, HUGE)
 
 
+OTHERS: dict[Callable[[Path], None], str] = {
+    as_pipe: "it is a named pipe (FIFO), no regular file",
+    as_socket: "it is a socket, no regular file",
+    as_device: "it is a device, no regular file",
+    as_directory: "it is a directory, no regular file",
+    as_loop: "Too many levels of symbolic links",
+    as_dangling_link: "it is a link to nothing",
+}
 ALL = (as_pipe, as_directory, as_device, as_loop, as_huge_file)
 
 
@@ -72,14 +98,25 @@ def test_of_a_replica(cluster: PlantedCluster, name: str, put: Callable[[Path], 
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
-@pytest.mark.parametrize("put", [as_pipe, as_directory, as_device, as_loop])
+@pytest.mark.parametrize("put", OTHERS)
 def test_of_a_segment(cluster: PlantedCluster, suffix: str, put: Callable[[Path], None]) -> None:
     file = cluster.replica(1, LINES).file(0, suffix)
     file.unlink(missing_ok=True)
     put(file)
     result, _ = judged(cluster)
-    assert result.findings
+    said = [item for item in result.findings if item.file == str(file)]
+    assert f"cannot be read: {OTHERS[put]}" in said[0].message
+    assert said[0].kind is (Kind.CORRUPT_BATCH if suffix == ".log" else Kind.INDEX_UNREADABLE)
     assert (result.verdict is Verdict.IDENTICAL) is (suffix != ".log"), result.findings
+
+
+@pytest.mark.parametrize("put", [as_pipe, as_device])
+def test_a_list_of_acknowledged_records_that_is_no_file_is_not_waited_for(
+    tmp_path: Path, put: Callable[[Path], None]
+) -> None:
+    put(tmp_path / "acked.tsv")
+    with pytest.raises(AuditError, match=f"cannot be read: {re.escape(OTHERS[put])}"):
+        open_acked(str(tmp_path / "acked.tsv"))
 
 
 @pytest.mark.parametrize("name", ["meta.properties", ".clean_shutdown", "replication-offset-checkpoint"])

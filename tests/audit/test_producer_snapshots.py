@@ -157,7 +157,7 @@ def test_a_pipe_in_its_place_is_no_wait(cluster: PlantedCluster) -> None:
     (found,) = findings(cluster)
     assert (found.kind, found.message) == (
         Kind.PRODUCER_SNAPSHOT,
-        "cannot be read: it is no regular file; brokers pass over it",
+        "cannot be read: it is a named pipe (FIFO), no regular file; brokers pass over it",
     )
 
 
