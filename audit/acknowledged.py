@@ -3,7 +3,8 @@
 Owns: what an acknowledgement demands of the replicas. The record is at its offset, with the checksum of all of it, on
 every replica whose log reaches beyond it, on at least two (on all, if there are fewer), and on every member of the last
 known ISR, but for what a power cut may have taken from one that was not started since. What lies below a replica's log
-start was trimmed by retention: that replica counts as having held it.
+start was trimmed by retention: that replica counts as having held it. What only the last one in sync can have had is
+trimmed, not missing, where its `log-start` says that a leader deleted it.
 """
 
 from array import array
@@ -17,6 +18,7 @@ import msgspec
 
 from minibroker.audit.content import Content
 from minibroker.audit.findings import Finding, Kind, Severity, finding
+from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 
 REPLICAS_WANTED = 2
@@ -55,6 +57,9 @@ class State(IntEnum):
     wrote alone, and drops when it follows."""
 
 
+LAWFUL_STARTS = (LogStartReason.RETENTION, LogStartReason.TRIM, LogStartReason.COPIED)
+"""A leader deleted what was in front, and only what was committed."""
+
 Run: TypeAlias = tuple[int, int, State]
 """Acknowledged records number `first` up to `end` share a state."""
 
@@ -92,14 +97,32 @@ def check_acked(
         wanted = max(1, min(REPLICAS_WANTED, len(contents) - excused))
         if held + trimmed < wanted or not contents:
             if not wrong:
-                message = f"on {held} of {len(contents)} replicas, {wanted} are needed"
-                findings.append(_stretch(partition, acked, first, end, Kind.ACKED_MISSING, message))
+                why = _trimmed_by_survivor(acked.offsets[end - 1], contents, states, in_sync)
+                message = why or f"on {held} of {len(contents)} replicas, {wanted} are needed"
+                kind = Kind.ACKED_TRIMMED if why else Kind.ACKED_MISSING
+                findings.append(_stretch(partition, acked, first, end, kind, message))
         elif not held and not wrong:
             message = "below every replica's log start: trimmed by retention, no longer provable"
             findings.append(_stretch(partition, acked, first, end, Kind.ACKED_TRIMMED, message))
         elif not wrong:
             in_place += end - first
     return AckedResult(findings, in_place)
+
+
+def _trimmed_by_survivor(
+    last: int, contents: list[Content], states: list[State], in_sync: tuple[int, ...]
+) -> str | None:
+    """While others were down, who was left in sync may have deleted what they never had: its `log-start` says so."""
+    for content, state in zip(contents, states, strict=True):
+        start, broker = content.replica.facts.log_start, content.replica.broker
+        if state is not State.TRIMMED or start is None or start.reason not in LAWFUL_STARTS or last >= start.offset:
+            continue
+        if not in_sync or broker in in_sync:
+            return (
+                f"the log of broker {broker} begins at offset {start.offset} ({start.reason}), no other replica reaches"
+                " so far: trimmed, no longer provable"
+            )
+    return None
 
 
 def acked_twice(partition: TopicPartition, offset: int) -> Finding:

@@ -78,16 +78,17 @@ def _started_later(
     later = [each for each in contents if each.replica.log_start_offset > low]
     if not later:
         return []
-    nobody = len(later) == len(contents)
+    reached = max((each.replica.log_end_offset for each in contents if each not in later), default=low)
     stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
     starts = ", ".join(f"broker {each.replica.broker} at {each.replica.log_start_offset}" for each in later)
     first = min(each.replica.log_start_offset for each in later)
-    if nobody and stopped:
+    if stopped and reached < first:
         message = (
             f"the leader noted at its last write that the log began at offset {low}, and the cluster was stopped"
-            f" cleanly since; now it begins later ({starts}): {first - low} records are lost, nothing else explains it"
+            f" cleanly since; now it begins later ({starts}): {first - reached} records are lost, nothing else explains"
+            " it"
         )
-        return [_finding(partition, Kind.RECORDS_LOST, message, None, low, first)]
+        return [_finding(partition, Kind.RECORDS_LOST, message, None, reached, first)]
     message = (
         f"begins behind the witness's log start {low} ({starts}): what was trimmed since cannot be compared with it"
     )

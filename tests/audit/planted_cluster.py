@@ -127,9 +127,15 @@ class PlantedReplica:
         put(file, format_partition_metadata(PartitionMetadata(topic_id=topic_id, partition=number)))
         return file
 
-    def write_log_start(self, offset: int, topic_id: str = TOPIC_ID, partition: int | None = None) -> Path:
+    def write_log_start(
+        self,
+        offset: int,
+        topic_id: str = TOPIC_ID,
+        partition: int | None = None,
+        reason: LogStartReason = LogStartReason.RETENTION,
+    ) -> Path:
         number = self.partition.partition if partition is None else partition
-        start = LogStart(topic_id=topic_id, partition=number, offset=offset, reason=LogStartReason.RETENTION)
+        start = LogStart(topic_id=topic_id, partition=number, offset=offset, reason=reason)
         file = self.directory / checkpoints.LOG_START
         put(file, checkpoints.format_log_start(start))
         return file

@@ -14,6 +14,7 @@ from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity
 from minibroker.audit.local_engine import judge_locally
+from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
 from tests.audit.damage import BATCHES, BROKER, ENCODED
@@ -146,6 +147,39 @@ def test_a_record_on_one_of_three_replicas_is_on_too_few(cluster: PlantedCluster
     (item,) = acked_errors(judged(cluster, acked))
     assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.ACKED_MISSING, None, 6, 24)
     assert "on 1 of 3 replicas" in item.message
+
+
+def trim_the_survivor(cluster: PlantedCluster, reason: LogStartReason) -> Path:
+    """Broker 3 was alone in sync, and its log begins at offset 12 now; the others end at offset 6."""
+    acked = cluster.write_acked(LINES, BATCHES)
+    cluster.write(LINES, ENCODED[:3], brokers=[1, 2])
+    cluster.write(LINES, ENCODED[6:], brokers=[3], base_offset=12)
+    cluster.replica(3, LINES).write_log_start(12, reason=reason)
+    cluster.write_state(LINES, leader=3, leader_epoch=2, isr=[3])
+    return acked
+
+
+@pytest.mark.parametrize("reason", [LogStartReason.RETENTION, LogStartReason.TRIM, LogStartReason.COPIED])
+def test_what_the_survivor_trimmed_while_others_were_down_is_no_loss(
+    cluster: PlantedCluster, reason: LogStartReason
+) -> None:
+    result = judged(cluster, trim_the_survivor(cluster, reason))
+    (item,) = [item for item in result.findings if item.kind is Kind.ACKED_TRIMMED]
+    assert (item.offset, item.end_offset) == (6, 12)
+    assert f"the log of broker 3 begins at offset 12 ({reason}), no other replica reaches so far" in item.message
+    # What is behind its start was not on two replicas either, and nothing explains that.
+    assert [(item.offset, item.end_offset) for item in acked_errors(result)] == [(12, 24)]
+
+
+def test_a_log_that_was_started_anew_explains_no_missing_record(cluster: PlantedCluster) -> None:
+    result = judged(cluster, trim_the_survivor(cluster, LogStartReason.STARTED_ANEW))
+    assert [(item.offset, item.end_offset) for item in acked_errors(result)] == [(6, 12), (12, 24)]
+
+
+def test_the_start_of_a_log_that_was_out_of_sync_explains_no_missing_record(cluster: PlantedCluster) -> None:
+    acked = trim_the_survivor(cluster, LogStartReason.RETENTION)
+    cluster.write_state(LINES, leader=1, leader_epoch=2, isr=[1, 2])
+    assert (6, 24) in [(item.offset, item.end_offset) for item in acked_errors(judged(cluster, acked))]
 
 
 def test_a_record_beyond_every_log_is_missing(cluster: PlantedCluster) -> None:

@@ -119,6 +119,14 @@ def test_a_raised_log_start_on_all_is_a_loss_after_a_clean_stop(cluster: Planted
     assert (item.offset, item.end_offset) == (0, 5)
 
 
+def test_a_raised_log_start_of_the_survivor_is_a_loss_of_what_nobody_else_has(cluster: PlantedCluster) -> None:
+    rewritten(cluster, ENCODED[:2], brokers=(1, 2))
+    cluster.replica(3, LINES).write_log_start(12)
+    cluster.write_state(LINES, 3, 2, [3], replicas=(1, 2, 3))
+    (item,) = [item for item in errors(judged(cluster)) if item.kind is Kind.RECORDS_LOST]
+    assert (item.offset, item.end_offset) == (3, 12)
+
+
 def test_what_was_committed_since_the_witness_is_said(cluster: PlantedCluster) -> None:
     cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness_of(ENCODED[:8]))
     (item,) = judged(cluster).findings
