@@ -282,7 +282,8 @@ class _Examination:
                 what = what or _misfit(item.header, expected, epoch)
             if what is not None:
                 self._ends_at(expected)
-                kind = self._kind_at(content, item.position, expected)
+                is_whole = isinstance(item, Batch) and item.problem is None  # no write that was torn leaves one
+                kind = "damaged" if is_whole else self._kind_at(content, item.position, expected)
                 self._breaks_off(kind, path, item.position, what, expected)
                 return
             assert isinstance(item, Batch)

@@ -262,13 +262,17 @@ def test_a_log_without_any_segment_was_robbed(log_dir: Path) -> None:
     assert examine(log_dir).found == ()
 
 
-@pytest.mark.parametrize(("boot_id", "kind"), [(BOOT_ID, "damaged"), ("another boot", "torn tail")])
-def test_rot_in_front_of_sound_batches_is_no_torn_tail_where_the_machine_ran_on(
-    log_dir: Path, boot_id: str, kind: str
+@pytest.mark.parametrize(
+    ("boot_id", "byte", "kind"),
+    [(BOOT_ID, 70, "damaged"), ("another boot", 70, "torn tail"), ("another boot", 7, "damaged")],
+    ids=["ran-on", "lost-power", "lost-power-and-the-batch-is-whole"],
+)
+def test_rot_in_front_of_sound_batches_is_a_torn_tail_only_where_a_write_may_be_torn(
+    log_dir: Path, boot_id: str, byte: int, kind: str
 ) -> None:
     """User finding 6: 'torn tail', 'fine', and the start deleted what lay behind."""
     killed(log_dir, boot_id)
-    flip(segment(log_dir, 8), len(batch(8)) + 70)
+    flip(segment(log_dir, 8), len(batch(8)) + byte)
     assert [each.kind for each in examine(log_dir).found] == [kind]
 
 
@@ -304,10 +308,7 @@ def promise(log_dir: Path, point: int, mark: int, clean_end: int = 0, topic_id: 
         (log_dir / checkpoints.WHOLE_SINCE).write_bytes(checkpoints.format_whole_since(known))
 
 
-@pytest.mark.parametrize(
-    ("known", "promised"),
-    [((0, 0, 16), 16), ((16, 12, 0), 12), ((16, 0, 0), 0)],
-)
+@pytest.mark.parametrize(("known", "promised"), [((0, 0, 16), 16), ((16, 12, 0), 12), ((16, 0, 0), 0)])
 def test_a_tail_that_is_gone_below_a_promised_end_is_damage_after_a_power_cut(
     log_dir: Path, known: tuple[int, int, int], promised: int
 ) -> None:

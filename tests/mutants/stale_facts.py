@@ -13,6 +13,21 @@ MUTANTS: tuple[Mutant, ...] = (
         schedule=Schedule("stale_facts:disk_of_before_a_topic_was_made_again"),
     ),
     Mutant(
+        name="D44b",
+        title="a log of the topic that had the name before may lead",
+        origin="derived: as D44",
+        rule="a log of another topic is none: its replica is present with nothing (hardening 16)",
+        breaks=("I28",),
+        edits=(
+            Edit(
+                "controller.restarts",
+                '    return log.topic_id not in ("", state.topics[partition.topic].topic_id)\n',
+                "    return False\n",
+            ),
+        ),
+        schedule=Schedule("stale_facts:disk_of_before_a_topic_was_made_again"),
+    ),
+    Mutant(
         name="D45",
         title="what a broker said of a log is believed after its replica went offline",
         origin="derived: a byte rots after the log was asked for",

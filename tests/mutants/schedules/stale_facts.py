@@ -78,6 +78,8 @@ async def disk_of_before_a_topic_was_made_again(directed: Directed) -> None:
     await asyncio.sleep(2 * START_SECONDS)
     if cluster.leader(AGAIN.topic) is None:
         convict(directed, "I36", "nobody leads: two sound logs are held to the high watermark of another topic")
+    if cluster.leader(AGAIN.topic) == 3:
+        convict(directed, "I28", "the log of another topic leads: what this one holds is cut on the others")
 
 
 @on_stage(Stage(brokers=2, topics={TOPIC: (1, 2, 1)}))
