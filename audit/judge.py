@@ -57,7 +57,7 @@ def judge_partition(
     comparison = compare(contents, marks, witnessed.differing)
     findings += said + witnessed.findings + comparison.findings
     if comparison.uncompared:
-        findings.append(_unproven(partition, contents, comparison.uncompared))
+        findings.append(_unproven(partition, contents, comparison.uncompared, is_live=not expected.stopped))
     in_sync = tuple(sorted(marks.in_sync or ()))
     records, outcome = _acknowledged(partition, acked, contents, in_sync)
     findings += outcome.findings
@@ -80,7 +80,9 @@ def judge_partition(
     )
 
 
-def _unproven(partition: TopicPartition, contents: list[Content], uncompared: tuple[int, ...]) -> Finding:
+def _unproven(
+    partition: TopicPartition, contents: list[Content], uncompared: tuple[int, ...], *, is_live: bool
+) -> Finding:
     holders = [content.replica for content in contents if content.coverage]
     marks = ", ".join(
         f"broker {replica.broker}: offsets {replica.log_start_offset} to {replica.log_end_offset - 1},"
@@ -88,10 +90,12 @@ def _unproven(partition: TopicPartition, contents: list[Content], uncompared: tu
         for replica in holders
     )
     who = ", ".join(map(str, uncompared))
+    is_young = is_live and any(replica.facts.high_watermark is None for replica in holders)
+    cure = "; a running broker notes its high watermark every 5 s: audit again then" if is_young else ""
     return finding(
         Kind.UNPROVEN,
         f"{len(holders)} replicas hold records; that of broker {who} was not compared with another one below a"
-        f" committed mark ({marks})",
+        f" committed mark ({marks}){cure}",
         others=tuple(replica.broker for replica in holders),
         topic=partition.topic,
         partition=partition.partition,

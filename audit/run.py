@@ -25,6 +25,9 @@ from minibroker.audit.timings import Stopwatch
 
 SPARK, LOCAL = "spark", "local"
 ENGINES = (SPARK, LOCAL)
+MARK_SECONDS = 6.0
+"""A running broker writes the high watermark of each replica every 5 s; until then nothing shows what of a young topic
+is committed."""
 LOOKS_MAX = 3
 """Of partitions that look wrong and change while they are read; a live cluster is soon still enough."""
 
@@ -65,6 +68,9 @@ def run_audit(
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
     with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as judge:
         results = judge(inventory)
+        if zookeeper is not None and _are_young(results):
+            progress(f"waiting {MARK_SECONDS:.0f} s until brokers have noted how far young topics are committed")
+            time.sleep(MARK_SECONDS)
         for _ in range(LOOKS_MAX - 1):
             fresh = _changed_suspects(results, inventory, given, zookeeper)
             if not fresh.expected:
@@ -139,6 +145,15 @@ def _told(zookeeper: str | None) -> tuple[Told, ...]:
 
     state = read_cluster_from_zookeeper(zookeeper)
     return (Told(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)
+
+
+def _are_young(results: list[PartitionResult]) -> bool:
+    """Some replicas could not be compared because a running broker has not noted yet what of them is committed."""
+    return any(
+        any(item.kind is Kind.UNPROVEN for item in result.findings)
+        and any(each.high_watermark is None and not each.cleanly_stopped for each in result.replicas)
+        for result in results
+    )
 
 
 def _changed_suspects(

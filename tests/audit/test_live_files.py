@@ -1,10 +1,11 @@
 """An audit of files that change under it: no false alarm, and a real one stays."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from minibroker.audit import run
+from minibroker.audit import run, zookeeper_source
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.expectation import Told
 from minibroker.audit.findings import Kind, Verdict
@@ -70,6 +71,33 @@ def test_files_that_do_not_change_are_not_read_twice(cluster: PlantedCluster, mo
     looks = discover_stale_first(monkeypatch, discover([str(cluster.root)]))
     assert run.run_audit([str(cluster.root)], "local").exit_code == 10
     assert len(looks) == 2, "one look to see that nothing changed"
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_on_a_live_cluster_the_marks_of_a_young_topic_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_noted: bool
+) -> None:
+    cluster = PlantedCluster(tmp_path, clean=False)
+    cluster.write(LINES, ENCODED)
+    for broker in cluster.brokers:
+        cluster.set_high_watermark(broker, LINES, None)
+    state = cluster.state
+    cluster.forget_state()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        for broker in cluster.brokers if is_noted else ():
+            cluster.set_high_watermark(broker, LINES, 24)
+
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(zookeeper_source, "read_cluster_from_zookeeper", lambda _: state)
+    report = run.run_audit([str(cluster.root)], "local", zookeeper="z:1")
+    assert waits == [run.MARK_SECONDS]
+    assert report.exit_code == (0 if is_noted else 10)
+    said = [item.message for item in report.findings if item.kind is Kind.UNPROVEN]
+    assert all(each.endswith("a running broker notes its high watermark every 5 s: audit again then") for each in said)
+    assert len(said) == (0 if is_noted else 1)
 
 
 def test_segments_that_retention_removed_since_are_trimmed_not_missing(cluster: PlantedCluster) -> None:
