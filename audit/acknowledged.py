@@ -64,14 +64,22 @@ Run: TypeAlias = tuple[int, int, State]
 """Acknowledged records number `first` up to `end` share a state."""
 
 
-def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[Acked, list[int]]:
-    """By offset, without repeats; beside it the offsets that were acknowledged with two different checksums."""
+def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[Acked, Acked]:
+    """By offset, without repeats; beside it a second record of each offset at which others were acknowledged, too."""
     if all(map(int.__lt__, offsets, offsets[1:])):
-        return Acked(offsets, crcs), []
-    pairs = sorted(set(zip(offsets, crcs, strict=True)))
-    twice = sorted({earlier[0] for earlier, later in pairwise(pairs) if earlier[0] == later[0]})
-    unique = dict(pairs)
-    return Acked(array("q", unique.keys()), array("q", unique.values())), twice
+        return Acked(offsets, crcs), Acked(array("q"), array("q"))
+    firsts: dict[int, int] = {}
+    seconds: dict[int, int] = {}
+    for offset, crc in sorted(set(zip(offsets, crcs, strict=True))):
+        if offset in firsts:
+            seconds.setdefault(offset, crc)
+        else:
+            firsts[offset] = crc
+    return _columns(firsts), _columns(seconds)
+
+
+def _columns(crcs: dict[int, int]) -> Acked:
+    return Acked(array("q", crcs.keys()), array("q", crcs.values()))
 
 
 def check_acked(

@@ -115,12 +115,13 @@ def _acknowledged(
     former = of_former_topic(partition, chunks[0].topic_id, contents)
     if former is not None:
         return 0, AckedResult([former], 0)
-    acked, twice = sorted_acked(offsets, crcs)
-    outcome = check_acked(partition, acked, contents, in_sync)
-    found = outcome.findings + [acked_twice(partition, offset) for offset in twice]
+    acked, others = sorted_acked(offsets, crcs)
+    outcome, outcome_of_others = (check_acked(partition, each, contents, in_sync) for each in (acked, others))
+    found = outcome.findings + [item for item in outcome_of_others.findings if item not in outcome.findings]
+    found += [acked_twice(partition, offset) for offset in others.offsets]
     if chunks[0].acks != ACKS_ALL:
         found = [lawfully_lost(item, chunks[0].acks) for item in found]
-    return len(acked), AckedResult(found, outcome.in_place)
+    return len(acked) + len(others), AckedResult(found, outcome.in_place + outcome_of_others.in_place)
 
 
 def _verdict(findings: list[Finding], contents: list[Content], comparison: Comparison) -> Verdict:

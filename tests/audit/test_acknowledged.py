@@ -246,13 +246,30 @@ def test_sparse_and_unordered_lists_are_judged_alike(cluster: PlantedCluster) ->
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20))
 def test_sorting_keeps_one_of_each_offset_and_names_conflicts(pairs: list[tuple[int, int]]) -> None:
-    acked, twice = sorted_acked(array("q", [o for o, _ in pairs]), array("q", [c for _, c in pairs]))
+    acked, others = sorted_acked(array("q", [o for o, _ in pairs]), array("q", [c for _, c in pairs]))
     by_offset: dict[int, set[int]] = {}
     for offset, crc in pairs:
         by_offset.setdefault(offset, set()).add(crc)
     assert list(acked.offsets) == sorted(by_offset)
     assert all(crc in by_offset[offset] for offset, crc in zip(acked.offsets, acked.crcs, strict=True))
-    assert twice == sorted(offset for offset, crcs in by_offset.items() if len(crcs) > 1)
+    assert list(others.offsets) == sorted(offset for offset, crcs in by_offset.items() if len(crcs) > 1)
+    kept = dict(zip(acked.offsets, acked.crcs, strict=True))
+    assert all(crc in by_offset[at] - {kept[at]} for at, crc in zip(others.offsets, others.crcs, strict=True))
+
+
+@pytest.mark.parametrize("other", [b"one", b"other"], ids=["smaller checksum", "larger checksum"])
+def test_of_two_records_acknowledged_at_one_offset_the_one_that_is_gone_is_named(
+    cluster: PlantedCluster, other: bytes
+) -> None:
+    """Whichever of them has the larger checksum."""
+    cluster.write_acked(LINES, BATCHES)
+    acked = cluster.write_acked(LINES, [(0, [other])])
+    result = judged(cluster, acked)
+    assert (result.acked_records, result.acked_in_place) == (25, 24)
+    found = [(item.kind, item.broker, item.offset) for item in acked_errors(result)]
+    assert sorted(found, key=str) == sorted(
+        [*((Kind.ACKED_CHANGED, broker, 0) for broker in (1, 2, 3)), (Kind.ACKED_TWICE, None, 0)], key=str
+    )
 
 
 # the list
