@@ -44,11 +44,6 @@ def record_checksum(
     return crc32c(b"".join(parts))
 
 
-def value_line(topic: str, partition: int, offset: int, value: bytes | None) -> str:
-    """A line of a list of version 1, which has no head and no end, for whoever knows the values alone."""
-    return f"{topic}\t{partition}\t{offset}\t{'-' if value is None else f'{crc32c(value):08x}'}\n"
-
-
 class AckedListWriter:
     """Writes one list: the head at once, records as they are told, the end at `finish`. Without it a list is cut."""
 

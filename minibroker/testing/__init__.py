@@ -18,6 +18,7 @@ from minibroker.testing.opening import NeedsVirtualTime as NeedsVirtualTime
 from minibroker.testing.opening import cluster as cluster
 from minibroker.testing.opening import run as run
 from minibroker.testing.opening import simulated as simulated
+from minibroker.testing.tested_cluster import Acknowledged as Acknowledged
 from minibroker.testing.tested_cluster import TestedCluster as TestedCluster
 
-__all__ = ["ClusterOptions", "NeedsVirtualTime", "TestedCluster", "cluster", "run", "simulated"]
+__all__ = ["Acknowledged", "ClusterOptions", "NeedsVirtualTime", "TestedCluster", "cluster", "run", "simulated"]

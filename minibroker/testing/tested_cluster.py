@@ -9,7 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from minibroker.audit.report import AuditReport
 from minibroker.audit.run import LOCAL, run_audit
@@ -17,7 +17,8 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.consumer import Consumer
 from minibroker.client.deliveries import RecordMetadata
 from minibroker.client.producer import Producer
-from minibroker.protocol.acked_list import value_line
+from minibroker.protocol.acked_list import AckedListWriter, record_checksum
+from minibroker.protocol.record_batch import Header
 from minibroker.runtime.ports import Runtime
 
 CLIENTS: Literal["clients"] = "clients"
@@ -38,6 +39,16 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": "3000",
 }
 """Of the brokers, unless the test gives others: a dead broker is noticed after 3 s, not Kafka's 18."""
+
+
+class Acknowledged(NamedTuple):
+    """A record that a producer was told is safe."""
+
+    metadata: RecordMetadata
+    """What `send_and_wait` returned."""
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
 
 
 class TestedCluster(ABC):
@@ -182,18 +193,21 @@ class TestedCluster(ABC):
         """And is there again."""
 
     # -------------------------------------------------------------------------------------------------------- audit
-    async def audit(self, acknowledged: Iterable[tuple[RecordMetadata, bytes]] = ()) -> AuditReport:
+    async def audit(
+        self, acknowledged: Iterable[tuple[RecordMetadata, bytes | None] | Acknowledged] = ()
+    ) -> AuditReport:
         """Compare the files of all brokers, byte for byte, as `minibroker audit` does; `.success` is the verdict.
 
-        `acknowledged`: what producers were told is safe (with acks=all), and its value; each must be in its place.
+        `acknowledged`: what producers were told is safe (with acks=all), as pairs of what `send_and_wait` returned and
+        the value, or as `Acknowledged` where a record has a key or headers; each must be in its place as it was sent.
+        Where a broker did not say at which offset a record is (RecordMetadata.offset is None), it is not looked for.
         """
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         with tempfile.TemporaryDirectory(prefix="minibroker-audit-") as name:
             promised = Path(name) / "acknowledged.tsv"
-            lines = [value_line(m.topic, m.partition, m.offset or 0, value) for m, value in acknowledged]
-            promised.write_text("".join(lines))
+            is_any = _write_promised(promised, [Acknowledged(*each) for each in acknowledged])
             directory = await self._files_for_audit(Path(name))
-            return run_audit([str(directory)], engine=LOCAL, acked=str(promised) if lines else None)
+            return run_audit([str(directory)], engine=LOCAL, acked=str(promised) if is_any else None)
 
     @abstractmethod
     async def _files_for_audit(self, scratch: Path) -> Path:
@@ -217,6 +231,18 @@ class TestedCluster(ABC):
     @staticmethod
     def _deadline(seconds: float, what: Callable[[], str]) -> "_Deadline":
         return _Deadline(seconds, what)
+
+
+def _write_promised(file: Path, acknowledged: Iterable[Acknowledged]) -> bool:
+    """The list for the audit; whether there is anything in it."""
+    known = [(metadata.offset, each) for each in acknowledged if (metadata := each.metadata).offset is not None]
+    with file.open("wb") as content:
+        promised = AckedListWriter(content.write, {})
+        for offset, (metadata, value, key, headers) in known:
+            checksum = record_checksum(metadata.timestamp_ms, key, value, headers)
+            promised.add(metadata.topic, metadata.partition, [(offset, checksum)])
+        promised.finish()
+    return bool(known)
 
 
 class _Deadline:

@@ -38,7 +38,7 @@ class ClientStage(Stage):
         return self.cast.brokers.index(broker) + 1
 
     @property
-    def acknowledged(self) -> list[tuple[int, str]]:
+    def acknowledged(self) -> list[tuple[int, int]]:
         """(offset, value) of what producers were told is safe (acks=all)."""
         return self._clients.acknowledged
 

@@ -10,6 +10,7 @@ from minibroker.client.consumer import Consumer
 from minibroker.client.deliveries import Delivery
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
+from minibroker.protocol.acked_list import record_checksum
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
 from minibroker.scenarios.telling.rows import shortened
@@ -32,8 +33,8 @@ class StageClients:
         servers: Callable[[], list[str]],
         runtime: Callable[[], Runtime | None],
     ) -> None:
-        self.acknowledged: list[tuple[int, str]] = []
-        """(offset, value) of what producers were told is safe (acks=all)."""
+        self.acknowledged: list[tuple[int, int]] = []
+        """(offset, checksum of the whole record) of what producers were told is safe (acks=all)."""
         self._cast = cast
         self._note = note
         self._servers = servers
@@ -79,7 +80,10 @@ class StageClients:
         assert found[0].offset is not None
         sending.offset = found[0].offset
         if acks == "all":
-            self.acknowledged += [(sending.offset + i, value) for i, value in enumerate(sending.values)]
+            self.acknowledged += [
+                (sending.offset + i, record_checksum(each.timestamp_ms, None, value.encode(), ()))
+                for i, (each, value) in enumerate(zip(found, sending.values, strict=True))
+            ]
         at = f"offset {sending.offset}" if len(found) == 1 else f"offsets {sending.offset} to {found[-1].offset}"
         if not quietly:
             self._note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")

@@ -13,7 +13,7 @@ import msgspec
 
 from minibroker.audit.findings import Severity
 from minibroker.audit.run import LOCAL, run_audit
-from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.acked_list import AckedListWriter
 from minibroker.protocol.cluster_state import CLUSTER_STATE
 from minibroker.protocol.znodes import PartitionState
 from minibroker.scenarios.telling.story import TOPIC
@@ -33,10 +33,17 @@ class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The errors in the audit's words."""
 
 
-def write_facts(directory: Path, acknowledged: Sequence[tuple[int, str]], state: PartitionState) -> None:
-    """What the audit is told beside the logs: what producers were promised, and who was in sync at the end."""
-    lines = [f"{TOPIC}\t0\t{offset}\t{crc32c(value.encode()):08x}\n" for offset, value in sorted(acknowledged)]
-    (directory / ACKNOWLEDGED).write_text("".join(lines))
+def write_facts(directory: Path, acknowledged: Sequence[tuple[int, int]], state: PartitionState) -> None:
+    """What the audit is told beside the logs: what producers were promised, and who was in sync at the end.
+
+    `acknowledged`: (offset, checksum of the whole record). A list that holds nothing would be called unproven: in some
+    stories nothing was acknowledged, and there is no list.
+    """
+    if acknowledged:
+        with (directory / ACKNOWLEDGED).open("wb") as file:
+            promised = AckedListWriter(file.write, {})
+            promised.add(TOPIC, 0, sorted(acknowledged))
+            promised.finish()
     last = {"leader_epoch": state.leader_epoch, "isr": state.isr, "leader": None if state.leader < 0 else state.leader}
     (directory / CLUSTER_STATE).write_text(json.dumps({"partitions": {f"{TOPIC}-0": last}}))
 
@@ -44,10 +51,7 @@ def write_facts(directory: Path, acknowledged: Sequence[tuple[int, str]], state:
 def audit_disks(directory: Path, engine: str = LOCAL) -> AuditVerdict:
     """Judge the brokers' files below this directory."""
     acknowledged = directory / ACKNOWLEDGED
-    # A list that holds nothing would be called unproven: in some stories nothing was acknowledged.
-    report = run_audit(
-        [str(directory)], engine=engine, acked=str(acknowledged) if acknowledged.stat().st_size else None
-    )
+    report = run_audit([str(directory)], engine=engine, acked=str(acknowledged) if acknowledged.exists() else None)
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     return AuditVerdict(
         outcome=report.outcome.value,

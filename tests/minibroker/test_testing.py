@@ -16,7 +16,7 @@ from minibroker.audit.findings import Kind
 from minibroker.client import doors
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.loop import RealWaiting
-from minibroker.testing import NeedsVirtualTime, TestedCluster, cluster, run, simulated
+from minibroker.testing import Acknowledged, NeedsVirtualTime, TestedCluster, cluster, run, simulated
 from minibroker.testing.simulated_cluster import ClusterInUse, SimulatedTestedCluster
 
 Acked = list[tuple[RecordMetadata, bytes]]
@@ -160,6 +160,24 @@ async def test_the_audit_finds_what_is_wrong_on_a_disk(c: TestedCluster) -> None
     report = await c.audit([*acked, missing])
     assert not report.success
     assert {finding.kind for finding in report.findings} == {Kind.ACKED_MISSING}
+
+
+@simulated(seed=3)
+async def test_the_audit_compares_whole_records(c: TestedCluster) -> None:
+    await c.create_topic("orders")
+    async with c.producer() as producer:
+        metadata = await producer.send_and_wait("orders", b"value", key=b"key", headers=[("name", b"1")])
+    assert (await c.audit([Acknowledged(metadata, b"value", b"key", [("name", b"1")])])).success
+    report = await c.audit([Acknowledged(metadata, b"value", b"other", [("name", b"1")])])
+    assert {finding.kind for finding in report.findings} == {Kind.ACKED_CHANGED}
+
+
+@simulated(seed=3)
+async def test_a_record_whose_offset_is_not_known_is_not_looked_for(c: TestedCluster) -> None:
+    await c.create_topic("orders")
+    acked = await order_service(c.bootstrap_servers, 1)
+    unknown = (RecordMetadata("orders", 0, None, None, 0), b"somewhere")
+    assert (await c.audit([*acked, unknown])).success
 
 
 async def test_an_ordinary_loop_is_refused_with_the_cure() -> None:
