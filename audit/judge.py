@@ -29,6 +29,7 @@ from minibroker.audit.findings import (
     limited,
 )
 from minibroker.audit.marks import marks_of
+from minibroker.audit.power_cut import as_its_next_start_cuts_it
 from minibroker.audit.presence import absent_replicas, check_presence
 from minibroker.audit.replica import Replica
 from minibroker.audit.rules import check_replica
@@ -45,6 +46,7 @@ def judge_partition(
 ) -> PartitionResult:
     """Everything that can be said of one partition. `expected`: None where nothing is known of it."""
     expected = expected or Expected()
+    replicas = [as_its_next_start_cuts_it(replica) for replica in replicas]
     findings = [item for replica in replicas for item in check_replica(replica)]
     current, stale = of_one_topic([each for each in replicas if each.facts.owner == partition.partition], expected)
     findings += stale

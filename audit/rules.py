@@ -66,11 +66,12 @@ def _check_reading(report: ReplicaReport) -> None:
 
 def _check_offsets(report: ReplicaReport) -> None:
     """Offsets are dense from the first segment's name on; gaps of bytes get the offsets they swallowed."""
-    if not _is_dense(report.replica):
+    if not is_dense(report.replica):
         _OffsetWalk(report).run()
 
 
-def _is_dense(replica: Replica) -> bool:
+def is_dense(replica: Replica) -> bool:
+    """Every byte is a batch, and each begins where the one in front of it ends."""
     columns = replica.columns
     if any(segment.gaps or segment.vanished for segment in replica.segments):
         return False
@@ -194,7 +195,12 @@ class _OffsetWalk:
         crash = last and not facts.cleanly_stopped and (self.expected or 0) >= (facts.recovery_point or 0)
         length = gap.end - gap.position
         if crash or (gap.torn and last):
-            message = f"the file ends inside a batch, {length} bytes are left of it: {gap.reason}"
+            what = (
+                "the file ends inside a batch, {} bytes are left of it"
+                if gap.torn
+                else "the last {} bytes do not count"
+            )
+            message = f"{what.format(length)}: {gap.reason}"
             if crash:
                 message += " (not synced when the broker stopped; its next start cuts this off)"
             kind = Kind.TORN_TAIL

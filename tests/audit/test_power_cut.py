@@ -1,0 +1,110 @@
+"""Of what a broker had not synced a power cut may leave any part; what it had synced is all there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minibroker.audit.discovery import discover
+from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.local_engine import judge_locally
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import read_header
+from tests.audit.damage import BATCHES, BROKER, ENCODED, second
+from tests.audit.planted_cluster import PlantedCluster, PlantedReplica
+
+LINES = TopicPartition("lines", 0)
+SYNCED = read_header(ENCODED[4]).base_offset
+"""In the second segment a batch of later epoch begins here."""
+
+
+def zeros(replica: PlantedReplica) -> None:
+    segment, positions, _ = second(replica)
+    replica.patch(segment, positions[1], bytes(positions[2] - positions[1]))
+
+
+def hole(replica: PlantedReplica) -> None:
+    segment, _, _ = second(replica)
+    replica.rewrite(lambda batches: [batches[0], *batches[2:]], segment)
+
+
+def no_middle_segment(replica: PlantedReplica) -> None:
+    replica.file(replica.segments[1]).unlink()
+
+
+def empty_middle_segment(replica: PlantedReplica) -> None:
+    replica.file(replica.segments[1]).write_bytes(b"")
+
+
+def half_a_batch_in_the_middle_segment(replica: PlantedReplica) -> None:
+    replica.rewrite(lambda batches: [*batches[:-1], batches[-1][:30]], replica.segments[1])
+
+
+LEFT: list[Callable[[PlantedReplica], None]] = [
+    zeros,
+    hole,
+    no_middle_segment,
+    empty_middle_segment,
+    half_a_batch_in_the_middle_segment,
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> PlantedCluster:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, ENCODED)
+    cluster.stop_cleanly(False, BROKER)
+    cluster.lose_power(BROKER)
+    cluster.set_recovery_point(BROKER, LINES, SYNCED)
+    return cluster
+
+
+def judged(cluster: PlantedCluster) -> PartitionResult:
+    acked = cluster.write_acked(LINES, BATCHES)
+    (result,) = judge_locally(discover([str(cluster.root)]), str(acked), with_values=True)
+    return result
+
+
+def errors(result: PartitionResult) -> list[Finding]:
+    return [item for item in result.findings if item.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("leave", LEFT)
+def test_any_part_of_what_was_not_synced_may_be_left(
+    cluster: PlantedCluster, leave: Callable[[PlantedReplica], None]
+) -> None:
+    leave(cluster.replica(BROKER, LINES))
+    result = judged(cluster)
+    assert errors(result) == []
+    assert result.verdict is Verdict.LAGGING
+    torn = [item for item in result.findings if item.kind is Kind.TORN_TAIL]
+    assert [(item.broker, "its next start cuts this off" in item.message) for item in torn] == [(BROKER, True)]
+
+
+@pytest.mark.parametrize("leave", LEFT)
+def test_what_was_synced_is_damaged_or_missing(
+    cluster: PlantedCluster, leave: Callable[[PlantedReplica], None]
+) -> None:
+    cluster.set_recovery_point(BROKER, LINES, 24)
+    leave(cluster.replica(BROKER, LINES))
+    assert {item.broker for item in errors(judged(cluster))} == {BROKER}
+
+
+@pytest.mark.parametrize("leave", LEFT)
+def test_a_broker_that_was_killed_has_lost_nothing(
+    cluster: PlantedCluster, leave: Callable[[PlantedReplica], None], tmp_path: Path
+) -> None:
+    """Its machine has not booted anew: what it wrote is there."""
+    killed = PlantedCluster(tmp_path / "killed", clean=False)
+    killed.write(LINES, ENCODED)
+    leave(killed.replica(BROKER, LINES))
+    assert {item.broker for item in errors(judged(killed))} == {BROKER}
+
+
+def test_what_no_other_replica_holds_is_lost(cluster: PlantedCluster) -> None:
+    for broker in cluster.brokers:
+        cluster.stop_cleanly(False, broker)
+        cluster.set_recovery_point(broker, LINES, SYNCED)
+        zeros(cluster.replica(broker, LINES))
+    cluster.lose_power()
+    assert Kind.RECORDS_LOST in {item.kind for item in errors(judged(cluster))}
