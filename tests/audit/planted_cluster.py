@@ -161,12 +161,12 @@ class PlantedReplica:
     def rewrite(self, change: Callable[[list[bytes]], list[bytes]], segment: int | None = None) -> Path:
         """Change the batches of a segment (the last one by default); the indexes stay as they are."""
         file = self.file(self.segments[-1] if segment is None else segment)
-        put(file, b"".join(change(_split(file.read_bytes()))))
+        put(file, b"".join(change(split_batches(file.read_bytes()))))
         return file
 
     def batches(self) -> list[bytes]:
         """Of all segments."""
-        return [batch for segment in self.segments for batch in _split(self.file(segment).read_bytes())]
+        return [batch for segment in self.segments for batch in split_batches(self.file(segment).read_bytes())]
 
     def patch(self, segment: int, position: int, content: bytes) -> None:
         with self.file(segment).open("r+b") as file:
@@ -174,7 +174,7 @@ class PlantedReplica:
             file.write(content)
 
 
-def _split(content: bytes) -> list[bytes]:
+def split_batches(content: bytes) -> list[bytes]:
     batches = []
     position = 0
     while position < len(content):
