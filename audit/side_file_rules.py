@@ -120,8 +120,14 @@ def check_indexes(report: ReplicaReport, segment: Segment) -> None:
 
 def _may_be_behind(replica: Replica, segment: Segment) -> bool:
     """The index of the last segment is a running broker's own: its file may name batches that were cut since, and a
-    crash may leave half an entry. An unclean start rebuilds it."""
-    return segment is replica.segments[-1] and not replica.facts.cleanly_stopped
+    crash may leave half an entry. A power cut leaves of each index of unsynced batches any part. An unclean start
+    rebuilds them."""
+    facts = replica.facts
+    if facts.cleanly_stopped or segment is replica.segments[-1]:
+        return not facts.cleanly_stopped
+    ends = replica.columns.ends
+    end = ends[segment.end_row - 1] if segment.end_row > segment.first_row else segment.base_offset
+    return facts.lost_power and end > (facts.recovery_point or 0)
 
 
 def _wrong_index_entries(replica: Replica, segment: Segment, content: bytes) -> list[tuple[int, int, str]]:

@@ -80,6 +80,8 @@ def _started_later(
         return []
     reached = max((each.replica.log_end_offset for each in contents if each not in later), default=low)
     stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
+    # A leader that was elected while the cluster stopped may have had no time to note anything.
+    stopped = stopped and witness.leader_epoch == expected.leader_epoch
     starts = ", ".join(f"broker {each.replica.broker} at {each.replica.log_start_offset}" for each in later)
     first = min(each.replica.log_start_offset for each in later)
     if stopped and reached < first:

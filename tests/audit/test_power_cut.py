@@ -101,6 +101,16 @@ def test_a_broker_that_was_killed_has_lost_nothing(
     assert {item.broker for item in errors(judged(killed))} == {BROKER}
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_of_what_was_not_synced_may_be_anything(cluster: PlantedCluster, suffix: str) -> None:
+    replica = cluster.replica(BROKER, LINES)
+    file = replica.file(replica.segments[1], suffix)
+    file.write_bytes(file.read_bytes()[:-3])
+    assert errors(judged(cluster)) == []
+    cluster.set_recovery_point(BROKER, LINES, replica.segments[2])
+    assert [item.kind for item in errors(judged(cluster))] == [Kind.INDEX_DAMAGE]
+
+
 def test_what_no_other_replica_holds_is_lost(cluster: PlantedCluster) -> None:
     for broker in cluster.brokers:
         cluster.stop_cleanly(False, broker)

@@ -127,6 +127,13 @@ def test_a_raised_log_start_of_the_survivor_is_a_loss_of_what_nobody_else_has(cl
     assert (item.offset, item.end_offset) == (3, 12)
 
 
+def test_the_witness_of_an_earlier_epoch_does_not_say_where_the_log_began_at_the_stop(cluster: PlantedCluster) -> None:
+    cluster.write_state(LINES, 1, 3, [1, 2, 3])
+    for broker in cluster.brokers:
+        cluster.replica(broker, LINES).write_log_start(5)
+    assert {item.kind for item in judged(cluster).findings} == {Kind.WITNESS_NOT_COMPARED}
+
+
 def test_what_was_committed_since_the_witness_is_said(cluster: PlantedCluster) -> None:
     cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness_of(ENCODED[:8]))
     (item,) = judged(cluster).findings
