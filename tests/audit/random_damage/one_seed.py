@@ -117,12 +117,24 @@ def is_harmed(
     for (broker, partition), batches in before.items():
         if broker not in run.state.partitions[str(partition)].isr:
             continue
-        left = after[broker, partition]
-        promised = [batch for batch in batches if batch[0] < committed[partition]]
-        if left[: len(promised)] == promised or _as_a_power_cut_leaves_it(run, broker, partition, batches, left):
+        # What lies in front of the starts that the others have recorded may be deleted at any time.
+        floor = min(recorded_start(run, each, partition) for each in BROKERS if each != broker)
+        left = [batch for batch in after[broker, partition] if batch[1] > floor]
+        promised = [batch for batch in batches if floor < batch[1] and batch[0] < committed[partition]]
+        if left[: len(promised)] == promised or _as_a_power_cut_leaves_it(
+            run, broker, partition, batches, after[broker, partition]
+        ):
             continue
         return True
     return False
+
+
+def recorded_start(run: Run, broker: int, partition: TopicPartition) -> int:
+    """Of a replica in sync."""
+    file = run.log_directory(broker) / str(partition) / checkpoints.LOG_START
+    if broker not in run.state.partitions[str(partition)].isr or not file.exists():
+        return 1 << 62
+    return checkpoints.parse_log_start(file.read_bytes())[0].offset
 
 
 def _as_a_power_cut_leaves_it(
