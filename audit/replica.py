@@ -7,7 +7,6 @@ as a file copy, and two equal stretches of log compare with one memcmp.
 
 from array import array
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import msgspec
 
@@ -23,8 +22,14 @@ UNDECODED = -2
 
 UNREADABLE = "cannot be read: "
 """Begins the reason of a gap that is no bytes, but what the operating system refuses."""
-IndexFile: TypeAlias = bytes | str | None
-"""What an index holds, why it cannot be read, or None: it is not there."""
+
+
+class IndexFile(msgspec.Struct, frozen=True):
+    """One of a segment's two indexes, where there is something under its name."""
+
+    content: bytes
+    problem: str | None = None
+    """Why it cannot be read."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -114,8 +119,8 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
     undecodable: tuple[tuple[int, int, str], ...] = ()
     """(position, base offset, reason) of batches whose CRC is good and whose records are not."""
-    index: IndexFile = None
-    time_index: IndexFile = None
+    index: IndexFile | None = None
+    time_index: IndexFile | None = None
     is_open: bool = False
     """The last gap goes on behind this range, nobody knows yet how far."""
     vanished: bool = False
@@ -175,8 +180,8 @@ class Segment(msgspec.Struct, kw_only=True):
     end_row: int
     gaps: tuple[Gap, ...]
     undecodable: tuple[tuple[int, int, str], ...]
-    index: IndexFile
-    time_index: IndexFile
+    index: IndexFile | None
+    time_index: IndexFile | None
     vanished: bool
 
 

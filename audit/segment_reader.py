@@ -67,7 +67,7 @@ class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
 def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = False) -> RangeScan:
     """Read the batches whose first byte lies in the range. The first range also brings the segment's indexes.
     `with_values`: decode the records, for the checksum of each value; with `whole_records` of each whole record."""
-    indexes: tuple[IndexFile, IndexFile] = (None, None)
+    indexes: tuple[IndexFile | None, IndexFile | None] = (None, None)
     if task.start == 0:
         indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
     try:
@@ -83,7 +83,7 @@ def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = Fals
 def scan_content(
     task: RangeTask,
     content: bytes,
-    indexes: tuple[IndexFile, IndexFile],
+    indexes: tuple[bytes | None, bytes | None],
     *,
     with_values: bool,
     whole_records: bool = False,
@@ -94,11 +94,15 @@ def scan_content(
         task.size,
         segment_file(task.directory, task.segment),
     )
-    return _scan_window(reader, task, indexes, _checksum(with_values, whole_records))
+    offsets, timestamps = (None if index is None else IndexFile(index) for index in indexes)
+    return _scan_window(reader, task, (offsets, timestamps), _checksum(with_values, whole_records))
 
 
 def _scan_window(
-    reader: "SegmentWindow", task: RangeTask, indexes: tuple[IndexFile, IndexFile], checksum: _Checksum | None
+    reader: "SegmentWindow",
+    task: RangeTask,
+    indexes: tuple[IndexFile | None, IndexFile | None],
+    checksum: _Checksum | None,
 ) -> RangeScan:
     start, columns, gaps, undecodable, end = _collect(reader, task, checksum)
     # The last gap ends with the range though the file goes on: whether it does too, the ranges behind know.
@@ -190,7 +194,7 @@ def _scan(
     end: int,
     size: int,
     columns: Columns,
-    indexes: tuple[IndexFile, IndexFile],
+    indexes: tuple[IndexFile | None, IndexFile | None],
     *,
     gaps: Iterable[Gap] = (),
     undecodable: Iterable[tuple[int, int, str]] = (),
@@ -299,11 +303,11 @@ class SegmentWindow:
                 self.size = position + len(self.buffer)
 
 
-def _read_small(task: RangeTask, suffix: str) -> IndexFile:
+def _read_small(task: RangeTask, suffix: str) -> IndexFile | None:
     try:
         with open(open_regular(segment_file(task.directory, task.segment, suffix)), "rb") as file:
-            return file.read(INDEX_BYTES_MAX)
+            return IndexFile(file.read(INDEX_BYTES_MAX))
     except FileNotFoundError:
         return None
     except OSError as error:
-        return str(error.strerror)
+        return IndexFile(b"", str(error.strerror))

@@ -93,20 +93,20 @@ def check_indexes(report: ReplicaReport, segment: Segment) -> None:
     facts = report.replica.facts
     if segment.vanished:
         return
-    for suffix, content in ((checkpoints.INDEX_SUFFIX, segment.index), (".timeindex", segment.time_index)):
+    for suffix, index in ((checkpoints.INDEX_SUFFIX, segment.index), (".timeindex", segment.time_index)):
         file = segment_file(facts.directory, segment.base_offset, suffix)
-        if content is None:
+        if index is None:
             if segment.end_row > segment.first_row and not _may_be_behind(report.replica, segment):
                 report.add(Kind.INDEX_MISSING, "is missing; the broker rebuilds it", file=file)
             continue
-        if isinstance(content, str):
-            report.add(Kind.INDEX_UNREADABLE, f"cannot be read: {content}; the broker rebuilds it", file=file)
+        if index.problem is not None:
+            report.add(Kind.INDEX_UNREADABLE, f"cannot be read: {index.problem}; the broker rebuilds it", file=file)
             continue
         try:
             wrong = (
-                _wrong_index_entries(report.replica, segment, content)
+                _wrong_index_entries(report.replica, segment, index.content)
                 if suffix == checkpoints.INDEX_SUFFIX
-                else _wrong_time_index_entries(report.replica, segment, content)
+                else _wrong_time_index_entries(report.replica, segment, index.content)
             )
         except CorruptCheckpoint as error:
             report.add(Kind.INDEX_DAMAGE, str(error), note=_may_be_behind(report.replica, segment), file=file)

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from minibroker.audit.acked_file import open_acked
@@ -14,6 +15,8 @@ from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Kind, PartitionResult, Verdict
 from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.replica import RangeScan
+from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import ENCODED
 from tests.audit.planted_cluster import PlantedCluster
@@ -108,6 +111,18 @@ def test_of_a_segment(cluster: PlantedCluster, suffix: str, put: Callable[[Path]
     assert f"cannot be read: {OTHERS[put]}" in said[0].message
     assert said[0].kind is (Kind.CORRUPT_BATCH if suffix == ".log" else Kind.INDEX_UNREADABLE)
     assert (result.verdict is Verdict.IDENTICAL) is (suffix != ".log"), result.findings
+
+
+@pytest.mark.parametrize("put", [*OTHERS, as_huge_file])
+def test_what_was_read_travels_to_the_judge_as_it_is(cluster: PlantedCluster, put: Callable[[Path], None]) -> None:
+    """As Spark sends it."""
+    replica = cluster.replica(1, LINES)
+    replica.file(0, ".index").unlink()
+    put(replica.file(0, ".index"))
+    size = replica.file(0).stat().st_size
+    task = RangeTask(directory=str(replica.directory), segment=0, size=size, start=0, end=size)
+    scan = scan_range(task, with_values=False)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(scan), type=RangeScan) == scan
 
 
 @pytest.mark.parametrize("put", [as_pipe, as_device])
