@@ -74,16 +74,18 @@ def compare(contents: list[Content], marks: Marks, convicted: frozenset[int] = f
         uncompared=tuple(
             content.replica.broker
             for content, intervals in zip(contents, judged, strict=True)
-            if len(holders) > 1 and content.coverage and not intervals and _counts(content, marks)
+            if len(holders) > 1 and content.coverage and not intervals and _counts(content, marks, contents)
         ),
     )
 
 
-def _counts(content: Content, marks: Marks) -> bool:
-    """A replica that is known to be out of sync, and of which no mark is known, promises nothing yet."""
-    out_of_sync = marks.in_sync is not None and content.replica.broker not in marks.in_sync
-    if out_of_sync and not content.high_watermark:
-        return False
+def _counts(content: Content, marks: Marks, contents: list[Content]) -> bool:
+    """A replica that is known to be out of sync, and of which no mark is known, promises nothing yet; nor does one of
+    which those in sync have trimmed all that it must hold: it starts anew."""
+    if marks.in_sync is not None and content.replica.broker not in marks.in_sync:
+        starts = [each.replica.log_start_offset for each in contents if each.replica.broker in marks.in_sync]
+        if not content.high_watermark or (starts and marks.must_hold(content) <= min(starts)):
+            return False
     # Where only others' heads are below the mark (retention), nothing is left to compare.
     return not marks.is_exact or content.coverage[0][0] < marks.must_hold(content)
 

@@ -52,6 +52,19 @@ def test_a_lagging_replica_is_fine(tmp_path: Path) -> None:
     assert (result.judged_offsets, result.total_offsets) == (4, 4)
 
 
+@pytest.mark.parametrize("in_sync", [[1, 2], [1, 2, 3]])
+def test_an_out_of_sync_replica_of_which_the_others_have_trimmed_all_leaves_nothing_open(
+    tmp_path: Path, in_sync: list[int]
+) -> None:
+    cluster = PlantedCluster(tmp_path)
+    cluster.write(LINES, encode(COMMON[2:], 3), brokers=[1, 2], base_offset=3)
+    cluster.write(LINES, encode(COMMON[:2]), brokers=[3])
+    cluster.write_state(LINES, 1, 1, in_sync)
+    result = judged(cluster)
+    assert (Kind.UNPROVEN in {item.kind for item in result.findings}) is (3 in in_sync)
+    assert (result.verdict is Verdict.LAGGING) is (3 not in in_sync)
+
+
 def test_judged_offsets_are_those_below_both_high_watermarks(tmp_path: Path) -> None:
     result = judged(cluster_of(tmp_path, [COMMON, COMMON], [3, 1]))
     assert (result.judged_offsets, result.total_offsets, result.verdict) == (1, 4, Verdict.IDENTICAL)
