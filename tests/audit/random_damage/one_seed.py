@@ -8,12 +8,15 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from minibroker.audit.findings import Severity
+import msgspec
+
 from minibroker.audit.report import AuditReport, Outcome, describe
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
+from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CorruptBatch, check_batch, read_header
+from tests.audit.planted_cluster import put
 from tests.audit.random_damage.damages import DAMAGES, FOREIGN, Damage, Place
 from tests.audit.random_damage.simulated_data import BROKERS, Run
 
@@ -44,8 +47,7 @@ def play(seed: int, root: Path) -> Told:
     run = Run(seed, root)
     run.play()
     before = audited(run)
-    errors = [item for item in before.findings if item.severity is Severity.ERROR]
-    accused = describe(errors[0]) if before.outcome is Outcome.INCONSISTENT else None
+    accused = accusation(run)
     held, committed = held_by(run), {partition: committed_offset(run, partition) for partition in run.partitions}
     chooser = random.Random(f"{seed}/which damage")
     while True:
@@ -66,8 +68,28 @@ def is_done(damage: Damage, place: Place) -> bool:
         return False  # what a power cut has left is no log to change batch by batch, or the replica has no such file
 
 
-def audited(run: Run) -> AuditReport:
-    return run_audit([str(run.root)], "local", str(run.acked_file))
+def audited(run: Run, *, acked: bool = True) -> AuditReport:
+    return run_audit([str(run.root)], "local", str(run.acked_file) if acked else None)
+
+
+def accusation(run: Run) -> str | None:
+    """Of data that is as the brokers left it, whatever the audit knows."""
+    file = run.root / CLUSTER_STATE
+    state = file.read_bytes()
+    without_witness = format_cluster_state(msgspec.structs.replace(run.state, witnesses={}))
+    try:
+        for content in (state, without_witness, None):
+            file.unlink(missing_ok=True)
+            if content is not None:
+                file.write_bytes(content)
+            for acked in (True, False):
+                report = audited(run, acked=acked)
+                if report.outcome is Outcome.INCONSISTENT:
+                    known = "no state file" if content is None else "a state file"
+                    return f"{describe(report.findings[0])} (with {known}, {'a' if acked else 'no'} list)"
+    finally:
+        put(file, state)
+    return None
 
 
 def held_by(run: Run) -> dict[tuple[int, TopicPartition], Batches]:
