@@ -15,7 +15,6 @@ BEGIN = "<!-- made by python -m tests.docs.loss_table: begin -->\n"
 END = "<!-- end of the table of losses -->\n"
 ROOT = "minibroker-data"
 COLUMNS = tuple(known for known in Known if known is not Known.ALL)
-COUNTS = {1: "one", 2: "two", 3: "all"}
 
 
 class Line(NamedTuple):
@@ -70,19 +69,22 @@ def _line(row: Row, root: Path) -> Line:
 
 
 def _joined(cells: dict[int, str]) -> str:
-    """What is said alike of one, two and all replicas is said once."""
-    groups = {said: [COUNTS[count] for count in cells if cells[count] == said] for said in cells.values()}
+    """What is said alike of one, two and three replicas is said once."""
+    groups = {said: [str(count) for count in cells if cells[count] == said] for said in cells.values()}
     if len(groups) == 1:
         return next(iter(groups))
     return "; ".join(f"{', '.join(counts)}: {said}" for said, counts in groups.items())
 
 
 def table(made: Iterable[Line], first: str) -> str:
-    head = [first, "on", *COLUMNS, "printed first, when all of it is known"]
+    head = [first, "replicas", *COLUMNS, "printed first, when all of it is known"]
     text = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    above = ""
     for line in made:
-        on = ", ".join(COUNTS[count] for count in line.on)
-        text.append(f"| {' | '.join([line.what, on, *line.cells, line.sentence])} |")
+        on = ", ".join(map(str, line.on))
+        sentence = "as above" if line.sentence == above else line.sentence
+        above = line.sentence
+        text.append(f"| {' | '.join([line.what, on, *line.cells, sentence])} |")
     return "\n".join(text) + "\n"
 
 
