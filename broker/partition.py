@@ -37,6 +37,11 @@ class PartitionServices(Protocol):
     """What a partition asks of the broker around it."""
 
     def now_ms(self) -> int: ...
+    @property
+    def fenced(self) -> bool:
+        """Whether the ZooKeeper deadline had passed when somebody looked last."""
+        ...
+
     def check_fence(self) -> None:
         """Fence all partitions now if the ZooKeeper deadline has passed."""
         ...
@@ -138,9 +143,17 @@ class Partition:
     # ----------------------------------------------------------------------------------------------------- decide
     def handle(self, event: ev.Event) -> None:
         """Let the core decide, then do what it says."""
-        if self.state.role is Role.LEADER and not self.state.fenced:
+        if type(event) is ev.LeaderAndIsrReceived:
+            event = self._under_present_fence(event)
+        elif self.state.role is Role.LEADER and not self.state.fenced:
             self.services.check_fence()
         self._perform(step(self.state, event))
+
+    def _under_present_fence(self, order: ev.LeaderAndIsrReceived) -> ev.LeaderAndIsrReceived:
+        """An order lifts the fence, unless the deadline has passed by now: what came before this step, such as making
+        the log on a disk that hangs, may have taken longer than the session has (hardening rule 8)."""
+        self.services.check_fence()
+        return replace(order, fenced=self.services.fenced)
 
     def handle_fetch(self, event: ev.FollowerFetched) -> FetchGranted | FetchRefused:
         """A follower's fetch: learn its end, say what it may read."""

@@ -91,7 +91,6 @@ class ReplicaOrders:
             partition_epoch=state.partition_epoch,
             in_sync_replicas=tuple(state.isr),
             assignment=tuple(state.replicas),
-            fenced=manager.fenced,
         )
         if may_start_anew(partition.state, event):
             partition = manager.repairs.start_anew(partition, topic.topic_id, topic_config)

@@ -60,10 +60,12 @@ class Point(msgspec.Struct, frozen=True):
 class LedPartition:
     """One partition for as long as this broker leads it under one epoch."""
 
-    __slots__ = ("committed", "leader_epoch", "pending")
+    __slots__ = ("committed", "leader_epoch", "pending", "topic_id")
 
-    def __init__(self, leader_epoch: int) -> None:
+    def __init__(self, leader_epoch: int, topic_id: str | None) -> None:
         self.leader_epoch = leader_epoch
+        self.topic_id = topic_id
+        """Of the log: a topic of the same name, made later, has the same epochs."""
         self.pending: Point | None = None
         """The log's end when it was taken; not committed yet."""
         self.committed: Point | None = None
@@ -98,10 +100,11 @@ class LedPartition:
     def note(self, partition: Partition) -> PartitionWitness | None:
         """None: nothing was committed under this epoch yet, or it is over."""
         state, point = partition.state, self.committed
-        if point is None or not state.is_leader or state.leader_epoch != self.leader_epoch:
+        is_the_same = (state.leader_epoch, partition.log.topic_id) == (self.leader_epoch, self.topic_id)
+        if point is None or not state.is_leader or not is_the_same:
             return None
         return PartitionWitness(
-            topic_id=partition.log.topic_id or "",
+            topic_id=self.topic_id or "",
             leader_epoch=self.leader_epoch,
             replicas=state.assignment,
             isr=state.in_sync_replicas,
@@ -190,9 +193,9 @@ class WitnessWriter:
             state = partition.state
             if not state.is_leader or state.fenced or state.leader_epoch is None:
                 continue
-            known = self._led.get(topic_partition)
-            if known is None or known.leader_epoch != state.leader_epoch:
-                known = LedPartition(state.leader_epoch)
+            known, topic_id = self._led.get(topic_partition), partition.log.topic_id
+            if known is None or (known.leader_epoch, known.topic_id) != (state.leader_epoch, topic_id):
+                known = LedPartition(state.leader_epoch, topic_id)
             known.observe(partition, self._heads.get(topic_partition), now_ms)
             led[topic_partition] = known
             if self._is_noted_otherwise(topic_partition, partition, known):

@@ -51,6 +51,8 @@ HEARD_SECONDS = 3.0
 SILENT_SECONDS = 5.5
 """Who has answered its accuser nothing for so long may be unregistered for its silence: an order waits for six seconds,
 counted in looks (hardening rule 17)."""
+RECONNECT_SECONDS = 3.2
+"""So long after a cut its accuser may still wait for a connection that it began during it."""
 NEVER_HEARD_SECONDS = 1.0
 """The same of a registration that its accuser has not heard of since it was made."""
 UNSEEN_SECONDS = 3.0
@@ -204,6 +206,9 @@ class FencingJudge:
         was_cut_off = until - since >= SILENT_SECONDS and now - until <= EVIDENCE_SECONDS  # a short cut proves nothing
         was_refused = back.refused_at is not None and now - back.refused_at <= EVIDENCE_SECONDS
         if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
+            return True
+        since, until = self._network.last_cut(accuser, name_of(broker_id)) or (math.inf, -math.inf)
+        if until - since >= SILENT_SECONDS and now - until <= RECONNECT_SECONDS:
             return True
         answered_at = self._network.contact(accuser, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at

@@ -63,7 +63,9 @@ class DiskInjector:
             await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
             self.disk.settle()
             if self._takes_copies:
-                self._faults.changes.album.take(hand.storage(self._random.choice(hand.cluster.broker_ids)))
+                broker_id = self._random.choice(hand.cluster.broker_ids)
+                if broker_id not in hand.suspects:  # or its damage came back when nobody knows of it any more
+                    self._faults.changes.album.take(hand.storage(broker_id))
             if self._random.random() < options.plot_share:
                 await self._play(self._random.choice(options.plots))
             else:

@@ -82,14 +82,15 @@ class ForkPlots(GatePlots):
             await self._tail_for_some(partition, leader, heir)
         hand.note("holds orders to", deaf)
         gate = hand.network.hold(None, name_of(deaf), requests(ApiKey.LEADER_AND_ISR))
-        if self._end_leader(leader, "bounce") and await self._elected(partition, epoch):
-            hand.workload.burst(partition, 1)
-            await hand.wait(lambda: leader in self._members(partition), 2.0)
-            self._end_leader(heir, "bounce")
-            await self._elected(partition, epoch + 1)
-            hand.workload.burst(partition, 1)
-            await asyncio.sleep(self.random.uniform(0.0, 0.3))
-        self._let_go(gate)
+        with hand.unhearing(deaf):
+            if self._end_leader(leader, "bounce") and await self._elected(partition, epoch):
+                hand.workload.burst(partition, 1)
+                await hand.wait(lambda: leader in self._members(partition), 2.0)
+                self._end_leader(heir, "bounce")
+                await self._elected(partition, epoch + 1)
+                hand.workload.burst(partition, 1)
+                await asyncio.sleep(self.random.uniform(0.0, 0.3))
+            self._let_go(gate)
 
     async def lagging_mark(self) -> None:
         """A new leader's mark is older than what was acknowledged, and a replica that was away comes back to it."""
@@ -112,8 +113,9 @@ class ForkPlots(GatePlots):
             hand.note("holds fetched batches for", away)
             gate = hand.network.hold(name_of(second), name_of(away), responses(ApiKey.FETCH))
             hand.heal(pairs)
-            await hand.wait(lambda: away in self._members(partition), self.random.choice((0.2, 1.2)))
-            if self.random.random() < 0.6 and self._end_leader(second, "bounce"):
-                await self._elected(partition, epoch)
-            gate.release()
+            with hand.unhearing(away):
+                await hand.wait(lambda: away in self._members(partition), self.random.choice((0.2, 1.2)))
+                if self.random.random() < 0.6 and self._end_leader(second, "bounce"):
+                    await self._elected(partition, epoch)
+                gate.release()
         hand.workload.quiet_until.pop(partition, None)

@@ -48,12 +48,13 @@ class GatePlots(ControlPlots):
         apis = self.random.choice(((ApiKey.LEADER_AND_ISR,), (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA)))
         hand.note("holds orders to", deaf)
         gate = hand.network.hold(name_of(controller), name_of(deaf), requests(*apis))
-        await self._elections(partition, self.random.randint(1, 2), spared=controller)
-        await asyncio.sleep(self.random.uniform(0.0, HELD_SECONDS_MAX))
-        if self.random.random() < 0.3:
-            self._end_leader(controller, "kill")  # its last word arrives when another is in office
-            await asyncio.sleep(hand.options.session_seconds + 0.7)
-        self._let_go(gate)
+        with hand.unhearing(deaf):
+            await self._elections(partition, self.random.randint(1, 2), spared=controller)
+            await asyncio.sleep(self.random.uniform(0.0, HELD_SECONDS_MAX))
+            if self.random.random() < 0.3:
+                self._end_leader(controller, "kill")  # its last word arrives when another is in office
+                await asyncio.sleep(hand.options.session_seconds + 0.7)
+            self._let_go(gate)
         hand.workload.burst(partition, 2)
         await self._start_later(controller)
 
@@ -103,11 +104,12 @@ class GatePlots(ControlPlots):
         victim = self.random.choice(hand.others(leader))
         hand.note("holds fetched batches for", victim)
         gate = hand.network.hold(name_of(leader), name_of(victim), responses(ApiKey.FETCH))
-        hand.workload.burst(partition, self.random.randint(1, 3))
-        await hand.wait(lambda: gate.held > 0, CAUGHT_SECONDS)
-        await self._elections(partition, self.random.randint(1, 2), spared=victim)
-        await asyncio.sleep(self.random.choice((0.0, 0.05, 0.5)))
-        self._let_go(gate)
+        with hand.unhearing(victim):
+            hand.workload.burst(partition, self.random.randint(1, 3))
+            await hand.wait(lambda: gate.held > 0, CAUGHT_SECONDS)
+            await self._elections(partition, self.random.randint(1, 2), spared=victim)
+            await asyncio.sleep(self.random.choice((0.0, 0.05, 0.5)))
+            self._let_go(gate)
 
     async def held_epoch_answer(self) -> None:
         """A follower's question where its epoch ended is answered when another epoch has begun."""
@@ -120,12 +122,13 @@ class GatePlots(ControlPlots):
         victim = self.random.choice(hand.cluster.broker_ids)
         hand.note("holds ends of epochs for", victim)
         gate = hand.network.hold(None, name_of(victim), responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))
-        await self._elections(partition, 1)
-        await hand.wait(lambda: gate.held > 0, CAUGHT_SECONDS)
-        await self._elections(partition, 1, spared=victim)
-        hand.workload.burst(partition, 1)
-        await asyncio.sleep(self.random.choice((0.0, 0.1, 0.6)))
-        self._let_go(gate)
+        with hand.unhearing(victim):
+            await self._elections(partition, 1)
+            await hand.wait(lambda: gate.held > 0, CAUGHT_SECONDS)
+            await self._elections(partition, 1, spared=victim)
+            hand.workload.burst(partition, 1)
+            await asyncio.sleep(self.random.choice((0.0, 0.1, 0.6)))
+            self._let_go(gate)
 
     async def lost_produce_answers(self) -> None:
         """Batches are written, their answers lost, some with five in flight; then, maybe, another leads."""
@@ -173,6 +176,7 @@ class GatePlots(ControlPlots):
             gate = hand.network.drop_frames(name_of(controller), name_of(deaf), requests(*apis), times=8)
         else:
             gate = hand.network.lose_replies(name_of(controller), name_of(deaf), *apis, times=3)
-        await self._elections(partition, self.random.randint(1, 2), spared=controller)
-        await asyncio.sleep(self.random.uniform(0.0, 0.5))
-        gate.release()
+        with hand.unhearing(deaf):
+            await self._elections(partition, self.random.randint(1, 2), spared=controller)
+            await asyncio.sleep(self.random.uniform(0.0, 0.5))
+            gate.release()

@@ -5,9 +5,10 @@ record one in-sync replica keeps its (synced) copy. Refuses to choose what is br
 """
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
@@ -60,6 +61,8 @@ class Hand:
         self.stopping: list[Process] = []
         self._impaired: dict[int, int] = {}
         """Brokers that are paused, cut off or short of a disk, and by how many faults."""
+        self._unhearing: Counter[int] = Counter()
+        """Brokers whose orders or batches a gate holds, and by how many plots: they may fall out of any ISR."""
         self._weakened: set[int] = set()
         """Brokers that lost bytes and have not caught up since: nobody else may fall meanwhile."""
 
@@ -99,9 +102,18 @@ class Hand:
         return {b for b in self.cluster.alive() if not self._impaired.get(b)} - self.suspects
 
     def steady_brokers(self) -> set[int]:
-        """Sound, and not about to end."""
+        """Sound, not about to end, and told everything."""
         ending = {process.name for process in self.stopping if process.alive}
-        return {b for b in self.sound_brokers() if name_of(b) not in ending}
+        return {b for b in self.sound_brokers() if name_of(b) not in ending and not self._unhearing[b]}
+
+    @contextlib.contextmanager
+    def unhearing(self, broker_id: int) -> Iterator[None]:
+        """A gate holds what this broker is to hear: nobody relies on its copy meanwhile (seed 17002581)."""
+        self._unhearing[broker_id] += 1
+        try:
+            yield
+        finally:
+            self._unhearing[broker_id] -= 1
 
     def guarded_states(self) -> list[TrueState]:
         """Of all topics whose records are under promise, the one in its later lives too."""

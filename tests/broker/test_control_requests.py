@@ -1,8 +1,11 @@
 """What the controller is told: LeaderAndIsr, UpdateMetadata and StopReplica, when they are late, false or repeated."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from minibroker.broker.partition import Partition
 from minibroker.broker.replication.state import Role
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
@@ -49,6 +52,31 @@ def test_a_deposed_controller_is_refused() -> None:
     async def check(asked: Asked) -> None:
         request = replace(order(asked, 1), controller_epoch=0)
         assert (await tell(asked, 1, request))[0] == ErrorCode.STALE_CONTROLLER_EPOCH
+
+    in_cluster(check)
+
+
+@pytest.mark.invariant("I29")
+def test_an_order_does_not_lift_a_fence_that_comes_down_while_it_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 17002492: a disk that hung kept the broker past its session's deadline, in the middle of an order."""
+
+    async def check(asked: Asked) -> None:
+        broker = asked.cluster.brokers[asked.leader]
+        partition = broker.manager.partitions[TopicPartition(TOPIC, 0)]
+        configure = Partition.configure
+
+        def slowly(self: Partition, *settings: Any) -> None:
+            configure(self, *settings)
+            monkeypatch.setattr(broker.registration, "is_fenced", lambda: True)
+
+        monkeypatch.setattr(Partition, "configure", slowly)
+        assert not partition.state.fenced
+        later = (partition.state.leader_epoch or 0) + 1
+        await tell(asked, asked.leader, with_partition(order(asked, asked.leader), leader_epoch=later))
+        monkeypatch.undo()
+        assert partition.state.leader_epoch == later
+        assert broker.manager.fenced
+        assert partition.state.fenced
 
     in_cluster(check)
 

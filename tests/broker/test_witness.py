@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from minibroker.broker.witness import WitnessWriter
+from minibroker.broker.witness import LedPartition, Point, WitnessWriter
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import MODULUS, batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
@@ -117,6 +117,19 @@ async def test_the_note_of_a_topic_goes_with_it(c: SimulatedTestedCluster) -> No
         await admin.delete_topics([TOPIC])
     await asyncio.sleep(70)
     assert not notes(c)
+
+
+@simulated(brokers=1, seed=35, settings=SETTINGS)
+async def test_what_a_topics_former_life_had_committed_is_not_noted_of_the_new_one(c: SimulatedTestedCluster) -> None:
+    """Seed 17003403: both lives have the same leader epoch."""
+    await c.create_topic(TOPIC)
+    partition = replica(c, 1)
+    epoch, topic_id = partition.state.leader_epoch, partition.log.topic_id
+    assert epoch is not None
+    former, present = LedPartition(epoch, "former"), LedPartition(epoch, topic_id)
+    former.committed = present.committed = Point(0, 75, None, 0)
+    assert present.note(partition) is not None
+    assert former.note(partition) is None
 
 
 @simulated(brokers=1, seed=36, settings=SETTINGS)

@@ -154,6 +154,22 @@ MUTANTS = (
         ),
         schedule=CoreSchedule("records_of_an_older_epoch"),
     ),
+    Mutant(
+        name="D43",
+        title="an order lifts the fence that came down while it was obeyed",
+        origin="seed 17002492",
+        rule="who has passed ZooKeeper's deadline decides nothing as a leader (hardening 8)",
+        breaks=("I29", "hardening 11"),
+        edits=(
+            Edit(
+                "broker.partition",
+                "        self.services.check_fence()\n        return replace(order, fenced=self.services.fenced)\n",
+                "        is_fenced = self.services.fenced\n"
+                "        self.services.check_fence()\n"
+                "        return replace(order, fenced=is_fenced)\n",
+            ),
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = (

@@ -25,6 +25,30 @@ MUTANTS = (
         breaks=("witness",),
         edits=(Edit("broker.log.segment_digest", "            self._total -= lost\n", "            pass\n"),),
     ),
+    Mutant(
+        name="W3",
+        title="what a topic of the same name had committed is noted of the new one",
+        origin="seed 17003403",
+        rule="a committed point belongs to one topic id and one leader epoch (decision 0023)",
+        breaks=("witness",),
+        edits=(
+            Edit(
+                "broker.witness",
+                "(known.leader_epoch, known.topic_id) != (state.leader_epoch, topic_id)",
+                "known.leader_epoch != state.leader_epoch",
+            ),
+            Edit(
+                "broker.witness",
+                "        is_the_same = (state.leader_epoch, partition.log.topic_id) == (self.leader_epoch, self.topic_id)\n",
+                "        is_the_same = state.leader_epoch == self.leader_epoch\n",
+            ),
+            Edit(
+                "broker.witness",
+                '            topic_id=self.topic_id or "",\n',
+                '            topic_id=partition.log.topic_id or "",\n',
+            ),
+        ),
+    ),
 )
 
 CANNOT_APPLY: tuple[CannotApply, ...] = ()
