@@ -222,7 +222,6 @@ class SimulatedCoordination(LinkOwner):
         self._serial += 1
         serial, sent_at, session_id = self._serial, self._loop.time(), self._session_id
         answered: asyncio.Future[Any] = self._loop.create_future()
-        answered.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._unanswered[serial] = (sent_at, answered, is_write)
 
         def answer(result: Any, error: CoordinationError | None) -> None:
@@ -235,7 +234,7 @@ class SimulatedCoordination(LinkOwner):
             if error is None:
                 answered.set_result(result)
             else:
-                answered.set_exception(error)
+                _set_error(answered, error)
 
         link.send(request, answer)
         return answered
@@ -245,7 +244,7 @@ class SimulatedCoordination(LinkOwner):
         for _, answered, is_write in unanswered.values():
             if not answered.done():
                 kind = OutcomeUnknown if is_write else CoordinationUnavailable
-                answered.set_exception(kind("the connection to ZooKeeper broke"))
+                _set_error(answered, kind("the connection to ZooKeeper broke"))
 
     async def _call(self, request: Request, is_write: bool = False) -> Any:
         self._process.check_alive()
@@ -336,3 +335,9 @@ class SimulatedCoordination(LinkOwner):
             return []
         results, _ = await self._call(Request("write", operations=tuple(operations)), is_write=True)
         return list(results)
+
+
+def _set_error(answered: "asyncio.Future[Any]", error: CoordinationError) -> None:
+    """Nobody need ask for it: who waited may have been cancelled, or killed at this very moment (seed 17004982)."""
+    answered.set_exception(error)
+    answered.exception()

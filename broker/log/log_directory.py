@@ -30,7 +30,6 @@ from minibroker.broker.log.wholeness import Wholeness
 from minibroker.protocol.checkpoints import (
     LOCK,
     PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
     damaged_directory_name,
     deleted_directory_name,
     has_too_large_a_number,
@@ -242,14 +241,14 @@ class LogDirectory:
             self._disk.make_directory(directory)
             loaded = load_log(self._disk, directory, Known(), index_interval_bytes=interval)
             log = self._adopt(partition, topic_id, config, loaded)
+            log.start_reason = self._checkpoints.reason_to_start(partition, topic_id)
             self._write_metadata(log, topic_id)
             log.unsynced.add_directory(self.path)
         except DiskError as error:
             self.storage.failed(error)
             self._forget(partition)
             raise
-        self._checkpoints.forget_mark(partition)
-        self.storage.urgent.add(RECOVERY_POINT_CHECKPOINT)  # it says which logs there are
+        self._checkpoints.created(partition)
         return log
 
     def _write_metadata(self, log: PartitionLog, topic_id: str) -> None:

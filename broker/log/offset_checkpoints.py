@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from minibroker.broker.log import directory_files, ownership
 from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.broker.log.storage import Storage
-from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from minibroker.protocol.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import BadEntry, DiskError, DiskFull
 
@@ -56,6 +56,13 @@ class OffsetCheckpoints:
         is_its_own = known is not None and topic_id in (None, known)
         return self.high_watermarks.get(partition, 0) if is_its_own else 0
 
+    def reason_to_start(self, partition: TopicPartition, topic_id: str) -> LogStartReason:
+        """Of a log that is made: it is anew where they promise something of one of this very topic, whose directory is
+        missing. What that one had synced is not asked of this one (seed 17004623)."""
+        has_point = bool(self.stored_recovery_point(partition, topic_id))
+        is_promised = has_point or self.stored_mark(partition, topic_id) > 0
+        return LogStartReason.STARTED_ANEW if is_promised else LogStartReason.CREATED
+
     def own_marks(self) -> Offsets:
         """Of the logs that are there, as they were loaded with; that of another topic was forgotten then (`loaded`)."""
         return {each: mark for each, mark in self.high_watermarks.items() if each in self._logs}
@@ -87,6 +94,11 @@ class OffsetCheckpoints:
             self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
         if self._is_of_another_topic(log):
             self.forget_mark(log.topic_partition)  # or the next checkpoint would call it this topic's
+
+    def created(self, partition: TopicPartition) -> None:
+        """A log was made: it has committed nothing yet, and the checkpoint of recovery points says which there are."""
+        self.forget_mark(partition)
+        self._storage.urgent.add(RECOVERY_POINT_CHECKPOINT)
 
     def forget_mark(self, partition: TopicPartition) -> None:
         """The name may be given to another topic."""

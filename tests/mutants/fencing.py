@@ -155,7 +155,7 @@ MUTANTS = (
         schedule=CoreSchedule("records_of_an_older_epoch"),
     ),
     Mutant(
-        name="D43",
+        name="D48",
         title="an order lifts the fence that came down while it was obeyed",
         origin="seed 17002492",
         rule="who has passed ZooKeeper's deadline decides nothing as a leader (hardening 8)",

@@ -144,6 +144,30 @@ def test_a_log_that_began_anew_owes_nothing_of_what_its_damaged_one_had_synced(m
     assert log.log_end_offset < COMMITTED
 
 
+def test_a_log_whose_directory_was_missing_owes_nothing_of_what_was_in_it(machine: Machine) -> None:
+    """It is cut off from power before its first checkpoint (seed 17004623)."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    machine.kill()
+    for name in machine.file_names():
+        machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
+    machine.disk().remove_tree(f"{PATH}/{PARTITION}")
+    directory, anew = machine.open_log(ONE_SEGMENT)
+    assert anew.log_end_offset == 0
+    append(anew, 3)
+    drive(anew.flush())
+    drive(directory.sync_metadata())
+    append(anew, 3)
+    machine.lose_power(tear=True)
+    log = machine.open_log(ONE_SEGMENT)[1]
+    assert log.damage is None
+    assert log.log_end_offset < COMMITTED
+
+
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_a_log_that_began_anew_is_held_to_what_it_has_synced_since(machine: Machine, is_settled: bool) -> None:
     """It was excused for ever: rot far below its recovery point was cut as a torn tail after a power cut."""
