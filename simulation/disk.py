@@ -279,7 +279,7 @@ class SimulatedDisk:
 
     def boot_id(self) -> str:
         self.process.check_alive()
-        return f"{self.storage.host}-boot-{self.storage.boots}"
+        return self.storage.boot_id
 
     async def in_background(self, call: Callable[[], T]) -> T:
         """The work happens at some moment of the wait, as a thread's would; a crash may come before or after it."""

@@ -242,6 +242,11 @@ class Storage:
         self._hangs_until = 0.0
         self.capacity_bytes = CAPACITY_BYTES
 
+    @property
+    def boot_id(self) -> str:
+        """Of its machine, since the last power loss."""
+        return f"{self.host}-boot-{self.boots}"
+
     def hang(self, seconds: float) -> None:
         """Every write, read and sync takes until then."""
         self._hangs_until = self.loop.time() + seconds

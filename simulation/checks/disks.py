@@ -21,6 +21,7 @@ from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.meta_properties import parse_meta_properties
 from minibroker.protocol.partition_metadata import parse_partition_metadata
 from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.checks.truth import TrueState
@@ -83,12 +84,12 @@ def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int],
 # ------------------------------------------------------------------------------------------------------------- reading
 def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartition) -> Replica | None:
     """One broker's replica; None if it has none."""
-    root = cluster.world.machine(f"broker-{broker_id}").storage.root
-    log_directory = _child(_child(root, "data"), "log")
+    storage = cluster.world.machine(f"broker-{broker_id}").storage
+    log_directory = _child(_child(storage.root, "data"), "log")
     directory = _child(log_directory, str(partition))
     if log_directory is None or directory is None:
         return None
-    facts = _facts(log_directory, directory, broker_id, partition)
+    facts = _facts(log_directory, directory, broker_id, partition, storage.boot_id)
     running = cluster.replica(broker_id, partition.topic, partition.partition)
     if running is not None:
         # Checkpoints are written now and then; the running broker knows better.
@@ -112,9 +113,10 @@ def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartitio
 
 
 def _facts(
-    log_directory: DirectoryNode, directory: DirectoryNode, broker_id: int, partition: TopicPartition
+    log_directory: DirectoryNode, directory: DirectoryNode, broker_id: int, partition: TopicPartition, boot_id: str
 ) -> ReplicaFacts:
     damage: list[tuple[str, str]] = []
+    identity = _parsed(log_directory, checkpoints.META_PROPERTIES, parse_meta_properties, [])
 
     def offset(name: str) -> int | None:
         return (_parsed(log_directory, name, checkpoints.parse_offset_checkpoint, damage) or {}).get(partition)
@@ -136,6 +138,7 @@ def _facts(
         log_start=_parsed(directory, checkpoints.LOG_START, _log_start, damage),
         recovery_point=offset(checkpoints.RECOVERY_POINT_CHECKPOINT),
         cleanly_stopped=checkpoints.CLEAN_SHUTDOWN in log_directory.entries,
+        lost_power=identity is None or identity.boot_id != boot_id,
         epoch_entries=None if epochs is None else tuple(epochs),
         metadata=_parsed(directory, checkpoints.PARTITION_METADATA, parse_partition_metadata, damage),
         segments=tuple(sorted(segments)),

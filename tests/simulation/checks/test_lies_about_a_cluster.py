@@ -12,6 +12,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.record_batch import read_header
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import SetOp
 from minibroker.simulation.checks.disks import audit_disks
@@ -244,7 +245,7 @@ def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
         entries = directory.entries
     segment = next(node for name, node in entries.items() if name.endswith(".log"))
     assert isinstance(segment, FileNode)
-    segment.content[200] ^= 1
+    segment.content[read_header(segment.content).size_bytes - 1] ^= 1
     life.acked[FIRST, 10_000] = b"never written"
     rules = {found.invariant for found in audit_disks(life.cluster, life.truth.states(), life.acked)}
     assert {"audit:corrupt-batch", "audit:acked-missing"} <= rules
