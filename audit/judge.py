@@ -56,6 +56,9 @@ def judge_partition(
     contents = [Content(replica) for replica in current]
     marks, said = marks_of(partition, expected, contents)
     witnessed = check_witness(partition, expected, marks, contents)
+    if witnessed.differing and witnessed.proven:
+        marks, said = marks_of(partition, expected, contents, witnessed.differing)
+        witnessed = check_witness(partition, expected, marks, contents)
     comparison = compare(contents, marks, witnessed.differing)
     findings += said + witnessed.findings + comparison.findings
     if comparison.uncompared:

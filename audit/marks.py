@@ -4,7 +4,7 @@ Owns: the committed mark of a partition, who was in sync, how far two replicas m
 marks leaves open. A high watermark proves that all below it is committed, whoever says it; so does a witness.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -44,8 +44,14 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
         return not both or (self.is_exact and start >= self.committed)
 
 
-def marks_of(partition: TopicPartition, expected: Expected, contents: Sequence[Content]) -> tuple[Marks, list[Finding]]:
-    """And what the sources of marks say against the logs."""
+def marks_of(
+    partition: TopicPartition,
+    expected: Expected,
+    contents: Sequence[Content],
+    contradicted: Collection[int] = (),
+) -> tuple[Marks, list[Finding]]:
+    """And what the sources of marks say against the logs. `contradicted`: brokers that do not hold what was witnessed;
+    how far their own log is committed says nothing of the others'."""
     found: list[Finding] = []
     witness = _own_witness(expected, contents)
     in_sync = frozenset(expected.isr) if expected.leader_epoch is not None else None
@@ -63,7 +69,8 @@ def marks_of(partition: TopicPartition, expected: Expected, contents: Sequence[C
             in_sync = None
         item = _finding(partition, Kind.STALE_CLUSTER_STATE, message, note=not whole)
         found.append(msgspec.structs.replace(item, broker=broker))
-    offsets = [content.replica.facts.high_watermark or 0 for content in contents]
+    believed = [content.replica for content in contents if content.replica.broker not in contradicted]
+    offsets = [replica.facts.high_watermark or 0 for replica in believed]
     committed = max([*offsets, witness.committed_offset if witness is not None else 0], default=0)
     members = [content for content in contents if in_sync is not None and content.replica.broker in in_sync]
     marks = Marks(

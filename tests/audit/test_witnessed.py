@@ -112,6 +112,13 @@ def test_of_two_rewritten_replicas_the_innocent_third_is_not_blamed(cluster: Pla
     assert "broker 3 holds it" in next(item.message for item in found if item.kind is Kind.WITNESS_DIFFERS)
 
 
+def test_the_mark_of_a_replica_that_the_witness_contradicts_blames_no_other_one(cluster: PlantedCluster) -> None:
+    rewritten(cluster, encode([*BATCHES[:4], *BATCHES[3:]]), (2,))
+    found = errors(judged(cluster))
+    assert {item.broker for item in found} == {2}
+    assert Kind.WITNESS_DIFFERS in {item.kind for item in found}
+
+
 def test_a_raised_log_start_on_all_is_a_loss_after_a_clean_stop(cluster: PlantedCluster) -> None:
     for broker in cluster.brokers:
         cluster.replica(broker, LINES).write_log_start(5)
