@@ -71,6 +71,8 @@ def spark_context(master: str | None = None, *, ship_package: bool = False) -> I
         except AuditError:
             raise
         except Exception as error:
+            if _was_interrupted(error):
+                raise KeyboardInterrupt from None
             raise AuditError(f"Spark's job failed: {sentence_of(str(error), _text(standard_error))}") from error
         except BaseException:
             raise  # interrupted: the connection may wait for an answer, so the JVM is ended without a word
@@ -176,7 +178,17 @@ def quiet_interrupts() -> Iterator[None]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+    return not (record.exc_info and _was_interrupted(record.exc_info[1]))
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """By Ctrl-C, or in what pyspark and py4j do behind it: they go on asking over the connection that they just closed,
+    and the errors of that take the interrupt's place."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
 
 
 def warm_up(context: "SparkContext") -> None:

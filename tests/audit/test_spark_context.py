@@ -25,6 +25,28 @@ def test_an_interrupt_is_no_stack_trace_and_errors_still_show(caplog: pytest.Log
     assert len(caplog.messages) == 2
 
 
+def test_an_error_on_the_way_out_of_an_interrupt_is_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+    with quiet_interrupts():
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise BrokenPipeError
+        except BrokenPipeError:
+            logging.exception("Exception occurred while shutting down connection")  # as py4j does
+    assert caplog.messages == []
+
+
+@pytest.mark.spark
+def test_an_interrupt_stays_one_when_pyspark_fails_on_the_way_out() -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(KeyboardInterrupt), spark_context("local[1]"):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ConnectionError("Answer from Java side is empty")
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("error", [AuditError("why"), KeyboardInterrupt()], ids=["failed", "interrupted"])
 def test_nothing_of_pyspark_is_printed_when_an_audit_ends_early(
