@@ -29,6 +29,8 @@ DEFAULT_MASTER = "local[*]"
 END_TIMEOUT_S = 5.0
 """A JVM that starts ends at once when it is told to."""
 STOP_TIMEOUT_S = 10.0
+PY4J_LOGGERS = (None, "py4j.clientserver", "py4j.java_gateway")
+"""A logger's filter sees what is told to that logger; None is the root."""
 SETTINGS = {
     "spark.app.name": "minibroker audit",
     "spark.ui.enabled": "false",
@@ -169,12 +171,14 @@ def _deaf_to_interrupts() -> Iterator[None]:
 @contextmanager
 def quiet_interrupts() -> Iterator[None]:
     """Ctrl-C is no error: py4j, which waits for the JVM, would log it with a stack trace before it passes it on."""
-    root = logging.getLogger()
-    root.addFilter(_is_no_interrupt)
+    loggers = [logging.getLogger(name) for name in PY4J_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_is_no_interrupt)
     try:
         yield
     finally:
-        root.removeFilter(_is_no_interrupt)
+        for logger in loggers:
+            logger.removeFilter(_is_no_interrupt)
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

@@ -25,7 +25,10 @@ def test_an_interrupt_is_no_stack_trace_and_errors_still_show(caplog: pytest.Log
     assert len(caplog.messages) == 2
 
 
-def test_an_error_on_the_way_out_of_an_interrupt_is_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("logger", [None, "py4j.clientserver", "py4j.java_gateway"])
+def test_an_error_on_the_way_out_of_an_interrupt_is_no_stack_trace(
+    caplog: pytest.LogCaptureFixture, logger: str | None
+) -> None:
     with quiet_interrupts():
         try:
             try:
@@ -33,7 +36,7 @@ def test_an_error_on_the_way_out_of_an_interrupt_is_no_stack_trace(caplog: pytes
             finally:
                 raise BrokenPipeError
         except BrokenPipeError:
-            logging.exception("Exception occurred while shutting down connection")  # as py4j does
+            logging.getLogger(logger).exception("Exception occurred while shutting down connection")  # as py4j does
     assert caplog.messages == []
 
 
