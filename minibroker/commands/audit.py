@@ -64,21 +64,21 @@ def audit(
     if complaint:
         way_out = "; --engine local needs neither Java nor Spark" if engine == "spark" else ""
         raise CommandFailed(complaint + way_out)
-    _end_after(timeout_s)
     progress = ProgressLine(after_s=0.0)
     try:
-        report = run_audit(
-            [str(directory) for directory in directories],
-            engine,
-            None if acked is None else str(acked),
-            None if output is None else str(output),
-            records=records,
-            allow_unproven=allow_unproven,
-            zookeeper=zookeeper,
-            master=master,
-            ship_package=ship_package,
-            progress=progress.show,
-        )
+        with _ended_after(timeout_s):
+            report = run_audit(
+                [str(directory) for directory in directories],
+                engine,
+                None if acked is None else str(acked),
+                None if output is None else str(output),
+                records=records,
+                allow_unproven=allow_unproven,
+                zookeeper=zookeeper,
+                master=master,
+                ship_package=ship_package,
+                progress=progress.show,
+            )
     except AuditError as error:
         raise CommandFailed(str(error)) from None
     finally:
@@ -89,17 +89,31 @@ def audit(
     return report.exit_code
 
 
-def _end_after(timeout_s: int) -> None:
-    """Spark blocks this thread: an alarm is what bounds it."""
+@contextmanager
+def _ended_after(timeout_s: int) -> Iterator[None]:
+    """Spark blocks this thread: an alarm is what bounds it. It interrupts as Ctrl-C does: an error would be caught by
+    py4j and told as one of the connection."""
     import signal
 
+    is_late = False
+
     def too_late(*_: object) -> None:
-        raise CommandFailed(
-            f"the audit did not end within {timeout_s} s: give a longer --timeout, or fewer directories"
-        )
+        nonlocal is_late
+        is_late = True
+        raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, too_late)
     signal.alarm(timeout_s)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_late:
+            raise CommandFailed(
+                f"the audit did not end within {timeout_s} s: give a longer --timeout, or fewer directories"
+            ) from None
+        raise
+    finally:
+        signal.alarm(0)
 
 
 def _print(report: "AuditReport", as_json: bool) -> None:
