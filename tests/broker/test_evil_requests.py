@@ -1,0 +1,10 @@
+"""Requests of the right types with evil values hurt no broker. More of them: `make fuzz`."""
+
+import pytest
+
+from tests.broker.evil_requests import run_seed
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_no_request_ends_a_broker_or_leaves_its_directory(seed: int) -> None:
+    assert run_seed(seed) == []
