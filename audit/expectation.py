@@ -50,6 +50,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     leader: int | None = None
     leader_epoch: int | None = None
     isr: tuple[int, ...] = ()
+    isr_before: tuple[int, ...] = ()
+    """In sync when the cluster was about to be stopped: a stop takes one broker after the other out of the ISR."""
+    committed_before: int | None = None
+    """Each of them held everything below it."""
     replicas: tuple[int, ...] = ()
     witness: PartitionWitness | None = None
     holders: dict[int, str] = {}
@@ -167,6 +171,8 @@ def _known(
         leader=snapshot.leader,
         leader_epoch=snapshot.leader_epoch,
         isr=snapshot.isr,
+        isr_before=snapshot.isr_before,
+        committed_before=snapshot.committed_before,
         replicas=snapshot.replicas,
         witness=witness,
         holders=dict(sorted(holders.items())),

@@ -28,12 +28,25 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     """Every in-sync replica's broker was stopped cleanly and has its mark: above it nothing is committed."""
     witness: PartitionWitness | None
     """Of this topic."""
+    before: frozenset[int] = frozenset()
+    """In sync when the cluster was about to be stopped."""
+    committed_before: int = 0
+    """Each of them held everything below it."""
 
     def must_hold(self, content: Content) -> int:
         """Below this offset the replica must hold what was committed; 0 where nothing is known."""
-        if self.in_sync is not None and content.replica.broker in self.in_sync:
+        return max(self.held_by(content.replica.broker), 0 if self.is_member(content) else content.high_watermark)
+
+    def is_member(self, content: Content) -> bool:
+        return self.in_sync is not None and content.replica.broker in self.in_sync
+
+    def held_by(self, broker: int) -> int:
+        """How far the broker's log must reach, whatever its own files say."""
+        if self.in_sync is None:
+            return 0
+        if broker in self.in_sync:
             return self.committed
-        return content.high_watermark
+        return self.committed_before if broker in self.before else 0
 
     def settled(self, left: Content, right: Content, start: int) -> bool:
         """What two replicas hold differently from `start` on, above what both must hold, is known to be no loss: one of
@@ -71,16 +84,19 @@ def marks_of(
         found.append(msgspec.structs.replace(item, broker=broker))
     believed = [content.replica for content in contents if content.replica.broker not in contradicted]
     offsets = [replica.facts.high_watermark or 0 for replica in believed]
-    committed = max([*offsets, witness.committed_offset if witness is not None else 0], default=0)
+    before = expected.committed_before or 0
+    committed = max([*offsets, before, witness.committed_offset if witness is not None else 0])
     members = [content for content in contents if in_sync is not None and content.replica.broker in in_sync]
     marks = Marks(
         in_sync=in_sync,
         committed=committed,
         is_exact=bool(members) and all(_is_exact(each.replica.facts) for each in members),
         witness=witness,
+        before=frozenset(expected.isr_before),
+        committed_before=before,
     )
     found += _missing_marks(contents)
-    found += _too_short(partition, marks, contents)
+    found += _too_short(partition, expected, marks, contents)
     found += _missing_heads(partition, marks, contents)
     return marks, found
 
@@ -113,10 +129,12 @@ def _missing_marks(contents: Sequence[Content]) -> list[Finding]:
     ]
 
 
-def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
+def _too_short(
+    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
+) -> list[Finding]:
     longest = max((content.replica.log_end_offset for content in contents), default=0)
     found = []
-    said_by = _source(marks, contents)
+    said_by = _source(expected, marks, contents)
     if contents and longest < marks.committed:
         message = (
             f"everything below offset {marks.committed} was committed, {said_by}, and no replica reaches beyond"
@@ -126,9 +144,12 @@ def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Conte
         found.append(msgspec.structs.replace(item, offset=longest, end_offset=marks.committed))
     for content in contents:
         replica = content.replica
-        if marks.in_sync is None or replica.broker not in marks.in_sync or replica.log_end_offset >= marks.committed:
+        wanted = marks.held_by(replica.broker)
+        if replica.log_end_offset >= wanted:
             continue
-        unsynced = replica.may_lack_unsynced and longest >= marks.committed
+        unsynced = replica.may_lack_unsynced and longest >= wanted
+        member = "was in the last known ISR" if marks.is_member(content) else "was in sync before the stop"
+        says = said_by if wanted == marks.committed else f"says {expected.source}"
         why = (
             " (not stopped cleanly, and all that it had synced is there: a power cut may take the rest, and its next"
             " start fetches it from the others)"
@@ -136,34 +157,38 @@ def _too_short(partition: TopicPartition, marks: Marks, contents: Sequence[Conte
         found.append(
             finding(
                 Kind.MISSING_RANGE,
-                f"broker {replica.broker} was in the last known ISR but ends at offset {replica.log_end_offset};"
-                f" {marks.committed} was committed, {said_by}{why if unsynced else ''}",
+                f"broker {replica.broker} {member} but ends at offset {replica.log_end_offset};"
+                f" {wanted} was committed, {says}{why if unsynced else ''}",
                 note=unsynced,
                 broker=replica.broker,
                 topic=partition.topic,
                 partition=partition.partition,
                 offset=replica.log_end_offset,
-                end_offset=marks.committed,
+                end_offset=wanted,
                 file=replica.segments[-1].file if replica.segments else replica.facts.directory,
             )
         )
     return found
 
 
-def _source(marks: Marks, contents: Sequence[Content]) -> str:
+def _source(expected: Expected, marks: Marks, contents: Sequence[Content]) -> str:
     """Who says how far it was committed."""
     if marks.witness is not None and marks.witness.committed_offset == marks.committed:
         return "says the witness"
+    if expected.committed_before == marks.committed:
+        return f"says {expected.source}"
     brokers = [each.replica.broker for each in contents if each.replica.facts.high_watermark == marks.committed]
     return f"says the high watermark of broker {', '.join(map(str, brokers))}"
 
 
 def _missing_heads(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
-    """Files are deleted only in front of the smallest log start that the replicas in sync have recorded."""
-    members = [each.replica for each in contents if marks.in_sync is not None and each.replica.broker in marks.in_sync]
-    members = [replica for replica in members if replica.segments]
+    """Files are deleted only in front of the smallest log start that the replicas in sync have recorded. One that left
+    the ISR with the stop deleted nothing since; those that stayed have recorded at least what they had then."""
+    members = [each.replica for each in contents if marks.is_member(each) and each.replica.segments]
+    before = [each for each in contents if marks.in_sync is not None and each.replica.broker in marks.before]
+    left = [each.replica for each in before if not marks.is_member(each) and each.replica.segments]
     found = []
-    for replica in members:
+    for replica in [*members, *left]:
         first = replica.segments[0].base_offset
         recorded = replica.facts.log_start
         if recorded is None or recorded.offset < first:

@@ -13,6 +13,7 @@ from minibroker.audit.errors import AuditError
 from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
 from minibroker.cluster_view import ClusterView
 from minibroker.protocol.cluster_state import VERSION, ClusterState, PartitionSnapshot
+from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescription
 
 ZOOKEEPER_TIMEOUT_S = 10.0
 
@@ -21,22 +22,35 @@ log = logging.getLogger("minibroker.cluster")
 
 def state_of_view(view: ClusterView) -> ClusterState:
     """As far as brokers tell it."""
+    replicas = view.replicas()
     return ClusterState(
         version=VERSION,
         taken_at=view.taken_at,
         cluster_id=view.cluster_id or None,
         brokers={str(broker.broker_id): None for broker in view.brokers},
         partitions={
-            str(name): PartitionSnapshot(
-                leader=each.leader_id,
-                leader_epoch=max(0, each.leader_epoch),
-                isr=tuple(each.isr_nodes),
-                isr_before=tuple(each.isr_nodes),
-                replicas=tuple(each.replica_nodes),
-                topic_id=view.topic_ids.get(name.topic) or None,
+            str(name): _snapshot(
+                each, replicas.get(name, {}).get(each.leader_id), view.topic_ids.get(name.topic) or None
             )
             for name, each in view.partitions.items()
         },
+    )
+
+
+def _snapshot(
+    known: MetadataPartition, leader: ReplicaStateDescription | None, topic_id: str | None
+) -> PartitionSnapshot:
+    """The leader says in one breath who is in sync and how far it is committed: each of them holds all below that."""
+    if leader is not None and (leader.role != "leader" or leader.leader_epoch != known.leader_epoch):
+        leader = None
+    return PartitionSnapshot(
+        leader=known.leader_id,
+        leader_epoch=max(0, known.leader_epoch),
+        isr=tuple(known.isr_nodes),
+        isr_before=tuple(known.isr_nodes if leader is None else leader.in_sync_replicas),
+        committed_before=None if leader is None else leader.high_watermark,
+        replicas=tuple(known.replica_nodes),
+        topic_id=topic_id,
     )
 
 
@@ -57,7 +71,11 @@ def joined(before: ClusterState | None, running: ClusterState | None, after: Clu
         after,
         brokers=unheard | after.brokers | directories,
         partitions={
-            name: replace(each, isr_before=before.partitions[name].isr)
+            name: replace(
+                each,
+                isr_before=before.partitions[name].isr_before,
+                committed_before=before.partitions[name].committed_before,
+            )
             if before is not None and name in before.partitions and _is_same_topic(each, before.partitions[name])
             else each
             for name, each in after.partitions.items()

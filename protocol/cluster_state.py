@@ -26,6 +26,8 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """At the end, after leaders had moved away from brokers that stopped."""
     isr_before: tuple[int, ...] = ()
     """When all brokers still ran; empty where nobody asked then."""
+    committed_before: int | None = None
+    """How far it was committed just before `isr_before` was: each of these held all below it. None: not known."""
     replicas: tuple[int, ...] = ()
     """Assigned; empty where that is not known (version 1)."""
     topic_id: str | None = None

@@ -284,13 +284,17 @@ class PlantedCluster:
         replicas: Sequence[int] | None = None,
         topic_id: str | None = TOPIC_ID,
         witness: PartitionWitness | None = None,
+        isr_before: Sequence[int] | None = None,
+        committed_before: int | None = None,
     ) -> None:
-        """What the cluster said of this partition when it was stopped. Every broker is assigned, unless told."""
+        """What the cluster said of this partition when it was stopped. Every broker is assigned, unless told; the ISR
+        was the same before."""
         snapshot = PartitionSnapshot(
             leader=leader,
             leader_epoch=leader_epoch,
             isr=tuple(isr),
-            isr_before=tuple(isr),
+            isr_before=tuple(isr if isr_before is None else isr_before),
+            committed_before=committed_before,
             replicas=tuple(self.brokers if replicas is None else replicas),
             topic_id=topic_id,
         )

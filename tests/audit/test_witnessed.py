@@ -167,3 +167,70 @@ def test_of_a_witnessed_partition_that_is_nowhere_the_absence_is_said(cluster: P
     for broker in cluster.brokers:
         shutil.rmtree(cluster.replica(broker, LINES).directory)
     assert {item.kind for item in errors(judged(cluster))} == {Kind.MISSING_REPLICA}
+
+
+# a real stop takes one broker after the other out of the ISR
+
+
+def stopped_one_by_one(cluster: PlantedCluster, committed_before: int | None = 24) -> None:
+    """As `minibroker cluster down` leaves it: broker 3 stopped last, all of them were in sync before."""
+    cluster.write_state(LINES, 3, 2, [3], isr_before=(1, 2, 3), committed_before=committed_before)
+
+
+def test_a_stop_one_by_one_is_fine(cluster: PlantedCluster) -> None:
+    stopped_one_by_one(cluster)
+    result = judged(cluster)
+    assert (result.verdict, result.findings) == (Verdict.IDENTICAL, ())
+
+
+def test_an_older_backup_of_one_that_was_in_sync_before_the_stop_is_seen(cluster: PlantedCluster) -> None:
+    rewritten(cluster, ENCODED[:6], brokers=(1,))
+    stopped_one_by_one(cluster)
+    (item,) = errors(judged(cluster))
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.MISSING_RANGE, 1, 12, 24)
+    assert "was in sync before the stop but ends at offset 12; 24 was committed" in item.message
+
+
+def test_nothing_is_wanted_of_it_where_the_brokers_said_nothing_before_the_stop(cluster: PlantedCluster) -> None:
+    rewritten(cluster, ENCODED[:6], brokers=(1,))
+    stopped_one_by_one(cluster, committed_before=None)
+    assert not errors(judged(cluster))
+
+
+def test_it_may_lack_what_was_written_after_it_had_stopped(cluster: PlantedCluster) -> None:
+    rewritten(cluster, ENCODED[:6], brokers=(1,))
+    stopped_one_by_one(cluster, committed_before=12)
+    assert not errors(judged(cluster))
+
+
+def test_a_lowered_mark_hides_nothing_of_one_that_was_in_sync_before_the_stop(cluster: PlantedCluster) -> None:
+    changed = [(epoch, [b"forged" + (value or b"")[6:] for value in values]) for epoch, values in BATCHES]
+    rewritten(cluster, encode([*BATCHES[:-1], changed[-1]]), (1,))
+    cluster.set_high_watermark(1, LINES, 3)
+    stopped_one_by_one(cluster)
+    found = errors(judged(cluster))
+    assert (found[0].kind, found[0].broker) == (Kind.WITNESS_DIFFERS, 1)
+
+
+def test_a_head_deleted_on_one_that_was_in_sync_before_the_stop_is_seen(cluster: PlantedCluster) -> None:
+    rewritten_from(cluster, 5, brokers=(1,))
+    stopped_one_by_one(cluster)
+    (item,) = errors(judged(cluster))
+    assert (item.kind, item.broker, item.end_offset) == (Kind.MISSING_RANGE, 1, read_header(ENCODED[5]).base_offset)
+
+
+def test_a_head_deleted_after_it_had_stopped_is_no_loss_of_the_survivor(cluster: PlantedCluster) -> None:
+    rewritten_from(cluster, 5, brokers=(2, 3))
+    stopped_one_by_one(cluster)
+    cluster.write_state(LINES, 3, 2, [3], isr_before=(1, 2, 3), committed_before=24)
+    assert not [item for item in errors(judged(cluster)) if item.broker == 3]
+
+
+def rewritten_from(cluster: PlantedCluster, first: int, brokers: tuple[int, ...]) -> None:
+    """The log of these begins at this batch, and their `log-start` says that it was deleted."""
+    state = cluster.state
+    start = read_header(ENCODED[first]).base_offset
+    cluster.write(LINES, ENCODED[first:], brokers=brokers, base_offset=start)
+    for broker in brokers:
+        cluster.replica(broker, LINES).write_log_start(start)
+    cluster.state = state

@@ -110,6 +110,7 @@ async def test_data_survives_down_and_up(own_cluster: LocalCluster) -> None:
     assert state["version"] == 2
     partition = state["partitions"]["t-0"]
     assert sorted(partition["isr_before"]) == sorted(partition["replicas"]) == [1, 2, 3]
+    assert partition["committed_before"] == 1
     assert partition["topic_id"]
     assert sorted(state["brokers"]) == ["1", "2", "3"]
     assert all(state["brokers"].values()), "log directory ids"
