@@ -37,6 +37,8 @@ class Seat(Struct):
     lineage: Lineage
     mark: int
     leader_epoch: int | None = None
+    was_leader: bool = False
+    """Before the step that is judged: one step may raise the mark and hand a damaged log's leadership over."""
 
 
 class Disk(Struct):
@@ -209,6 +211,7 @@ class ReplicaJudge:
             seat.lineage.deleted_below = state.log_start_offset
         if state.high_watermark != seat.mark:
             self._mark_moved(seat, state)
+        seat.was_leader = state.role is Role.LEADER
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(seat, state, event)
@@ -237,7 +240,7 @@ class ReplicaJudge:
             invariant = "I32" if state.log_end_offset == mark else "I11"
             facts = (f"the mark was {before}", f"it is {mark}, with the log end at {state.log_end_offset}")
             self.truth.find(invariant, f"the high watermark of {seat.writer} fell", seat.partition, *facts)
-        elif state.role is Role.LEADER:
+        elif state.role is Role.LEADER or seat.was_leader:
             known = min(mark, seat.lineage.committed_end)
             if known > before:
                 seat.lineage.compare(seat.shadow, before, known, str(seat.writer))
