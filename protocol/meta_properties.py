@@ -12,6 +12,7 @@ import msgspec
 
 from minibroker.protocol.checkpoints import META_PROPERTIES, CorruptCheckpoint, parse_number, utf8_text
 from minibroker.protocol.checksum import crc32c
+from minibroker.protocol.ids import is_identifier
 
 CHECKSUM = b"crc32c="
 
@@ -25,6 +26,9 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     """The kernel's boot id at the last start: tells a killed process from a lost machine (hardening 1)."""
     version: int = 0
+
+
+KEYS = {"version", "broker.id", "cluster.id", "directory.id", "boot.id"}
 
 
 def format_meta_properties(meta: MetaProperties) -> bytes:
@@ -54,6 +58,11 @@ def parse_meta_properties(content: bytes) -> MetaProperties:
         raise CorruptCheckpoint(f"{META_PROPERTIES} lacks {error.args[0]}") from None
     if meta.version != 0:
         raise CorruptCheckpoint(f"{META_PROPERTIES} has version {meta.version}, not 0")
+    unknown = sorted(properties.keys() - KEYS)
+    if unknown:  # the checksum's own line may have rotted: then it is no file of an earlier version
+        raise CorruptCheckpoint(f"{META_PROPERTIES} has a line that nobody wrote: {unknown[0]!r:.80}")
+    if not is_identifier(meta.directory_id):
+        raise CorruptCheckpoint(f"{META_PROPERTIES} has no directory id: {meta.directory_id!r:.80}")
     return meta
 
 

@@ -196,6 +196,18 @@ def test_no_flipped_bit_of_meta_properties_names_another_directory() -> None:
                 assert parse_meta_properties(bytes(rotten)) == META, rotten
 
 
+def test_rot_of_the_checksums_own_line_does_not_hide_rot_of_another() -> None:
+    """Seed 17011169: it was read as a file without a checksum, and the broker registered under that id."""
+    rotten = format_meta_properties(META).replace(b"crc32c", b"crc3<c").replace(b"directory.id=", b"directory.id=x")
+    with pytest.raises(CorruptCheckpoint, match="a line that nobody wrote"):
+        parse_meta_properties(rotten)
+
+
+def test_a_directory_id_that_no_message_can_carry_is_refused() -> None:
+    with pytest.raises(CorruptCheckpoint, match="no directory id"):
+        parse_meta_properties(META_LINES.replace(b"directory.id=", b"directory.id=a b"))
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"version=0\n", b"version=1\nbroker.id=1\ncluster.id=c\ndirectory.id=d\n", b"novalue\n"]
 )
