@@ -223,8 +223,11 @@ def check_log_start(report: ReplicaReport) -> None:
         message = f"the log begins at offset {first}, only what lies below {start.offset} was deleted ({start.reason})"
         report.add(Kind.MISSING_RANGE, message, offset=start.offset, end_offset=first, file=replica.segments[0].file)
     if start.offset > end:
-        message = f"the log start offset {start.offset} is behind the log's end {end}"
-        report.add(Kind.CHECKPOINT_DAMAGE, message, offset=start.offset, file=file)
+        # A log start is synced at once, the records that it was moved over may not be.
+        unsynced = replica.may_lack_unsynced
+        why = ": what was not synced is gone, as a power cut leaves it; all of it was deleted" if unsynced else ""
+        message = f"the log start offset {start.offset} is behind the log's end {end}{why}"
+        report.add(Kind.CHECKPOINT_DAMAGE, message, note=unsynced, offset=start.offset, file=file)
 
 
 def check_checkpoints(report: ReplicaReport) -> None:

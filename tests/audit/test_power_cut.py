@@ -65,6 +65,18 @@ def judged(cluster: PlantedCluster) -> PartitionResult:
     return result
 
 
+def test_a_start_that_retention_moved_beyond_what_was_synced_is_lawful(cluster: PlantedCluster) -> None:
+    cluster.replica(BROKER, LINES).write(ENCODED[:4])
+    for broker in cluster.brokers:
+        cluster.replica(broker, LINES).write_log_start(read_header(ENCODED[9]).base_offset)
+    assert not errors(judged(cluster))
+
+
+def test_a_start_behind_the_end_is_an_error_where_no_power_was_lost(cluster: PlantedCluster) -> None:
+    cluster.replica(3, LINES).write_log_start(100)
+    assert [item.message for item in errors(judged(cluster)) if item.kind is Kind.CHECKPOINT_DAMAGE]
+
+
 def errors(result: PartitionResult) -> list[Finding]:
     return [item for item in result.findings if item.severity is Severity.ERROR]
 
