@@ -95,7 +95,7 @@ def _unproven(
         for replica in holders
     )
     who = ", ".join(map(str, uncompared))
-    is_young = is_live and any(replica.facts.high_watermark is None for replica in holders)
+    is_young = is_live and any((each.facts.high_watermark or 0) <= each.log_start_offset for each in holders)
     cure = "; a running broker notes its high watermark every 5 s: audit again then" if is_young else ""
     return finding(
         Kind.UNPROVEN,

@@ -148,10 +148,13 @@ def _told(zookeeper: str | None) -> tuple[Told, ...]:
 
 
 def _are_young(results: list[PartitionResult]) -> bool:
-    """Some replicas could not be compared because a running broker has not noted yet what of them is committed."""
+    """Some replicas could not be compared because a running broker has not noted yet what of them is committed: nothing
+    at all, or only what retention has deleted since."""
     return any(
         any(item.kind is Kind.UNPROVEN for item in result.findings)
-        and any(each.high_watermark is None and not each.cleanly_stopped for each in result.replicas)
+        and any(
+            not each.cleanly_stopped and (each.high_watermark or 0) <= each.log_start_offset for each in result.replicas
+        )
         for result in results
     )
 

@@ -73,14 +73,16 @@ def test_files_that_do_not_change_are_not_read_twice(cluster: PlantedCluster, mo
     assert len(looks) == 2, "one look to see that nothing changed"
 
 
+@pytest.mark.parametrize("noted_before", [None, 0, 9])
 @pytest.mark.parametrize("is_noted", [True, False])
-def test_on_a_live_cluster_the_marks_of_a_young_topic_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_noted: bool
+def test_on_a_live_cluster_marks_that_say_nothing_of_what_is_there_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_noted: bool, noted_before: int | None
 ) -> None:
     cluster = PlantedCluster(tmp_path, clean=False)
     cluster.write(LINES, ENCODED)
     for broker in cluster.brokers:
-        cluster.set_high_watermark(broker, LINES, None)
+        cluster.set_high_watermark(broker, LINES, noted_before)
+        cluster.replica(broker, LINES).write_log_start(noted_before or 0)
     state = cluster.state
     cluster.forget_state()
     waits: list[float] = []
