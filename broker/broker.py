@@ -56,6 +56,7 @@ class ControllerCandidate(ControllerRole, Protocol):
     on_dead_broker: Callable[[], None]
     on_refused: Callable[[int, int], None]
     on_unregistered: Callable[[], None]
+    heard_epoch: Callable[[], int]
 
     @property
     def is_active(self) -> bool: ...
@@ -166,10 +167,7 @@ class Broker:
             self.manager.now_ms,
             self.counters,
         )
-        self.controller = self._make_controller(self.coordination)
-        self.controller.on_dead_broker = self._count_dead_broker
-        self.controller.on_refused = self.manager.refusals.note
-        self.controller.on_unregistered = self.registration.heard_gone
+        self._wire_controller()
         self._handlers = RequestHandlers(
             manager=self.manager,
             produce=self._produce,
@@ -203,6 +201,13 @@ class Broker:
         self.registration.on_registered = self._on_registered
         self.registration.on_session_lost = self._on_session_lost
         self.registration.on_fenced = self._on_session_lost
+
+    def _wire_controller(self) -> None:
+        self.controller = self._make_controller(self.coordination)
+        self.controller.on_dead_broker = self._count_dead_broker
+        self.controller.on_refused = self.manager.refusals.note
+        self.controller.on_unregistered = self.registration.heard_gone
+        self.controller.heard_epoch = lambda: self.image.controller_epoch
 
     def _handle(self, request: IncomingRequest) -> None:
         self._handlers.handle(request)

@@ -5,10 +5,13 @@ Refuses to write (`cluster_store`) and to decide.
 
 Theory. While ZooKeeper cannot be reached every call waits; the owner ends it by cancellation when the session is over.
 A node that cannot be read is left out with an error in the log: one broken topic must not stop the cluster. A state
-written under a higher controller epoch than ours says that we were deposed, if /controller_epoch says so too.
+written under a higher controller epoch than ours says that we were deposed, if /controller_epoch says so too. If it
+does not, and this broker has had orders of that epoch, /controller_epoch was set back: it is raised again, and
+contested again, for every state would be left alone otherwise. If neither knows that epoch, the state is forged.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -18,7 +21,7 @@ from minibroker.controller.contest import Office
 from minibroker.controller.events import TopicsSeen
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire, is_topic_name, to_wire
+from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire
 from minibroker.protocol.messages import BROKERS_MAX
 from minibroker.protocol.znodes import BrokerRegistration, ConfigNode, PartitionState, TopicAssignment
 from minibroker.runtime.ports import (
@@ -65,6 +68,8 @@ class ClusterReader:
         self._office = office
         self.on_broker_gone: Callable[[str], None] = lambda name: None
         """Called when a registration that was just listed is not there any more: its name."""
+        self.heard_epoch: Callable[[], ControllerEpoch] = lambda: 0
+        """The highest controller epoch of which this broker has had an order."""
 
     async def holds_office(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -190,9 +195,10 @@ class ClusterReader:
                 unreadable.append(partition)
                 return None
             if leadership.controller_epoch > self._office.controller_epoch:
-                await self._check_office(f"controller epoch {leadership.controller_epoch} has written {path}")
+                await self._check_office(leadership.controller_epoch, path)
                 told = f"controller epoch {leadership.controller_epoch} was never given to a controller"
-                logger.error("%s is left alone until it is repaired: %s", path, told)
+                cure = f"correct it, or write that epoch to {znodes.CONTROLLER_EPOCH} if that was set back"
+                logger.error("%s is left alone until it is repaired: %s; %s", path, told, cure)
                 unreadable.append(partition)
                 return None
             return leadership
@@ -200,14 +206,25 @@ class ClusterReader:
         states = await self.all(partitions, read)
         return dict(zip(partitions, states, strict=True)), frozenset(unreadable)
 
-    async def _check_office(self, what: str) -> None:
-        """Deposed only if ZooKeeper has given a higher epoch out: a state alone may say anything."""
+    async def _check_office(self, epoch: ControllerEpoch, path: str) -> None:
+        """Deposed only if ZooKeeper has given this epoch out, or this broker heard it: a state may say anything."""
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(znodes.CONTROLLER_EPOCH))
         except NoNode as error:
             raise Deposed(f"{znodes.CONTROLLER_EPOCH} is gone") from error
         if stat.version != self._office.fence_version:
-            raise Deposed(f"{what}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
+            told = f"controller epoch {epoch} has written {path}"
+            raise Deposed(f"{told}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
+        if epoch <= self.heard_epoch() < znodes.EPOCH_MAX:
+            await self._raise_epoch(self.heard_epoch())
+
+    async def _raise_epoch(self, heard: ControllerEpoch) -> None:
+        """Make /controller_epoch what it was before somebody set it back; whoever contests next goes on from there."""
+        content, version = znodes.format_number(heard), self._office.fence_version
+        with contextlib.suppress(NoNode, BadVersion, OutcomeUnknown):
+            await self.patiently(lambda: self._coordination.set(znodes.CONTROLLER_EPOCH, content, version))
+        told = f"epoch {heard} was given before: {znodes.CONTROLLER_EPOCH} had been set back, and is raised again"
+        raise Deposed(told)
 
     # ---------------------------------------------------------------------------------------------------- asking
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:

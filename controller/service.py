@@ -26,6 +26,7 @@ from minibroker.controller.succession import Succession
 from minibroker.controller.term import Term, TermSettings
 from minibroker.controller.topic_creation import ValidateConfig
 from minibroker.protocol.errors import ErrorCode, ProtocolError
+from minibroker.protocol.ids import ControllerEpoch
 from minibroker.protocol.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -97,6 +98,8 @@ class ControllerService:
         """Called when a controller that we watched refused us: its broker id, and the registration it had."""
         self.on_unregistered: Callable[[], None] = lambda: None
         """Called when we, reading all registrations, met that this broker's own is gone."""
+        self.heard_epoch: Callable[[], ControllerEpoch] = lambda: 0
+        """The highest controller epoch of which this broker has had an order."""
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
@@ -246,6 +249,7 @@ class ControllerService:
         term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
         term.on_dead_broker = self.on_dead_broker
         term.store.on_broker_gone = self._broker_gone
+        term.store.heard_epoch = self.heard_epoch
         self._office, self._term = office, term
         self._administration = Administration(
             term, self._random, self._validate_topic_config, self._validate_broker_config

@@ -131,6 +131,46 @@ async def _is_gone(cluster: Cluster, path: str) -> bool:
     return await cluster.observer.exists(path) is None
 
 
+@pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "set back"])
+def test_a_controller_epoch_that_was_set_back_is_raised_again(is_removed: bool) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        await plant(cluster, znodes.CONTROLLER_EPOCH, znodes.format_number(40))
+        controller = await cluster.controller()
+        await cluster.create(controller, "before", [[1, 2, 3]])
+        await controller.stop()
+        if is_removed:
+            await cluster.observer.delete(znodes.CONTROLLER_EPOCH)
+        else:
+            await cluster.observer.set(znodes.CONTROLLER_EPOCH, znodes.format_number(3))
+        successor = await cluster.candidate(name="next", broker_id=101, contests=False)
+        successor.service.heard_epoch = lambda: 41
+        successor.service.registered(1, "incarnation of next")
+        await cluster.until(lambda: successor.service.controller_epoch == 42 and successor.service.is_active)
+        await cluster.kill_broker(1)
+        await cluster.until(lambda: _is_led_by(cluster, "before", 2))
+
+    story()
+
+
+async def _is_led_by(cluster: Cluster, topic: str, leader: int) -> bool:
+    return (await cluster.state(topic)).leader == leader
+
+
+@simulated
+async def test_a_controller_epoch_that_no_broker_has_heard_of_is_not_taken_from_a_state(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    controller.service.heard_epoch = lambda: 1
+    await cluster.create(controller, "forged", [[1, 2, 3]])
+    await cluster.change_state("forged", controller_epoch=1_000)
+    await cluster.kill_broker(1)
+    await cluster.world.zookeeper.settle()
+    assert controller.service.controller_epoch == 1
+    assert (await cluster.observer.get(znodes.CONTROLLER_EPOCH))[0] == znodes.format_number(1)
+
+
 @simulated
 async def test_a_forged_controller_epoch_is_refused_with_the_cure(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
