@@ -10,6 +10,8 @@ did not win (KAFKA-1096): a /controller of our own session whose epoch we do not
 Whoever succeeds a dead controller removes its /controller and its registration in the same multi. The version of
 /controller_epoch that this multi expects was read before the /controller that it removes, so it deposes that one and no
 other, however long ago that was.
+/controller_epoch may have been removed or set back. Brokers refuse every epoch below the highest that they have heard,
+so a candidate goes on from there.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from minibroker.protocol.znodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
+    EPOCH_MAX,
     ControllerNode,
     broker_path,
     format_number,
@@ -58,6 +61,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: BrokerId
     incarnation_id: str
+    heard_epoch: Callable[[], ControllerEpoch] = lambda: 0
+    """The highest controller epoch of which this broker has had an order."""
 
 
 class Office(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +158,7 @@ async def _win(
     removals: list[Operation],
 ) -> Office | None:
     """The multi. `before`: the epoch that is to be followed, and its version."""
-    epoch, version = before[0] + 1, before[1]
+    epoch, version = max(before[0], _believable(candidate.heard_epoch())) + 1, before[1]
     node = ControllerNode(
         brokerid=candidate.broker_id, timestamp=str(clock.now_ms()), incarnation_id=candidate.incarnation_id
     )
@@ -170,6 +175,11 @@ async def _win(
     except OutcomeUnknown:
         return office if await _was_won(coordination, office) else None
     return office
+
+
+def _believable(heard: ControllerEpoch) -> ControllerEpoch:
+    """An epoch in an order may be a stranger's: no such one leaves too few for the elections to come."""
+    return heard if heard <= EPOCH_MAX // 2 else 0
 
 
 async def _was_won(coordination: Coordination, office: Office) -> bool:

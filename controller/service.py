@@ -110,7 +110,9 @@ class ControllerService:
     # ------------------------------------------------------------------------------------------------ for the owner
     def registered(self, broker_epoch: int, incarnation_id: str) -> None:
         """This process's broker is registered (again, under a new session): contest now."""
-        self._candidate = Candidate(broker_id=self._config.broker_id, incarnation_id=incarnation_id)
+        self._candidate = Candidate(
+            broker_id=self._config.broker_id, incarnation_id=incarnation_id, heard_epoch=self.heard_epoch
+        )
         logger.debug("candidate with broker epoch %d", broker_epoch)
         self._candidacy_changed.set()
 
@@ -249,7 +251,6 @@ class ControllerService:
         term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
         term.on_dead_broker = self.on_dead_broker
         term.store.on_broker_gone = self._broker_gone
-        term.store.heard_epoch = self.heard_epoch
         self._office, self._term = office, term
         self._administration = Administration(
             term, self._random, self._validate_topic_config, self._validate_broker_config
