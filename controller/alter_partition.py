@@ -120,6 +120,7 @@ def _accept(
         controller_epoch=state.controller_epoch,
         partition_epoch=current.partition_epoch,
         is_recovering=wish.leader_recovery_state == RECOVERING,
+        topic_id=state.topics[partition.topic].topic_id,
     )
     check_leadership(after, assignment)
     return PartitionChange(partition=partition, before=current, after=after, reason="asked for by the leader")

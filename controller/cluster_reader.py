@@ -5,15 +5,12 @@ Refuses to write (`cluster_store`) and to decide.
 
 Theory. While ZooKeeper cannot be reached every call waits; the owner ends it by cancellation when the session is over.
 A node that cannot be read is left out with an error in the log: one broken topic must not stop the cluster. A state
-written under a higher controller epoch than ours says that we were deposed, if /controller_epoch says so too. If it
-does not, and this broker has had orders of that epoch, /controller_epoch was set back: it is raised again, and
-contested again, for every state would be left alone otherwise. If neither knows that epoch, the state is forged.
+written under a higher controller epoch than ours says that we were deposed, if /controller_epoch says so too.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
@@ -68,8 +65,6 @@ class ClusterReader:
         self._office = office
         self.on_broker_gone: Callable[[str], None] = lambda name: None
         """Called when a registration that was just listed is not there any more: its name."""
-        self.heard_epoch: Callable[[], ControllerEpoch] = lambda: 0
-        """The highest controller epoch of which this broker has had an order."""
 
     async def holds_office(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -116,6 +111,10 @@ class ClusterReader:
         partitions = [TopicPartition(name, number) for name in topics for number in sorted(topics[name].assignment)]
         states, unreadable = await self.read_leaderships(partitions)
         leaderships = {each: state for each, state in states.items() if state is not None}
+        for name in _exchanged(topics, leaderships):
+            path, topic_id = znodes.topic_path(name), topics.pop(name).topic_id
+            logger.error("%s is ignored: its partitions' states are of another topic id than %s", path, topic_id)
+        leaderships = {each: state for each, state in leaderships.items() if each.topic in topics}
         return TopicsSeen(added=topics, leaderships=leaderships, unreadable=unreadable)
 
     async def read_config(self, path: str) -> tuple[dict[str, str], Stat | None]:
@@ -207,7 +206,7 @@ class ClusterReader:
         return dict(zip(partitions, states, strict=True)), frozenset(unreadable)
 
     async def _check_office(self, epoch: ControllerEpoch, path: str) -> None:
-        """Deposed only if ZooKeeper has given this epoch out, or this broker heard it: a state may say anything."""
+        """Deposed only if ZooKeeper has given a higher epoch out: a state alone may say anything."""
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(znodes.CONTROLLER_EPOCH))
         except NoNode as error:
@@ -215,16 +214,6 @@ class ClusterReader:
         if stat.version != self._office.fence_version:
             told = f"controller epoch {epoch} has written {path}"
             raise Deposed(f"{told}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
-        if epoch <= self.heard_epoch() < znodes.EPOCH_MAX:
-            await self._raise_epoch(self.heard_epoch())
-
-    async def _raise_epoch(self, heard: ControllerEpoch) -> None:
-        """Make /controller_epoch what it was before somebody set it back; whoever contests next goes on from there."""
-        content, version = znodes.format_number(heard), self._office.fence_version
-        with contextlib.suppress(NoNode, BadVersion, OutcomeUnknown):
-            await self.patiently(lambda: self._coordination.set(znodes.CONTROLLER_EPOCH, content, version))
-        told = f"epoch {heard} was given before: {znodes.CONTROLLER_EPOCH} had been set back, and is raised again"
-        raise Deposed(told)
 
     # ---------------------------------------------------------------------------------------------------- asking
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -250,6 +239,15 @@ class ClusterReader:
         return answers
 
 
+def _exchanged(topics: Mapping[str, Topic], leaderships: Mapping[TopicPartition, Leadership]) -> list[str]:
+    """Topics whose id is not that of their states. An order under it would make brokers delete the logs; a topic that
+    was really made anew has new states, for a deletion removes them first."""
+    other = {
+        each.topic for each, state in leaderships.items() if state.topic_id not in ("", topics[each.topic].topic_id)
+    }
+    return sorted(other)
+
+
 def to_leadership(state: PartitionState, version: int) -> Leadership:
     members = tuple(state.isr)
     known, directories = state.isr_incarnations, state.isr_directories
@@ -262,6 +260,7 @@ def to_leadership(state: PartitionState, version: int) -> Leadership:
         controller_epoch=state.controller_epoch,
         partition_epoch=version,
         is_recovering=state.leader_recovery_state == 1,
+        topic_id=state.topic_id,
     )
 
 
@@ -274,4 +273,5 @@ def to_partition_state(leadership: Leadership) -> PartitionState:
         isr_incarnations={str(broker_id): incarnation for broker_id, incarnation in leadership.incarnations},
         isr_directories={str(broker_id): directory for broker_id, directory in leadership.directories},
         leader_recovery_state=int(leadership.is_recovering),
+        topic_id=leadership.topic_id,
     )

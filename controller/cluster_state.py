@@ -50,6 +50,8 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     partition_epoch: PartitionEpoch
     is_recovering: bool = False
     """After an unclean election, until the leader says otherwise."""
+    topic_id: str = ""
+    """Of the topic that it belongs to; empty: not known, an earlier version wrote it."""
 
     def incarnation_of(self, broker_id: BrokerId) -> str | None:
         return dict(self.incarnations).get(broker_id)

@@ -153,6 +153,7 @@ def _initial(
         directories=tuple((each, state.brokers[each].directory_id) for each in members),
         controller_epoch=state.controller_epoch,
         partition_epoch=0,
+        topic_id=state.topics[partition.topic].topic_id,
     )
     check_leadership(after, assignment)
     return PartitionChange(partition=partition, before=None, after=after, reason="new partition")
@@ -181,6 +182,7 @@ def _change(
         controller_epoch=state.controller_epoch,
         partition_epoch=before.partition_epoch,
         is_recovering=is_unclean or before.is_recovering,
+        topic_id=state.topics[partition.topic].topic_id,
     )
     check_leadership(after, state.assignment(partition))
     return PartitionChange(partition=partition, before=before, after=after, reason=reason)

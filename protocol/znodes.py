@@ -272,6 +272,8 @@ class PartitionState(Znode, frozen=True, kw_only=True):
     """Log directory of each ISR member then: on another one it has nothing of this partition (hardening 15)."""
     leader_recovery_state: int = 0
     """1 after an unclean election, until the leader says that it has recovered."""
+    topic_id: str = ""
+    """Of the topic that this is a partition of; empty: written by an earlier version."""
 
     def problem(self) -> str | None:
         epochs = (self.leader_epoch, self.controller_epoch)

@@ -10,9 +10,9 @@ import pytest
 
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import MAX_INT32
-from minibroker.protocol.messages import DeleteTopicsRequest
+from minibroker.protocol.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from minibroker.protocol.znodes import BrokerRegistration
-from tests.controller.cluster import Candidate, Cluster, simulated
+from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
 from tests.controller.isr_wishes import is_led
 
 REGISTRATION = BrokerRegistration(
@@ -159,16 +159,59 @@ async def _is_led_by(cluster: Cluster, topic: str, leader: int) -> bool:
 
 
 @simulated
-async def test_a_controller_epoch_that_no_broker_has_heard_of_is_not_taken_from_a_state(cluster: Cluster) -> None:
+async def test_an_epoch_heard_that_leaves_no_room_for_elections_is_not_gone_on_from(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    candidate = await cluster.candidate(contests=False)
+    candidate.service.heard_epoch = lambda: MAX_INT32
+    candidate.service.registered(1, "incarnation")
+    await cluster.until(lambda: candidate.service.controller_epoch == 1)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["at takeover", "later"])
+def test_a_topic_id_that_was_exchanged_gives_no_order_to_replace_the_logs(is_first: bool) -> None:
+    @simulated
+    async def story(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        controller = await cluster.controller()
+        await cluster.create(controller, "forged", [[1, 2, 3]])
+        path = znodes.topic_path("forged")
+        true, _ = await cluster.observer.get(path)
+        await cluster.observer.set(path, assignment({"0": [1, 2, 3]}, "another"))
+        if is_first:
+            await controller.stop()
+            controller = await cluster.controller(name="next", broker_id=101)
+        await fails_over(cluster, controller)
+        assert "another" not in topic_ids(cluster.brokers[2], "forged")
+        await cluster.observer.set(path, true)
+        await controller.stop()
+        await cluster.controller(name="last", broker_id=102)
+        await cluster.until(lambda: _is_led_by(cluster, "forged", 2))
+
+    story()
+
+
+def topic_ids(broker: FakeBroker, topic: str) -> set[str]:
+    """Under which the broker was told of it."""
+    return {
+        state.topic_id
+        for request in broker.requests
+        if isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest)
+        for state in request.topic_states
+        if state.topic_name == topic
+    }
+
+
+@simulated
+async def test_a_state_of_an_earlier_version_that_names_no_topic_id_counts(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
-    controller.service.heard_epoch = lambda: 1
-    await cluster.create(controller, "forged", [[1, 2, 3]])
-    await cluster.change_state("forged", controller_epoch=1_000)
+    await cluster.create(controller, "old", [[1, 2, 3]])
+    await cluster.change_state("old", topic_id="")
+    await controller.stop()
+    await cluster.controller(name="next", broker_id=101)
     await cluster.kill_broker(1)
-    await cluster.world.zookeeper.settle()
-    assert controller.service.controller_epoch == 1
-    assert (await cluster.observer.get(znodes.CONTROLLER_EPOCH))[0] == znodes.format_number(1)
+    await cluster.until(lambda: _is_led_by(cluster, "old", 2))
+    assert (await cluster.state("old")).topic_id != ""
 
 
 @simulated

@@ -72,6 +72,7 @@ def test_json_is_kafkas() -> None:
         "isr_incarnations": {"1": "i1"},
         "isr_directories": {"1": "d1"},
         "leader_recovery_state": 0,
+        "topic_id": "",
     }
     assert json.loads(ProducerIdBlock(broker=1, block_start="0", block_end="999").encode()) == {
         "version": 1,
