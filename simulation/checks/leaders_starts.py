@@ -25,6 +25,8 @@ class LeadersStarts:
         self._cluster = cluster
         self._truth = truth
         self._starts: dict[Partition, int] = {}
+        self._dropped: dict[tuple[int, TopicPartition], int] = {}
+        """Where a follower starts that had nothing left which its leader could compare, and dropped it (section 11)."""
         truth.samplers.append(self.look)
 
     def replica_loaded(self, replica: Partition) -> None:
@@ -33,7 +35,10 @@ class LeadersStarts:
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
         start = replica.state.log_start_offset
         before, self._starts[replica] = self._starts.get(replica, start), start
-        if start <= before or replica.state.role is not Role.FOLLOWER or start == replica.state.log_end_offset:
+        if start <= before or replica.state.role is not Role.FOLLOWER:
+            return
+        if start == replica.state.log_end_offset:
+            self._dropped[replica.state.config.broker_id, replica.topic_partition] = start
             return
         leader = self._leader_of(replica)
         if leader is not None and leader.state.log_start_offset < start:
@@ -48,11 +53,15 @@ class LeadersStarts:
                 replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
                 if replica is None or replica.state.role is not Role.FOLLOWER or not replica.log.size_bytes:
                     continue
-                self._compare(broker_id, replica, true.partition)
+                counts = broker_id in true.members or first_offset(replica) > self._dropped.get(
+                    (broker_id, true.partition), 0
+                )
+                if counts:  # who dropped all is out of sync; under a leader that starts earlier it begins anew
+                    self._compare(broker_id, replica, true.partition)
 
     def _compare(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
         leader = self._leader_of(replica)
-        first = replica.log.segments[0].base_offset
+        first = first_offset(replica)
         if leader is None or replica.log.damage is not None or first <= leader.state.log_start_offset:
             return
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
@@ -71,3 +80,8 @@ class LeadersStarts:
     def ordered(self, controller_epoch: int) -> None: ...
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
     def cut(self, log: PartitionLog, failed: bool) -> None: ...
+
+
+def first_offset(replica: Partition) -> int:
+    """Of its files."""
+    return replica.log.segments[0].base_offset
