@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from minibroker.cluster_file import BrokerRecord, ClusterRecord
+from minibroker.cluster_file import PRIVATE_FILE, PRIVATE_UMASK, BrokerRecord, ClusterRecord
 from minibroker.processes import ProcessIdentity, identify
 
 SESSION_TIMEOUT_MS = 3_000
@@ -44,18 +44,27 @@ def configuration_text(data_directory: Path, record: ClusterRecord, broker_id: i
     return "\n".join(lines + [f"{key}={value}" for key, value in values.items()]) + "\n"
 
 
+def configuration_file(data_directory: Path, broker_id: int) -> Path:
+    return data_directory / f"broker-{broker_id}.properties"
+
+
 def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) -> BrokerRecord:
     """Start the process in the background, its output appended to broker-<id>.log; returns the record of it."""
-    configuration = data_directory / f"broker-{broker_id}.properties"
+    configuration = configuration_file(data_directory, broker_id)
+    configuration.touch(PRIVATE_FILE)
     configuration.write_text(configuration_text(data_directory, record, broker_id))
-    with (data_directory / f"broker-{broker_id}.log").open("ab") as log:
+    log_file = data_directory / f"broker-{broker_id}.log"
+    log_file.touch(PRIVATE_FILE)
+    with log_file.open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "minibroker", "broker", "--config", str(configuration)],
+            # -P: the working directory holds data, and no code of it may run
+            [sys.executable, "-P", "-m", "minibroker", "broker", "--config", str(configuration)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=_environment(),
             cwd=data_directory,
+            umask=PRIVATE_UMASK,
             start_new_session=True,  # a Ctrl-C for the command line is none for the brokers
         )
     _CHILDREN.append(child)
@@ -72,5 +81,5 @@ def _environment() -> dict[str, str]:
         if not name.startswith("MINIBROKER_") or name in INHERITED_VARIABLES
     }
     here = str(Path(__file__).resolve().parent.parent)
-    paths = [here, *(path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != here)]
-    return environment | {"PYTHONPATH": os.pathsep.join(paths)}
+    others = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return environment | {"PYTHONPATH": os.pathsep.join([here, *(path for path in others if path != here)])}

@@ -1,15 +1,23 @@
 """`cluster.json`: what a local cluster's data directory says of its processes and ports, and where its files are.
 
-Owns: the layout of the data directory and the format of the two JSON files in it. Refuses to start or stop anything.
+Owns: the layout of the data directory, which files in it are a cluster's and may be removed with it, the format of the
+two JSON files, and that two commands do not change them at once. Refuses to start or stop anything.
 
     <data-dir>/cluster.json            processes and ports (this module)
+    <data-dir>/cluster.lock            held by a command while it changes cluster.json
     <data-dir>/cluster-state.json      what the cluster said of itself when it went down, for the audit
     <data-dir>/zookeeper/              ZooKeeper's configuration, data and log
     <data-dir>/broker-<id>.properties  configuration; broker-<id>.log what the process printed
     <data-dir>/broker-<id>/            the broker's log.dir
 """
 
+import contextlib
+import fcntl
 import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,10 +27,22 @@ from minibroker.protocol.cluster_state import CLUSTER_STATE, ClusterState, forma
 
 CLUSTER_FILE = "cluster.json"
 STATE_FILE = CLUSTER_STATE
+LOCK_FILE = "cluster.lock"
+LOCK_TIMEOUT_S = 10.0
+"""A command holds it while it starts processes and writes the file, not while it waits for them."""
+ZOOKEEPER_DIRECTORY = "zookeeper"
+OF_ONE_BROKER = re.compile(r"broker-(0|[1-9]\d{0,9})(\.properties|\.log|)")
+OF_THE_CLUSTER = {CLUSTER_FILE, STATE_FILE, f"{CLUSTER_FILE}.tmp", f"{STATE_FILE}.tmp", LOCK_FILE}
+PRIVATE_DIRECTORY, PRIVATE_FILE, PRIVATE_UMASK = 0o700, 0o600, 0o077
+"""Records and settings are for their owner alone, on a machine with other users, too."""
 
 
 class ClusterMissing(Exception):
     """The directory holds no cluster, or its file cannot be read. One sentence with the cure."""
+
+
+class ClusterBusy(Exception):
+    """Another command is changing the cluster, and does not end. One sentence with the cure."""
 
 
 class BrokerRecord(msgspec.Struct, kw_only=True):
@@ -124,5 +144,81 @@ def forget_cluster_state(data_directory: Path) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(PRIVATE_FILE)
     temporary.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
     os.replace(temporary, path)
+
+
+# ---------------------------------------------------------------------------------------------- whose the files are
+def refuse_foreign_directory(data_directory: Path) -> None:
+    """Raise ClusterMissing where somebody keeps other files: a cluster there would be removed together with them."""
+    names = sorted(os.listdir(data_directory)) if data_directory.is_dir() else []
+    foreign = [name for name in names if not _is_a_clusters(name)]
+    if foreign and CLUSTER_FILE not in names:
+        raise ClusterMissing(
+            f"{data_directory} holds no cluster, but other files ({_told(foreign)}): choose another --data-dir,"
+            " one that does not exist yet"
+        )
+
+
+def _told(names: list[str]) -> str:
+    return ", ".join([*names[:3], *([".."] if len(names) > 3 else [])])
+
+
+def _is_a_clusters(name: str) -> bool:
+    return name in OF_THE_CLUSTER or name == ZOOKEEPER_DIRECTORY or OF_ONE_BROKER.fullmatch(name) is not None
+
+
+def remove_cluster_files(data_directory: Path, record: ClusterRecord) -> str | None:
+    """Remove this cluster's files, and the directory if nothing else is in it. Returns what stays, in words."""
+    for name in sorted(os.listdir(data_directory)):
+        found = OF_ONE_BROKER.fullmatch(name)
+        is_brokers = found is not None and int(found[1]) in record.brokers
+        is_zookeepers = name == ZOOKEEPER_DIRECTORY and record.zookeeper.port is not None
+        if is_brokers or is_zookeepers or name in OF_THE_CLUSTER:
+            path = data_directory / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    rest = sorted(os.listdir(data_directory))
+    if rest:
+        return f"{data_directory} stays, for it holds what is not the cluster's: {_told(rest)}"
+    with contextlib.suppress(OSError):  # a mount point stays
+        data_directory.rmdir()
+    return None
+
+
+_HELD: set[Path] = set()
+"""Locks of this process: what holds one may take it again."""
+
+
+@contextlib.contextmanager
+def cluster_lock(data_directory: Path) -> Iterator[None]:
+    """Nobody else changes cluster.json until the block ends. Raises ClusterBusy."""
+    if data_directory in _HELD:
+        yield
+        return
+    descriptor = os.open(data_directory / LOCK_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        _wait_for_lock(descriptor, data_directory)
+        _HELD.add(data_directory)
+        yield
+    finally:
+        _HELD.discard(data_directory)
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, data_directory: Path) -> None:
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ClusterBusy(
+                    f"another command has been changing the cluster in {data_directory} for {LOCK_TIMEOUT_S:g} s:"
+                    " wait for it, or end it"
+                ) from None
+        time.sleep(0.02)

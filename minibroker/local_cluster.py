@@ -9,7 +9,7 @@ processes outlive this one; a later `LocalCluster.open` finds them again. Refuse
 """
 
 import asyncio
-import shutil
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -18,23 +18,27 @@ from types import TracebackType
 
 from minibroker import zookeeper_process
 from minibroker.asking import Asker, NoAnswer
-from minibroker.broker_process import start_broker
+from minibroker.broker_process import configuration_file, start_broker
 from minibroker.cluster_file import (
+    PRIVATE_DIRECTORY,
     BrokerRecord,
     ClusterMissing,
     ClusterRecord,
     Wishes,
     ZooKeeperRecord,
+    cluster_lock,
     continued,
     forget_cluster_state,
     read_cluster_file,
+    refuse_foreign_directory,
+    remove_cluster_files,
     write_cluster_file,
     write_cluster_state,
 )
 from minibroker.cluster_snapshot import ask_zookeeper, joined, state_of_view
 from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
 from minibroker.power_loss import CutTail, cut_unsynced_tails
-from minibroker.processes import ProcessIdentity, free_ports, identify
+from minibroker.processes import ProcessIdentity, free_ports, identify, wait_until
 from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.cluster_state import ClusterState
 
@@ -116,13 +120,15 @@ class LocalCluster:
     def process_state(self, broker_id: int) -> str:
         """'running', 'paused', 'down' (we ended it) or 'dead' (it ended by itself)."""
         broker = self.record.brokers[broker_id]
-        if broker.process is not None and broker.process.is_alive():
+        if broker.process is not None and broker.process.was_started_with(
+            configuration_file(self.data_directory, broker_id)
+        ):
             return "paused" if broker.process.is_paused() else "running"
         return "dead" if broker.process is not None and broker.ended_by is None else "down"
 
     def zookeeper_is_running(self) -> bool:
         process = self.record.zookeeper.process
-        return process is not None and process.is_alive()
+        return process is not None and process.was_started_with(self.data_directory / "zookeeper" / "zoo.cfg")
 
     def is_running(self) -> bool:
         """Whether any of its processes lives."""
@@ -184,19 +190,13 @@ class LocalCluster:
         the others, and so becomes controller. One that is not healthy in time is ended; `stays`: only if no broker
         runs, for what is wrong with old data is mended in a cluster that runs. A ZooKeeper of ours that still runs is
         used."""
-        self._refuse_if_running()
-        self.data_directory.mkdir(parents=True, exist_ok=True)
-        for broker in self.record.brokers.values():
-            zookeeper_process.refuse_taken_port(broker.port)
-        forget_cluster_state(self.data_directory)
-        if not self.zookeeper_is_running():
-            self._spawn_zookeeper()
+        self._begin([] if first is not None else self.broker_ids)
         try:
             if first is not None:
                 await self.start(first, timeout_s)
-            for broker_id in self.broker_ids:
-                if broker_id != first:
-                    self._spawn(broker_id)
+                for broker_id in self.broker_ids:
+                    if broker_id != first:
+                        self._spawn(broker_id)
             return await self.wait_healthy(timeout_s)
         except (ClusterFailed, asyncio.CancelledError) as error:
             states = [self.process_state(broker_id) for broker_id in self.broker_ids]
@@ -205,6 +205,21 @@ class LocalCluster:
                 raise ClusterFailed(f"{error}; {who}: see `minibroker cluster status`") from None
             await self.down(timeout_s=5.0)
             raise
+
+    def _begin(self, broker_ids: list[int]) -> None:
+        """Start ZooKeeper and these brokers, unless somebody else does, or did."""
+        refuse_foreign_directory(self.data_directory)
+        self.data_directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        with cluster_lock(self.data_directory):
+            self._refuse_if_running()
+            for broker in self.record.brokers.values():
+                zookeeper_process.refuse_taken_port(broker.port)
+            forget_cluster_state(self.data_directory)
+            if not self.zookeeper_is_running():
+                self._spawn_zookeeper()
+            self._save()
+            for broker_id in broker_ids:
+                self._spawn(broker_id)
 
     def _refuse_if_running(self) -> None:
         try:
@@ -232,7 +247,7 @@ class LocalCluster:
         """Stop everything, brokers first; returns what did not go cleanly. `cluster-state.json` is left."""
         controller_id, before = await self._snapshot_if_possible()
         connected = await self._ask_zookeeper()
-        running = [broker_id for broker_id in self.broker_ids if self.process_state(broker_id) in ("running", "paused")]
+        running = self.running_brokers()
         others = [broker_id for broker_id in running if broker_id != controller_id]
         problems = await asyncio.gather(*(self._end(broker_id, timeout_s) for broker_id in others))
         if controller_id in running:  # last: the others ask it to move their leaderships
@@ -243,7 +258,7 @@ class LocalCluster:
         await self._stop_zookeeper()
         self._save()
         if wipe:
-            shutil.rmtree(self.data_directory, ignore_errors=True)
+            problems.append(remove_cluster_files(self.data_directory, self.record))
         return [problem for problem in problems if problem is not None]
 
     async def _snapshot_if_possible(self) -> tuple[int | None, ClusterState | None]:
@@ -289,14 +304,14 @@ class LocalCluster:
         process = self.record.zookeeper.process
         if process is None or not process.send(signal.SIGKILL):
             raise ClusterFailed(f"ZooKeeper at {self.record.zookeeper.connect} does not run, or is not ours")
-        await _wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
+        await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
 
     async def _stop_zookeeper(self) -> None:
         record = self.record.zookeeper
         if record.process is not None and record.process.is_alive() and record.port is not None:
             log_file = str(self.data_directory / "zookeeper" / "zookeeper.log")
             await zookeeper_process.ZooKeeperProcess(record.process.pid, record.port, log_file).stop()
-            await _wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
+            await wait_until(lambda: not self.zookeeper_is_running(), KILL_TIMEOUT_S)
         record.process = None
 
     async def save_state(self) -> ClusterView:
@@ -330,6 +345,10 @@ class LocalCluster:
                 tell(reasons[0])
             await asyncio.sleep(POLL_S)
 
+    def _refuse_running(self, broker_id: int) -> None:
+        if self.process_state(broker_id) in ("running", "paused"):
+            raise ClusterFailed(f"broker {broker_id} runs already")
+
     def _refuse_dead(self, *broker_ids: int) -> None:
         ended = self.ended_by_themselves(*broker_ids)
         if ended:
@@ -348,8 +367,7 @@ class LocalCluster:
     # ------------------------------------------------------------------------------------------------ one broker
     async def start(self, broker_id: int, timeout_s: float = UP_TIMEOUT_S) -> None:
         """Start a broker that is down, and wait until it is registered and serves."""
-        if self.process_state(broker_id) in ("running", "paused"):
-            raise ClusterFailed(f"broker {broker_id} runs already")
+        self._refuse_running(broker_id)
         await self._wait_for_port(broker_id)
         self._spawn(broker_id)
         deadline = time.monotonic() + timeout_s
@@ -395,7 +413,7 @@ class LocalCluster:
         self._ended(broker_id, "stop")
         process.send(signal.SIGTERM)
         process.send(signal.SIGCONT)
-        if not await _wait_until(lambda: not process.is_alive(), timeout_s):
+        if not await wait_until(lambda: not process.is_alive(), timeout_s):
             raise ClusterFailed(
                 f"broker {broker_id} (pid {process.pid}) has not stopped within {timeout_s:g} s:"
                 f" see {self.process_log(broker_id)}, or `minibroker cluster kill {broker_id}`"
@@ -418,40 +436,53 @@ class LocalCluster:
         """SIGSTOP: it hangs, its connections stay open."""
         process = self._running(broker_id)
         process.send(signal.SIGSTOP)
-        await _wait_until(process.is_paused, KILL_TIMEOUT_S)
+        await wait_until(process.is_paused, KILL_TIMEOUT_S)
 
     async def resume(self, broker_id: int) -> None:
         process = self._running(broker_id)
         process.send(signal.SIGCONT)
-        await _wait_until(lambda: not process.is_paused(), KILL_TIMEOUT_S)
+        await wait_until(lambda: not process.is_paused(), KILL_TIMEOUT_S)
 
     async def _kill(self, broker_id: int, how: str) -> None:
         process = self._running(broker_id)
         self._ended(broker_id, how)
         process.send(signal.SIGKILL)
-        if not await _wait_until(lambda: not process.is_alive(), KILL_TIMEOUT_S):
+        if not await wait_until(lambda: not process.is_alive(), KILL_TIMEOUT_S):
             raise ClusterFailed(f"broker {broker_id} (pid {process.pid}) survives SIGKILL: its disk hangs")
 
     def _running(self, broker_id: int) -> ProcessIdentity:
         process = self.record.brokers[broker_id].process
-        if process is None or not process.is_alive():
+        if process is None or self.process_state(broker_id) not in ("running", "paused"):
             raise ClusterFailed(
                 f"broker {broker_id} does not run: start it with `minibroker cluster start {broker_id}`"
             )
         return process
 
     def _ended(self, broker_id: int, how: str) -> None:
-        self.record.brokers[broker_id].ended_by = how
-        self._save()
+        process = self.record.brokers[broker_id].process
+        with cluster_lock(self.data_directory):
+            self._read_again()
+            if self.record.brokers[broker_id].process == process:
+                self.record.brokers[broker_id].ended_by = how
+            self._save()
 
     def _spawn(self, broker_id: int) -> None:
-        self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id)
-        self._save()
+        with cluster_lock(self.data_directory):
+            self._read_again()
+            self._refuse_running(broker_id)
+            self.record.brokers[broker_id] = start_broker(self.data_directory, self.record, broker_id)
+            self._save()
 
     # ------------------------------------------------------------------------------------------------- bookkeeping
+    def _read_again(self) -> None:
+        """What other commands have done meanwhile; without a file that can be read, what we know."""
+        with contextlib.suppress(ClusterMissing):
+            self.record = read_cluster_file(self.data_directory)
+
     def _save(self) -> None:
         if self.data_directory.exists():
-            write_cluster_file(self.data_directory, self.record)
+            with cluster_lock(self.data_directory):
+                write_cluster_file(self.data_directory, self.record)
 
     async def __aenter__(self) -> "LocalCluster":
         await self.up()
@@ -461,12 +492,3 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.down()
-
-
-async def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.02)
-    return True

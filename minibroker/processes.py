@@ -4,11 +4,14 @@ Owns: telling one process from a later one that was given the same number (pid a
 Refuses to know what a process does. Linux's /proc where there is one, `ps` elsewhere.
 """
 
+import asyncio
 import os
 import random
 import signal
 import socket
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -28,6 +31,11 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
         _reap(self.pid)
         return _start_of(self.pid) == self.started
 
+    def was_started_with(self, file: Path) -> bool:
+        """Whether it lives and its command line names this file: then it is no stranger's process, whoever wrote its
+        number down."""
+        return self.is_alive() and any(_is_same_file(word, file) for word in command_line(self.pid))
+
     def is_paused(self) -> bool:
         return self.is_alive() and _state_of(self.pid) in ("T", "t")
 
@@ -46,6 +54,24 @@ def identify(pid: int) -> ProcessIdentity | None:
     """The process that has this number now."""
     started = _start_of(pid)
     return None if started is None else ProcessIdentity(pid, started)
+
+
+def command_line(pid: int) -> list[str]:
+    """The words that it was started with; none of a process that is gone."""
+    if not PROC.joinpath("self").exists():
+        return (_ask_ps(pid, "args") or "").split()
+    try:
+        content = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in content.split(b"\0") if word]
+
+
+def _is_same_file(word: str, file: Path) -> bool:
+    try:
+        return os.path.isabs(word) and os.path.samefile(word, file)
+    except (OSError, ValueError):
+        return False
 
 
 def _reap(pid: int) -> None:
@@ -88,6 +114,16 @@ def _boot_id() -> str:
 def _ask_ps(pid: int, field: str) -> str | None:
     answer = subprocess.run(["ps", "-o", f"{field}=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return answer.stdout.strip() or None
+
+
+async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it came true in time, asked again and again."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
 
 
 # ------------------------------------------------------------------------------------------------------------ ports

@@ -271,7 +271,8 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
     jars = zookeeper_jars()
     refuse_taken_port(port)
     directory = Path(data_directory).absolute()
-    (directory / "data").mkdir(parents=True, exist_ok=True)
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    (directory / "data").mkdir(exist_ok=True)
     configuration = directory / "zoo.cfg"
     configuration.write_text(zookeeper_configuration(directory / "data", port, tick_ms), encoding="utf-8")
     log_file = directory / "zookeeper.log"
@@ -283,6 +284,7 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
             stdout=log,
             stderr=log,
             cwd=directory,
+            umask=0o077,  # what it keeps is for its owner alone
             start_new_session=True,  # a Ctrl-C for the command line is none for ZooKeeper
         )
     return ZooKeeperProcess(child.pid, port, str(log_file), child)

@@ -66,14 +66,14 @@ def cluster() -> None:
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
     """Run it; every failure of the launcher becomes one sentence."""
     from minibroker.asking import NoAnswer
-    from minibroker.cluster_file import ClusterMissing
+    from minibroker.cluster_file import ClusterBusy, ClusterMissing
     from minibroker.local_cluster import ClusterFailed
     from minibroker.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
 
-    expected = (ClusterFailed, ClusterMissing, NoAnswer, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed)
+    not_there = (ClusterFailed, ClusterMissing, ClusterBusy, NoAnswer)
     try:
         return run_async(work, timeout_s, doing)
-    except expected as error:
+    except (*not_there, MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed) as error:
         raise CommandFailed(str(error)) from None
 
 
@@ -272,7 +272,7 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
 
 @click.command()
 @data_dir_option
-@click.option("--wipe", is_flag=True, help="Remove the data directory, too.")
+@click.option("--wipe", is_flag=True, help="Remove the cluster's files, too; others stay.")
 @timeout_option(30, "Kill what has not stopped cleanly after this many seconds.")
 @json_option
 def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
@@ -291,5 +291,5 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
     else:
         for problem in problems:
             note(problem)
-        click.echo("down" + (f"; {data_dir} is removed" if wipe else f"; the data stays in {data_dir}"))
+        click.echo("down" + ("; its data is removed" if wipe else f"; the data stays in {data_dir}"))
     return EXIT_FINE

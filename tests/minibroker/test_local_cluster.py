@@ -1,15 +1,30 @@
 """What a local cluster writes down, without starting one."""
 
+import fcntl
 import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from minibroker import cluster_file, local_cluster
 from minibroker.broker.config import load_config
-from minibroker.broker_process import configuration_text
-from minibroker.cluster_file import ClusterMissing, Wishes, read_cluster_file, write_cluster_file
+from minibroker.broker_process import configuration_file, configuration_text
+from minibroker.cluster_file import (
+    BrokerRecord,
+    ClusterBusy,
+    ClusterMissing,
+    ClusterRecord,
+    Wishes,
+    cluster_lock,
+    read_cluster_file,
+    write_cluster_file,
+)
 from minibroker.local_cluster import ClusterFailed, LocalCluster
-from minibroker.processes import identify
+from minibroker.processes import ProcessIdentity, identify
 
 
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -113,6 +128,7 @@ async def test_up_goes_on_with_a_zookeeper_whose_brokers_were_killed(
     cluster = LocalCluster(tmp_path)
     cluster.record.zookeeper.process = identify(os.getpid())
     write_cluster_file(tmp_path, cluster.record)
+    monkeypatch.setattr(LocalCluster, "zookeeper_is_running", lambda _: True)
     again = LocalCluster.resumed(tmp_path, Wishes())
     spawned = _at_once(again, monkeypatch, {1: "dead", 2: "running", 3: "running"})
     with pytest.raises(ClusterFailed, match="the others run on"):
@@ -150,3 +166,97 @@ async def test_fewer_brokers_than_there_is_data_of_are_refused(tmp_path: Path) -
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 3).record)
     with pytest.raises(ClusterFailed, match="holds the data of 3 brokers"):
         await LocalCluster.resumed(tmp_path, Wishes(brokers=2)).up()
+
+
+# --------------------------------------------------------------------------------------------------- whose it all is
+@pytest.fixture
+def stranger() -> Iterator[ProcessIdentity]:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    identity = identify(child.pid)
+    assert identity is not None
+    yield identity
+    child.kill()
+    child.wait()
+
+
+async def test_a_process_that_a_forged_file_names_is_not_touched(tmp_path: Path, stranger: ProcessIdentity) -> None:
+    cluster = LocalCluster(tmp_path, 1)
+    cluster.record.brokers[1].process = cluster.record.zookeeper.process = stranger
+    write_cluster_file(tmp_path, cluster.record)
+    configuration_file(tmp_path, 1).touch()
+    forged = LocalCluster.open(tmp_path)
+    assert forged.process_state(1) == "dead"
+    assert not forged.zookeeper_is_running()
+    with pytest.raises(ClusterFailed, match="does not run"):
+        await forged.kill(1)
+    await forged.down(wipe=True)
+    assert stranger.is_alive()
+
+
+async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> None:
+    """It removed the user's project: the data directory was '.'."""
+    cluster = LocalCluster(tmp_path, 2)
+    write_cluster_file(tmp_path, cluster.record)
+    for name in ("broker-1/a-0/x.log", "broker-2.log", "broker-1.properties", "zookeeper/data/y"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    theirs = ("main.py", "broker-7/notes", "broker-1.py", ".git/config")
+    for name in theirs:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (said,) = await cluster.down(wipe=True)
+    assert "stays, for it holds what is not the cluster's" in said
+    assert sorted(os.listdir(tmp_path)) == [".git", "broker-1.py", "broker-7", "main.py"]
+    assert all((tmp_path / name).exists() for name in theirs)
+
+
+async def test_wipe_follows_no_link(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "data", 1)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").touch()
+    (tmp_path / "data" / "broker-1").symlink_to(tmp_path / "elsewhere")
+    write_cluster_file(tmp_path / "data", cluster.record)
+    assert await cluster.down(wipe=True) == []
+    assert not (tmp_path / "data").exists()
+    assert (tmp_path / "elsewhere" / "kept").exists()
+
+
+async def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "main.py").touch()
+    with pytest.raises(ClusterMissing, match=r"holds no cluster, but other files \(main\.py\): choose another"):
+        await LocalCluster(tmp_path).up()
+    assert os.listdir(tmp_path) == ["main.py"]
+
+
+def test_two_commands_lose_nothing_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both had read the file before the other one wrote, and a broker was orphaned."""
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 2).record)
+    one, other = LocalCluster.open(tmp_path), LocalCluster.open(tmp_path)
+
+    def started(_: Path, record: ClusterRecord, broker_id: int) -> BrokerRecord:
+        return BrokerRecord(port=record.brokers[broker_id].port, process=ProcessIdentity(broker_id, "now"))
+
+    monkeypatch.setattr(local_cluster, "start_broker", started)
+    one._spawn(1)
+    other._spawn(2)
+    written = read_cluster_file(tmp_path).brokers
+    assert [written[each].process for each in (1, 2)] == [ProcessIdentity(1, "now"), ProcessIdentity(2, "now")]
+
+
+def test_a_cluster_that_another_command_changes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_file, "LOCK_TIMEOUT_S", 0.05)
+    with (tmp_path / cluster_file.LOCK_FILE).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ClusterBusy, match="another command"), cluster_lock(tmp_path):
+            pass
+    with cluster_lock(tmp_path), cluster_lock(tmp_path):
+        pass
+
+
+def test_what_a_cluster_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    write_cluster_file(tmp_path, LocalCluster(tmp_path, 1).record)
+    with cluster_lock(tmp_path):
+        pass
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
