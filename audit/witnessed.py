@@ -80,8 +80,7 @@ def _started_later(
         return []
     reached = max((each.replica.log_end_offset for each in contents if each not in later), default=low)
     stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
-    # A leader that was elected while the cluster stopped may have had no time to note anything.
-    stopped = stopped and witness.leader_epoch == expected.leader_epoch
+    stopped = stopped and _is_the_last_leaders(witness, expected)
     starts = ", ".join(f"broker {each.replica.broker} at {each.replica.log_start_offset}" for each in later)
     first = min(each.replica.log_start_offset for each in later)
     if stopped and reached < first:
@@ -91,10 +90,45 @@ def _started_later(
             " it"
         )
         return [_finding(partition, Kind.RECORDS_LOST, message, None, reached, first)]
+    lost = [each for each in later if stopped and _lost_its_head(each, low, expected, contents)]
+    if lost:
+        return [_lost_head(partition, each, low, reached) for each in lost]
     message = (
         f"begins behind the witness's log start {low} ({starts}): what was trimmed since cannot be compared with it"
     )
     return [_finding(partition, Kind.WITNESS_NOT_COMPARED, message, None, low, first)]
+
+
+def _is_the_last_leaders(witness: PartitionWitness, expected: Expected) -> bool:
+    """A leader that was elected while the cluster stopped may have had no time to note anything; the epoch in which
+    the last one stopped and nobody followed has no leader."""
+    epoch = expected.leader_epoch
+    nobody = expected.leader is None or expected.leader < 0
+    return witness.leader_epoch == epoch or (nobody and epoch is not None and witness.leader_epoch == epoch - 1)
+
+
+def _lost_its_head(content: Content, low: int, expected: Expected, contents: Sequence[Content]) -> bool:
+    """The log of the last leader, alone in sync, began at `low`. So it has recorded no later start, and nobody who was
+    in sync has deleted files behind it: one who led before may have recorded a start that did not reach it."""
+    replica = content.replica
+    if expected.isr == (replica.broker,):
+        return True
+    if replica.broker not in (*expected.isr, *expected.isr_before) or not replica.segments:
+        return False
+    first = replica.segments[0].base_offset
+    held = any(each.replica.broker in expected.isr and each.replica.log_start_offset < first for each in contents)
+    return first > low and not held  # else the logs say it themselves (marks.py)
+
+
+def _lost_head(partition: TopicPartition, content: Content, low: int, reached: int) -> Finding:
+    replica = content.replica
+    start = replica.log_start_offset
+    others = "others hold some of it" if reached > low else "no other replica holds it"
+    message = (
+        f"the log of broker {replica.broker} begins at offset {start}; the leader noted at a clean stop that it began at"
+        f" {low}, and nothing is deleted while brokers are stopped: its head is missing ({others})"
+    )
+    return _finding(partition, Kind.MISSING_RANGE, message, replica.broker, low, start)
 
 
 def _behind(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:

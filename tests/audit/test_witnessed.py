@@ -219,10 +219,47 @@ def test_a_head_deleted_on_one_that_was_in_sync_before_the_stop_is_seen(cluster:
     assert (item.kind, item.broker, item.end_offset) == (Kind.MISSING_RANGE, 1, read_header(ENCODED[5]).base_offset)
 
 
+@pytest.mark.parametrize("brokers", [(3,), (1, 3), (2, 3)])
+def test_a_head_deleted_on_the_last_leader_after_the_stop_is_seen(
+    cluster: PlantedCluster, brokers: tuple[int, ...]
+) -> None:
+    rewritten_from(cluster, 5, brokers)
+    stopped_one_by_one(cluster)
+    found = errors(judged(cluster))
+    assert {item.kind for item in found} == {Kind.MISSING_RANGE}
+    assert {item.broker for item in found} == set(brokers)
+
+
+def test_a_start_raised_on_the_last_leader_after_the_stop_is_seen(cluster: PlantedCluster) -> None:
+    cluster.replica(3, LINES).write_log_start(5)
+    stopped_one_by_one(cluster)
+    (item,) = errors(judged(cluster))
+    assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.MISSING_RANGE, 3, 0, 5)
+    assert "nothing is deleted while brokers are stopped: its head is missing (others hold some of it)" in item.message
+
+
+def test_a_start_of_one_that_led_before_need_not_have_reached_the_last_leader(cluster: PlantedCluster) -> None:
+    cluster.replica(1, LINES).write_log_start(5)
+    stopped_one_by_one(cluster)
+    assert not errors(judged(cluster))
+
+
+def test_a_head_deleted_of_the_only_replica_is_seen_where_nobody_led_after_it(cluster: PlantedCluster) -> None:
+    for broker in (1, 2):
+        shutil.rmtree(cluster.replica(broker, LINES).directory)
+        cluster.set_high_watermark(broker, LINES, None)
+    rewritten_from(cluster, 5, (3,))
+    cluster.write_state(LINES, -1, 3, [3], replicas=(3,))
+    (item,) = [item for item in errors(judged(cluster)) if item.broker is None]
+    assert item.kind is Kind.RECORDS_LOST
+
+
 def test_a_head_deleted_after_it_had_stopped_is_no_loss_of_the_survivor(cluster: PlantedCluster) -> None:
     rewritten_from(cluster, 5, brokers=(2, 3))
     stopped_one_by_one(cluster)
-    cluster.write_state(LINES, 3, 2, [3], isr_before=(1, 2, 3), committed_before=24)
+    cluster.write_state(
+        LINES, 3, 2, [3], isr_before=(1, 2, 3), committed_before=24, witness=witness_of(ENCODED[5:])
+    )
     assert not [item for item in errors(judged(cluster)) if item.broker == 3]
 
 
