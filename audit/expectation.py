@@ -56,6 +56,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """Each of them held everything below it."""
     replicas: tuple[int, ...] = ()
     witness: PartitionWitness | None = None
+    others_are_witnessed: bool = False
+    """The source has witnesses, of other partitions at least."""
     holders: dict[int, str] = {}
     """Brokers that should hold a replica, and how that is known."""
     listed: dict[int, str | None] = {}
@@ -75,6 +77,9 @@ def work_out(
     witnesses: dict[str, PartitionWitness] = {}
     for each in told:
         for name, witness in each.state.witnesses.items():
+            if name not in each.state.partitions:
+                said = f"{each.source} has a witness of {name} (committed to {witness.committed_offset}), but no such"
+                found.append(contradiction(f"{said} partition: somebody changed it, the partition is not looked for"))
             witnesses[name] = newer(witnesses[name], witness) if name in witnesses else witness
     listed: dict[str, dict[int, str | None]] = {}
     for log in logs:
@@ -147,14 +152,16 @@ def contradiction(message: str) -> Finding:
 def _known(
     source: Told,
     snapshot: PartitionSnapshot,
-    witness: PartitionWitness | None,
+    known_witness: PartitionWitness | None,
     listed: dict[int, str | None],
     present: set[int],
 ) -> Expected:
     holders: dict[int, str] = {}
     topic_id = snapshot.topic_id
+    witness = known_witness
     if witness is not None and topic_id is not None and witness.topic_id != topic_id:
         witness = None  # of an earlier topic of this name
+    others_are_witnessed = len(source.state.witnesses) > (known_witness is not None)
     assigned = set(snapshot.replicas) | set(snapshot.isr)
     for broker, own_id in listed.items():
         if broker in assigned and (topic_id is None or own_id == topic_id):
@@ -175,6 +182,7 @@ def _known(
         committed_before=snapshot.committed_before,
         replicas=snapshot.replicas,
         witness=witness,
+        others_are_witnessed=others_are_witnessed,
         holders=dict(sorted(holders.items())),
         listed=listed,
         absent_brokers=tuple(sorted((assigned | set(holders)) - present)),

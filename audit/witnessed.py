@@ -31,7 +31,9 @@ def check_witness(
 ) -> Witnessed:
     """Compare each replica that must hold all that was witnessed."""
     witness = marks.witness
-    if witness is None or not contents:
+    if witness is None:
+        return Witnessed(findings=_lacking(partition, expected, marks, contents))
+    if not contents:
         return Witnessed(findings=[])
     low, high = witness.log_start_offset, witness.committed_offset
     found = _started_later(partition, expected, witness, contents)
@@ -129,6 +131,21 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
         f" {low}, and nothing is deleted while brokers are stopped: its head is missing ({others})"
     )
     return _finding(partition, Kind.MISSING_RANGE, message, replica.broker, low, start)
+
+
+def _lacking(
+    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
+) -> list[Finding]:
+    """At a clean stop each leader notes all that it leads. One note that is not there says nothing of the logs."""
+    stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
+    if not (stopped and contents and marks.committed and expected.others_are_witnessed):
+        return []
+    message = (
+        f"{expected.source} has witnesses of other partitions and none of this one, of which {marks.committed} is"
+        " committed: it was removed, or its leader could not reach ZooKeeper when it stopped; nothing says that all"
+        " replicas are what was written"
+    )
+    return [_finding(partition, Kind.UNPROVEN, message, None, 0, marks.committed)]
 
 
 def _behind(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:

@@ -10,6 +10,7 @@ import pytest
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
 from minibroker.audit.local_engine import judge_locally
+from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import batch_digest, format_digest
 from minibroker.protocol.record_batch import read_header
@@ -167,6 +168,24 @@ def test_of_a_witnessed_partition_that_is_nowhere_the_absence_is_said(cluster: P
     for broker in cluster.brokers:
         shutil.rmtree(cluster.replica(broker, LINES).directory)
     assert {item.kind for item in errors(judged(cluster))} == {Kind.MISSING_REPLICA}
+
+
+def test_a_witness_that_is_missing_among_others_leaves_the_partition_unproven(cluster: PlantedCluster) -> None:
+    other = {"other-0": witness_of(ENCODED)}
+    cluster.state = msgspec.structs.replace(cluster.state, witnesses=other)
+    cluster.write_state(LINES, 1, 2, [1, 2, 3])
+    results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    (item,) = [item for each in results if each.topic == "lines" for item in each.findings]
+    assert item.kind is Kind.UNPROVEN
+    assert "witnesses of other partitions and none of this one, of which 24 is committed" in item.message
+
+
+def test_a_witness_of_a_partition_that_the_state_does_not_know_is_a_contradiction(cluster: PlantedCluster) -> None:
+    shutil.rmtree(cluster.root / "broker-1" / "lines-0")
+    state = msgspec.structs.replace(cluster.state, partitions={})
+    (cluster.root / CLUSTER_STATE).write_bytes(format_cluster_state(state))
+    (item,) = [item for item in discover([str(cluster.root)]).findings if item.kind is Kind.CONTRADICTION]
+    assert "has a witness of lines-0 (committed to 24), but no such partition" in item.message
 
 
 # a real stop takes one broker after the other out of the ISR
