@@ -127,15 +127,13 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
     start = replica.log_start_offset
     others = "others hold some of it" if reached > low else "no other replica holds it"
     message = (
-        f"the log of broker {replica.broker} begins at offset {start}; the leader noted at a clean stop that it began at"
-        f" {low}, and nothing is deleted while brokers are stopped: its head is missing ({others})"
+        f"the log of broker {replica.broker} begins at offset {start}; the leader noted at a clean stop that it began"
+        f" at {low}, and nothing is deleted while brokers are stopped: its head is missing ({others})"
     )
     return _finding(partition, Kind.MISSING_RANGE, message, replica.broker, low, start)
 
 
-def _lacking(
-    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
-) -> list[Finding]:
+def _lacking(partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
     """At a clean stop each leader notes all that it leads. One note that is not there says nothing of the logs."""
     stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
     if not (stopped and contents and marks.committed and expected.others_are_witnessed):

@@ -276,9 +276,7 @@ def test_a_head_deleted_of_the_only_replica_is_seen_where_nobody_led_after_it(cl
 def test_a_head_deleted_after_it_had_stopped_is_no_loss_of_the_survivor(cluster: PlantedCluster) -> None:
     rewritten_from(cluster, 5, brokers=(2, 3))
     stopped_one_by_one(cluster)
-    cluster.write_state(
-        LINES, 3, 2, [3], isr_before=(1, 2, 3), committed_before=24, witness=witness_of(ENCODED[5:])
-    )
+    cluster.write_state(LINES, 3, 2, [3], isr_before=(1, 2, 3), committed_before=24, witness=witness_of(ENCODED[5:]))
     assert not [item for item in errors(judged(cluster)) if item.broker == 3]
 
 
