@@ -4,9 +4,11 @@ Owns: reading it all within a deadline, and one sentence where that is not possi
 for ever by itself: every wait here has a limit, and its threads are daemons that hold up no end of the process.
 
 The nodes are read one by one while a live cluster may change them. A topic that is deleted meanwhile, or whose deletion
-was ordered, is left out: nobody promises its records any more.
+was ordered, is left out: nobody promises its records any more. So is a node whose name no broker, topic or shard can
+have: brokers pass it over, too. A node of a right name that cannot be read is an error, with its path.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,7 +16,7 @@ from typing import Any, TypeVar
 
 from minibroker.audit.errors import AuditError
 from minibroker.protocol.cluster_state import VERSION, ClusterState, PartitionSnapshot
-from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.ids import TopicPartition, is_topic_name
 from minibroker.protocol.witness import WITNESS, PartitionWitness, WitnessNode, broker_witness_path, newer
 from minibroker.protocol.znodes import (
     BROKER_IDS,
@@ -111,7 +113,7 @@ class _Reader:
 
     def _topics(self) -> dict[str, TopicAssignment]:
         deleted = set(self._children(DELETE_TOPICS))
-        names = [name for name in self._children(BROKER_TOPICS) if name not in deleted]
+        names = [name for name in self._children(BROKER_TOPICS) if name not in deleted and is_topic_name(name)]
         nodes = self._many([topic_path(name) for name in names], TopicAssignment)
         return {name: node[0] for name, node in zip(names, nodes, strict=True) if node is not None}
 
@@ -153,7 +155,7 @@ class _Reader:
         paths = [
             f"{broker_witness_path(writer)}/{shard}"
             for writer in writers
-            for shard in self._children(broker_witness_path(writer))
+            for shard in self._numbers(broker_witness_path(writer))
         ]
         newest: dict[str, PartitionWitness] = {}
         for found in self._many(paths, WitnessNode):
@@ -178,17 +180,19 @@ class _Reader:
                 try:
                     nodes.append(None if found is None else (kind.decode(found[0]), found[1].mzxid))
                 except CorruptZnode as error:
-                    raise AuditError(f"ZooKeeper at {self._connect}, {path}: {error}") from None
+                    told = f"ZooKeeper at {self._connect}, {path}: {error}"
+                    raise AuditError(f"{told}: correct that node, or remove it") from None
         return nodes
 
     def _children(self, path: str) -> list[str]:
         return sorted(self._answer(self._client.get_children_async(path)) or ())
 
     def _numbers(self, path: str) -> list[int]:
-        try:
-            return sorted(parse_id(name) for name in self._children(path))
-        except CorruptZnode as error:
-            raise AuditError(f"ZooKeeper at {self._connect}, {path}: {error}") from None
+        found = []
+        for name in self._children(path):
+            with contextlib.suppress(CorruptZnode):
+                found.append(parse_id(name))
+        return sorted(found)
 
     def _answer(self, answer: Any) -> Any:
         """None: there is no such node."""

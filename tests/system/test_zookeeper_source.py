@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from kazoo.client import KazooClient
 
@@ -96,6 +97,26 @@ def test_all_that_the_audit_wants_is_read(tree: tuple[str, KazooClient]) -> None
         "t-1": PartitionSnapshot(leader_epoch=0, isr=(), replicas=(2, 3), topic_id="id-t"),
     }
     assert state.witnesses == {"t-0": witness(4, 7)}
+
+
+FOREIGN = ("/witness/zz/yy", "/witness/09/0", "/witness/1/zz", "/brokers/ids/x", "/brokers/topics/a b")
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+def test_a_node_whose_name_is_none_of_a_cluster_is_passed_over(tree: tuple[str, KazooClient], path: str) -> None:
+    connect, client = tree
+    plant(client)
+    before = read_cluster_from_zookeeper(connect)
+    client.create(path, b"foreign", makepath=True)
+    assert msgspec.structs.replace(read_cluster_from_zookeeper(connect), taken_at=before.taken_at) == before
+
+
+def test_a_node_that_cannot_be_read_is_named_with_the_cure(tree: tuple[str, KazooClient]) -> None:
+    connect, client = tree
+    plant(client)
+    client.set(witness_path(1, 0), b"foreign")
+    with pytest.raises(AuditError, match=r"/witness/1/0: .*: correct that node, or remove it"):
+        read_cluster_from_zookeeper(connect)
 
 
 def test_a_zookeeper_of_no_cluster_is_an_error(tree: tuple[str, KazooClient]) -> None:
