@@ -41,7 +41,7 @@ LAST_DIGESTS_MS = 1_000
 COMPLETE_MS = 10_000
 """Pause after a round in which the digest of nothing more could be found."""
 NODE_BYTES_MAX = 1_000_000
-"""ZooKeeper breaks the connection of who sends more. With usual names 100,000 partitions led by one broker fit."""
+"""ZooKeeper breaks the connection of who sends more. With usual names 60,000 partitions led by one broker fit."""
 PARTITIONS_AT_ONCE = 200
 """Looked at in one turn of the loop: some hundred microseconds."""
 
