@@ -3,6 +3,9 @@
 Owns: reading one request head, the answer, and what a hostile peer may cost: HEAD_BYTES_MAX of memory on each of
 CONNECTIONS_MAX connections for DEADLINE_SECONDS. Refuses to know what a path means: `routes` does.
 
+One connection more ends the one that has been open longest without asking: who asks at once is always answered,
+whoever holds all the others open, so that no supervisor takes a healthy broker for a dead one.
+
 One request a connection, then it is closed: scrapes come every few seconds, and nothing else is served here.
 """
 
@@ -66,11 +69,12 @@ class HttpEndpoint:
         for connection in list(self._connections):
             connection.abort()
 
-    def admit(self, connection: "HttpConnection") -> bool:
+    def admit(self, connection: "HttpConnection") -> None:
         if len(self._connections) >= CONNECTIONS_MAX:
-            return False
+            oldest = next(iter(self._connections))
+            self.forget(oldest)
+            oldest.abort()
         self._connections[connection] = None
-        return True
 
     def forget(self, connection: "HttpConnection") -> None:
         self._connections.pop(connection, None)
@@ -116,9 +120,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        if not self._endpoint.admit(self):
-            self._respond(_response(HttpAnswer(503, b"too many connections\n")))
-            return
+        self._endpoint.admit(self)
         self._buffer = bytearray(HEAD_BYTES_MAX)
         self._deadline = asyncio.get_running_loop().call_later(DEADLINE_SECONDS, self.abort)
 
