@@ -68,11 +68,27 @@ async def run(config: BrokerConfig, runtime: Runtime, stop: asyncio.Event) -> No
     """Start, serve until `stop`, close."""
     broker = compose(config, runtime)
     try:
-        await broker.start()
-        _settle_memory()
-        await broker.serve(stop)
+        if await _start(broker, stop):
+            _settle_memory()
+            await broker.serve(stop)
     finally:
         await broker.stop()
+
+
+async def _start(broker: Broker, stop: asyncio.Event) -> bool:
+    """False: told to stop while it waited for ZooKeeper. A start that has begun to load logs goes to its end."""
+    starting = asyncio.create_task(broker.start(), name="start")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() or broker.loads_logs:
+            await starting
+            return True
+        return False
+    finally:
+        for task in (starting, stopping):
+            task.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
 
 
 def _settle_memory() -> None:

@@ -75,6 +75,8 @@ class Broker:
         self.runtime = runtime
         self.counters = BrokerCounters()
         self._make_controller = make_controller
+        self.loads_logs = False
+        """From here on a start touches the disk, and goes to its end."""
         self.coordination: Coordination
         self.registration: Registration
         self.log_directory: LogDirectory
@@ -113,6 +115,7 @@ class Broker:
         cluster_id = await self.registration.prepare(config.zookeeper_connection_timeout_ms)
         self._dynamic_config = DynamicConfig(self.coordination, config)
         self.config = await self._dynamic_config.start()
+        self.loads_logs = True
         await self._open_log_directory(cluster_id)
         self.registration.identity = replace(identity, directory_id=self.log_directory.directory_id)
         self._wire(cluster_id)

@@ -1,0 +1,67 @@
+"""The broker process: it obeys a stop while it starts, too."""
+
+import asyncio
+
+import pytest
+
+from minibroker.broker.__main__ import run
+from minibroker.broker.config import load_config
+from minibroker.broker.config_table import BrokerConfig
+from minibroker.broker.registration import ZooKeeperUnreachable
+from minibroker.simulation.world import SimulatedWorld
+
+CONFIG = [
+    "broker.id=1",
+    "log.dirs=/data/log",
+    "zookeeper.connect=zookeeper:2181",
+    "listeners=PLAINTEXT://broker-1:9092",
+]
+
+
+def config() -> BrokerConfig:
+    return load_config(None, CONFIG, {})
+
+
+def test_a_broker_that_waits_for_zookeeper_stops_at_once() -> None:
+    world = SimulatedWorld()
+
+    async def story() -> float:
+        world.zookeeper.stop()
+        stop = asyncio.Event()
+        broker = world.spawn("broker-1", run(config(), world.runtime("broker-1"), stop))
+        await asyncio.sleep(2)
+        asked = asyncio.get_running_loop().time()
+        stop.set()
+        await broker
+        return asyncio.get_running_loop().time() - asked
+
+    assert world.run(story()) < 0.1
+
+
+def test_a_start_that_fails_still_says_why() -> None:
+    world = SimulatedWorld()
+
+    async def story() -> None:
+        world.zookeeper.stop()
+        await world.spawn("broker-1", run(config(), world.runtime("broker-1"), asyncio.Event()))
+
+    with pytest.raises(ZooKeeperUnreachable, match=r"start it, or correct zookeeper.connect"):
+        world.run(story())
+
+
+def test_a_broker_that_was_told_to_stop_before_it_served_stops_cleanly() -> None:
+    world = SimulatedWorld()
+
+    async def story() -> None:
+        stop = asyncio.Event()
+        broker = world.spawn("broker-1", run(config(), world.runtime("broker-1"), stop))
+        storage = world.machine("broker-1").storage
+        for _ in range(10_000):
+            if any(path.startswith("/data/log/") for path, _ in storage.files("/")):
+                break
+            await asyncio.sleep(0.001)
+        stop.set()
+        await broker
+        assert "/data/log/.clean_shutdown" in dict(storage.files("/"))
+
+    world.run(story())
