@@ -46,6 +46,10 @@ STOP_TIMEOUT_S = 2.0
 Z = TypeVar("Z", bound=Znode)
 
 
+class NoCluster(AuditError):
+    """No broker has ever registered in this ZooKeeper."""
+
+
 def read_cluster_from_zookeeper(connect: str, timeout_s: float = TIMEOUT_S) -> ClusterState:
     """All that the audit wants to know, of 'HOST:PORT,..' with or without a path behind it. Raises AuditError."""
     reader = _Reader(connect, time.monotonic() + timeout_s)
@@ -92,7 +96,7 @@ class _Reader:
     def read(self) -> ClusterState:
         cluster_id = self._one(CLUSTER_ID, ClusterId)
         if cluster_id is None:
-            raise AuditError(f"ZooKeeper at {self._connect} knows no cluster: name the one that the brokers use")
+            raise NoCluster(f"ZooKeeper at {self._connect} knows no cluster: name the one that the brokers use")
         topics = self._topics()
         partitions, brokers = self._partitions(topics)
         witnesses, witness_brokers = self._witnesses(partitions)

@@ -10,7 +10,7 @@ import logging
 from msgspec.structs import replace
 
 from minibroker.audit.errors import AuditError
-from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
+from minibroker.audit.zookeeper_source import NoCluster, read_cluster_from_zookeeper
 from minibroker.cluster_view import ClusterView
 from minibroker.protocol.cluster_state import VERSION, ClusterState, PartitionSnapshot
 from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescription
@@ -55,9 +55,11 @@ def _snapshot(
 
 
 async def ask_zookeeper(connect: str) -> ClusterState | None:
-    """None: it cannot be read, which is logged."""
+    """None: no broker ever came to it, so there is nothing to note; or it cannot be read, which is logged."""
     try:
         return await asyncio.to_thread(read_cluster_from_zookeeper, connect, ZOOKEEPER_TIMEOUT_S)
+    except NoCluster:
+        return None
     except AuditError as error:
         log.warning("cluster-state.json holds what the brokers said: %s", error)
         return None

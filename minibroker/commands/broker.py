@@ -30,7 +30,10 @@ def broker(config_file: Path | None, settings: tuple[str, ...], print_config: bo
     try:
         text = config_file.read_text() if config_file is not None else None
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{config_file} cannot be read ({error}): give --config FILE") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise CommandFailed(
+            f"{config_file} cannot be read: {why}. Give the broker's settings with --config FILE"
+        ) from None
     try:
         config = load_config(text, settings, os.environ, str(config_file))
     except ConfigError as error:

@@ -177,3 +177,9 @@ def test_consume_takes_one_topic() -> None:
     result = CliRunner().invoke(minibroker, ["consume", "-b", "localhost:1", "-t", "A", "-t", "B"])
     assert result.exit_code == EXIT_USAGE
     assert "A, B: one topic at a time" in result.output
+
+
+def test_a_file_of_settings_that_is_not_there_is_one_plain_sentence(tmp_path: Path) -> None:
+    result = CliRunner().invoke(minibroker, ["broker", "--config", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert "none cannot be read: No such file or directory. Give the broker's settings with --config" in result.output

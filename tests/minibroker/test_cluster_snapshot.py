@@ -1,0 +1,31 @@
+"""What a stopped cluster leaves for the audit, where ZooKeeper has little to say."""
+
+import pytest
+
+from minibroker import cluster_snapshot
+from minibroker.audit.errors import AuditError
+from minibroker.audit.zookeeper_source import NoCluster
+from minibroker.protocol.cluster_state import ClusterState
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, error: AuditError) -> None:
+    def read(connect: str, timeout_s: float) -> ClusterState:
+        raise error
+
+    monkeypatch.setattr(cluster_snapshot, "read_cluster_from_zookeeper", read)
+
+
+async def test_a_zookeeper_to_which_no_broker_came_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing(monkeypatch, NoCluster("knows no cluster"))
+    assert await cluster_snapshot.ask_zookeeper("localhost:1") is None
+    assert not caplog.records
+
+
+async def test_a_zookeeper_that_cannot_be_read_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing(monkeypatch, AuditError("does not answer"))
+    assert await cluster_snapshot.ask_zookeeper("localhost:1") is None
+    assert caplog.messages == ["cluster-state.json holds what the brokers said: does not answer"]
