@@ -37,6 +37,7 @@ def check_witness(
         return Witnessed(findings=[])
     low, high = witness.log_start_offset, witness.committed_offset
     found = _started_later(partition, expected, witness, contents)
+    found += _appended_since(partition, expected, marks, contents)
     judged = [each for each in contents if _covers(each, low, high) and marks.must_hold(each) >= high]
     if not witness.digest or low >= high:
         return Witnessed(findings=found + _behind(partition, marks, contents))
@@ -81,8 +82,7 @@ def _started_later(
     if not later:
         return []
     reached = max((each.replica.log_end_offset for each in contents if each not in later), default=low)
-    stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
-    stopped = stopped and _is_the_last_leaders(witness, expected)
+    stopped = _stopped_cleanly(expected, contents) and _is_the_last_leaders(witness, expected)
     starts = ", ".join(f"broker {each.replica.broker} at {each.replica.log_start_offset}" for each in later)
     first = min(each.replica.log_start_offset for each in later)
     if stopped and reached < first:
@@ -99,6 +99,31 @@ def _started_later(
         f"begins behind the witness's log start {low} ({starts}): what was trimmed since cannot be compared with it"
     )
     return [_finding(partition, Kind.WITNESS_NOT_COMPARED, message, None, low, first)]
+
+
+def _stopped_cleanly(expected: Expected, contents: Sequence[Content]) -> bool:
+    return expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
+
+
+def _appended_since(
+    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
+) -> list[Finding]:
+    """The last leader noted at its clean stop what was committed, which its own checkpoint repeats; where it was alone
+    in sync, that is all it had."""
+    witness = marks.witness
+    assert witness is not None
+    if not (_stopped_cleanly(expected, contents) and _is_the_last_leaders(witness, expected)):
+        return []
+    ends = [each.replica.log_end_offset for each in contents if expected.isr == (each.replica.broker,)]
+    end = max([marks.committed, *ends])
+    if end <= witness.committed_offset:
+        return []
+    message = (
+        f"the last leader noted at a clean stop that all below {witness.committed_offset} was committed; now"
+        f" {end - witness.committed_offset} records more are there: they were appended since, or it could not reach"
+        " ZooKeeper when it stopped; nothing says that they were written"
+    )
+    return [_finding(partition, Kind.UNPROVEN, message, None, witness.committed_offset, end)]
 
 
 def _is_the_last_leaders(witness: PartitionWitness, expected: Expected) -> bool:
@@ -135,8 +160,7 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
 
 def _lacking(partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
     """At a clean stop each leader notes all that it leads. One note that is not there says nothing of the logs."""
-    stopped = expected.stopped and expected.is_whole and all(each.replica.facts.cleanly_stopped for each in contents)
-    if not (stopped and contents and marks.committed and expected.others_are_witnessed):
+    if not (_stopped_cleanly(expected, contents) and contents and marks.committed and expected.others_are_witnessed):
         return []
     message = (
         f"{expected.source} has witnesses of other partitions and none of this one, of which {marks.committed} is"

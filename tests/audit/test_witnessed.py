@@ -144,6 +144,7 @@ def test_the_witness_of_an_earlier_epoch_does_not_say_where_the_log_began_at_the
 
 def test_what_was_committed_since_the_witness_is_said(cluster: PlantedCluster) -> None:
     cluster.write_state(LINES, 1, 2, [1, 2, 3], witness=witness_of(ENCODED[:8]))
+    cluster.stop_cleanly(False, 1)
     (item,) = judged(cluster).findings
     end = read_header(ENCODED[-1]).end_offset
     since = read_header(ENCODED[7]).end_offset
@@ -271,6 +272,41 @@ def test_a_head_deleted_of_the_only_replica_is_seen_where_nobody_led_after_it(cl
     cluster.write_state(LINES, -1, 3, [3], replicas=(3,))
     (item,) = [item for item in errors(judged(cluster)) if item.broker is None]
     assert item.kind is Kind.RECORDS_LOST
+
+
+def appended(cluster: PlantedCluster, brokers: tuple[int, ...], mark: int) -> None:
+    rewritten(cluster, [*ENCODED, *encode([(2, [b"forged"])], 24)], brokers)
+    for broker in brokers:
+        cluster.set_high_watermark(broker, LINES, mark)
+    stopped_one_by_one(cluster)
+
+
+@pytest.mark.parametrize("mark", [24, 25])
+@pytest.mark.parametrize("brokers", [(3,), (1, 2, 3)])
+def test_records_appended_to_the_last_leaders_log_after_the_stop_are_unproven(
+    cluster: PlantedCluster, brokers: tuple[int, ...], mark: int
+) -> None:
+    appended(cluster, brokers, mark)
+    (item,) = errors(judged(cluster))
+    assert (item.kind, item.offset, item.end_offset) == (Kind.UNPROVEN, 24, 25)
+    assert "all below 24 was committed; now 1 records more are there" in item.message
+
+
+def test_a_tail_that_others_than_the_last_leader_hold_is_lawful(cluster: PlantedCluster) -> None:
+    appended(cluster, (1,), 24)
+    assert not errors(judged(cluster))
+
+
+def test_a_tail_of_a_leader_that_was_not_alone_in_sync_is_lawful(cluster: PlantedCluster) -> None:
+    appended(cluster, (3,), 24)
+    cluster.write_state(LINES, 3, 2, [2, 3], isr_before=(1, 2, 3), committed_before=24)
+    assert not errors(judged(cluster))
+
+
+def test_records_behind_the_witness_of_a_leader_that_was_killed_are_lawful(cluster: PlantedCluster) -> None:
+    appended(cluster, (1, 2, 3), 25)
+    cluster.stop_cleanly(False, 3)
+    assert not errors(judged(cluster))
 
 
 def test_a_head_deleted_after_it_had_stopped_is_no_loss_of_the_survivor(cluster: PlantedCluster) -> None:
