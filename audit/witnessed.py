@@ -120,8 +120,8 @@ def _appended_since(
         return []
     message = (
         f"the last leader noted at a clean stop that all below {witness.committed_offset} was committed; now"
-        f" {end - witness.committed_offset} records more are there: they were appended since, or it could not reach"
-        " ZooKeeper when it stopped; nothing says that they were written"
+        f" {end - witness.committed_offset} records more are there: they were appended since, or never acknowledged,"
+        " or it could not reach ZooKeeper when it stopped; nothing says that they are what was written"
     )
     return [_finding(partition, Kind.UNPROVEN, message, None, witness.committed_offset, end)]
 
@@ -160,7 +160,9 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
 
 def _lacking(partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
     """At a clean stop each leader notes all that it leads. One note that is not there says nothing of the logs."""
-    if not (_stopped_cleanly(expected, contents) and contents and marks.committed and expected.others_are_witnessed):
+    if not (_stopped_cleanly(expected, contents) and marks.committed and expected.others_are_witnessed):
+        return []
+    if not any(_committed_in_its_epoch(each) for each in contents if marks.is_member(each)):
         return []
     message = (
         f"{expected.source} has witnesses of other partitions and none of this one, of which {marks.committed} is"
@@ -168,6 +170,12 @@ def _lacking(partition: TopicPartition, expected: Expected, marks: Marks, conten
         " replicas are what was written"
     )
     return [_finding(partition, Kind.UNPROVEN, message, None, 0, marks.committed)]
+
+
+def _committed_in_its_epoch(content: Content) -> bool:
+    """Until its high watermark reaches the start of its epoch a leader has nothing to note."""
+    entries, mark = content.replica.facts.epoch_entries, content.replica.facts.high_watermark
+    return entries is not None and bool(entries) and mark is not None and mark >= entries[-1][1]
 
 
 def _behind(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:

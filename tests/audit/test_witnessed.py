@@ -181,6 +181,17 @@ def test_a_witness_that_is_missing_among_others_leaves_the_partition_unproven(cl
     assert "witnesses of other partitions and none of this one, of which 24 is committed" in item.message
 
 
+def test_a_leader_that_committed_nothing_in_its_epoch_has_noted_nothing(cluster: PlantedCluster) -> None:
+    other = {"other-0": witness_of(ENCODED)}
+    cluster.state = msgspec.structs.replace(cluster.state, witnesses=other)
+    cluster.write_state(LINES, 3, 3, [3])
+    cluster.replica(3, LINES).write_epochs([(0, 0), (1, 6), (2, 13), (3, 24)])
+    for broker in cluster.brokers:
+        cluster.set_high_watermark(broker, LINES, 20)
+    results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    assert Kind.UNPROVEN not in {item.kind for each in results if each.topic == "lines" for item in each.findings}
+
+
 def test_a_witness_of_a_partition_that_the_state_does_not_know_is_a_contradiction(cluster: PlantedCluster) -> None:
     shutil.rmtree(cluster.root / "broker-1" / "lines-0")
     state = msgspec.structs.replace(cluster.state, partitions={})
