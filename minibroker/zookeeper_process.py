@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from minibroker.cluster_file import PRIVATE_DIRECTORY, PRIVATE_UMASK
+
 JAVA_VERSION_MIN = 17
 """PySpark 4 needs 17, too: one Java serves ZooKeeper and the audit."""
 
@@ -271,7 +273,7 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
     jars = zookeeper_jars()
     refuse_taken_port(port)
     directory = Path(data_directory).absolute()
-    directory.mkdir(0o700, parents=True, exist_ok=True)
+    directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     (directory / "data").mkdir(exist_ok=True)
     configuration = directory / "zoo.cfg"
     configuration.write_text(zookeeper_configuration(directory / "data", port, tick_ms), encoding="utf-8")
@@ -284,7 +286,7 @@ def start_zookeeper(data_directory: str, port: int, *, tick_ms: int = TICK_MS) -
             stdout=log,
             stderr=log,
             cwd=directory,
-            umask=0o077,  # what it keeps is for its owner alone
+            umask=PRIVATE_UMASK,
             start_new_session=True,  # a Ctrl-C for the command line is none for ZooKeeper
         )
     return ZooKeeperProcess(child.pid, port, str(log_file), child)
