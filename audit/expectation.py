@@ -121,6 +121,8 @@ def _newest(told: Sequence[Told], found: list[Finding]) -> dict[str, tuple[Told,
     snapshots: dict[str, tuple[Told, PartitionSnapshot]] = {}
     for each in sorted(told, key=lambda each: each.state.taken_at):
         for name, snapshot in each.state.partitions.items():
+            if not snapshot.isr:
+                found.append(contradiction(f"{each.source} counts nobody in sync for {name}, and somebody always is"))
             earlier = snapshots.get(name)
             if earlier is None:
                 snapshots[name] = (each, snapshot)

@@ -1,5 +1,6 @@
 """What should be there and is not: each absence is convicted, and said with how it is known."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,13 @@ def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluste
     cluster.set_high_watermark(2, other, 3)
     report = audited(cluster)
     assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.UNEXPECTED_PARTITION])
+
+
+def test_a_state_without_anybody_in_sync_contradicts(cluster: PlantedCluster) -> None:
+    """It switched the checks of the ISR off."""
+    file = cluster.root / "cluster-state.json"
+    file.write_bytes(re.sub(rb'"isr":\[[0-9,]+\]', b'"isr":[]', file.read_bytes()))
+    assert Kind.CONTRADICTION in {item.kind for item in errors(audited(cluster))}
 
 
 def test_a_state_of_another_cluster_contradicts(cluster: PlantedCluster) -> None:
