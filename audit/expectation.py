@@ -217,6 +217,9 @@ def _brokers(
     found += _directory_ids(logs, registered)
     for each in told:
         for log in logs:
+            if each.stopped and log.broker in each.state.stopped_cleanly and not log.cleanly_stopped:
+                message = f"broker {log.broker} was stopped cleanly, says {each.source}, and its mark of that is gone"
+                found.append(finding(Kind.CHECKPOINT_DAMAGE, message, broker=log.broker, file=log.path))
             if each.state.cluster_id is not None and log.meta and log.meta.cluster_id != each.state.cluster_id:
                 message = (
                     f"{log.path} belongs to cluster {log.meta.cluster_id}, {each.source} is of {each.state.cluster_id}"

@@ -6,6 +6,7 @@ until the last broker has written its witness. Where ZooKeeper cannot be read, w
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -65,12 +66,15 @@ async def ask_zookeeper(connect: str) -> ClusterState | None:
         return None
 
 
-def joined(before: ClusterState | None, running: ClusterState | None, after: ClusterState) -> ClusterState:
+def joined(
+    before: ClusterState | None, running: ClusterState | None, after: ClusterState, stopped_cleanly: Sequence[int]
+) -> ClusterState:
     """`before`: of the brokers; `running`: of ZooKeeper while they were registered; `after`: of ZooKeeper, at last."""
     directories = {} if running is None else {each: known for each, known in running.brokers.items() if known}
     unheard = {} if before is None else before.brokers
     return replace(
         after,
+        stopped_cleanly=tuple(stopped_cleanly),
         brokers=unheard | after.brokers | directories,
         partitions={
             name: replace(

@@ -39,7 +39,7 @@ from minibroker.cluster_snapshot import ask_zookeeper, joined, state_of_view
 from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
 from minibroker.power_loss import CutTail, cut_unsynced_tails
 from minibroker.processes import ProcessIdentity, free_ports, identify, wait_until
-from minibroker.protocol.checkpoints import parse_partition_directory_name
+from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
 from minibroker.protocol.cluster_state import ClusterState
 
 CLIENT_ID = "minibroker-cluster"
@@ -254,7 +254,8 @@ class LocalCluster:
             problems.append(await self._end(controller_id, timeout_s))
         after = None if wipe else await self._ask_zookeeper()
         if after is not None:
-            write_cluster_state(self.data_directory, joined(before, connected, after))
+            clean = [each for each in self.broker_ids if (self.log_directory(each) / CLEAN_SHUTDOWN).exists()]
+            write_cluster_state(self.data_directory, joined(before, connected, after, clean))
         await self._stop_zookeeper()
         self._save()
         if wipe:

@@ -42,6 +42,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str | None = None
     brokers: dict[str, str | None] = {}
     """Directory id of each known broker by its id; None where nobody has told it."""
+    stopped_cleanly: tuple[int, ...] = ()
+    """Brokers that left the mark of a clean stop: it is there until their next start."""
     partitions: dict[str, PartitionSnapshot]
     """By `topic-partition`."""
     witnesses: dict[str, PartitionWitness] = {}

@@ -182,6 +182,16 @@ def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluste
     assert (report.exit_code, [item.kind for item in report.findings]) == (0, [Kind.UNEXPECTED_PARTITION])
 
 
+def test_the_mark_of_a_clean_stop_that_is_gone_is_told(cluster: PlantedCluster) -> None:
+    """Without it, and under another boot id, a log that was cut looked like one that a power cut took the tail of."""
+    file = cluster.root / "cluster-state.json"
+    file.write_bytes(file.read_bytes().replace(b'"partitions":', b'"stopped_cleanly":[1,2,3],"partitions":', 1))
+    assert errors(audited(cluster)) == []
+    cluster.stop_cleanly(False, 2)
+    told = [item for item in errors(audited(cluster)) if item.kind is Kind.CHECKPOINT_DAMAGE]
+    assert [(item.broker, "was stopped cleanly" in item.message) for item in told] == [(2, True)]
+
+
 def test_a_state_without_anybody_in_sync_contradicts(cluster: PlantedCluster) -> None:
     """It switched the checks of the ISR off."""
     file = cluster.root / "cluster-state.json"
