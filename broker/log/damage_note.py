@@ -6,8 +6,9 @@ true until the directory is set aside, or an operator removes it with `minibroke
 
 import logging
 
+from minibroker.broker.log.storage import Storage
 from minibroker.protocol.checkpoints import DAMAGE_NOTE, SMALL_FILE_BYTES_MAX
-from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge
+from minibroker.runtime.ports import Disk, DiskError, FileMissing, FileTooLarge, SyncFailed
 
 READ_MAX = 500
 """Characters of a note that are repeated to others, of its first line: anybody may have written to the file."""
@@ -15,10 +16,13 @@ READ_MAX = 500
 logger = logging.getLogger(__name__)
 
 
-def write_damage_note(disk: Disk, directory: str, reason: str) -> None:
-    """Without it a restart finds the same damage again only if it looks there; that alone stops nobody."""
+def write_damage_note(storage: Storage, directory: str, reason: str) -> None:
+    """Without it a restart finds the same damage again only if it looks there; that alone stops nobody. A sync that
+    fails is final for the whole disk, here as anywhere (hardening rule 13)."""
     try:
-        replace_damage_note(disk, directory, reason)
+        replace_damage_note(storage.disk, directory, reason)
+    except SyncFailed as error:
+        storage.failed(error)
     except DiskError as error:
         logger.warning("no note of the damage in %s: %s", directory, error)
 

@@ -459,7 +459,7 @@ class PartitionLog:
             self.unsynced.take()
             self.close()
             if not self.storage.offline:
-                write_damage_note(self.storage.disk, self.directory, reason)
+                write_damage_note(self.storage, self.directory, reason)
 
     # -------------------------------------------------------------------------------------------------------- closing
     def prepare_clean_close(self) -> None:

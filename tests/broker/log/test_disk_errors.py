@@ -459,3 +459,11 @@ def test_a_file_that_is_gone_before_its_sync_is_its_logs_damage_alone(machine: M
     assert log.recovery_point == 0
     with pytest.raises(BadEntry, match="has vanished"):
         drive(log.flush())
+
+
+def test_a_note_of_damage_whose_sync_fails_ends_the_directory(machine: Machine) -> None:
+    """Seed 17021093: it was a warning, and the broker wrote on."""
+    directory, log = machine.open_log()
+    machine.storage.fail("sync_directory", times=1)
+    log.mark_damaged("somebody says so")
+    assert directory.offline
