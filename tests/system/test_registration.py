@@ -35,9 +35,9 @@ async def register(coordination: Coordination, broker_id: int, directory: str) -
 async def test_next_start_replaces_node_and_controller_of_the_session_before(zookeeper: ZooKeeperProcess) -> None:
     before, after = await connect(zookeeper), await connect(zookeeper)
     try:
-        first = await register(before, 701, "same directory")
+        first = await register(before, 701, "same-directory")
         await before.create(CONTROLLER, b"{}", ephemeral=True)
-        second = await register(after, 701, "same directory")
+        second = await register(after, 701, "same-directory")
         stat = await after.exists(broker_path(701))
         assert stat is not None
         assert (stat.czxid, stat.ephemeral_owner) == (second.broker_epoch, after.session_id)
@@ -52,10 +52,10 @@ async def test_next_start_replaces_node_and_controller_of_the_session_before(zoo
 async def test_stranger_waits_one_session_and_gives_up(zookeeper: ZooKeeperProcess) -> None:
     ours, theirs = await connect(zookeeper), await connect(zookeeper)
     try:
-        await register(theirs, 702, "their directory")
+        await register(theirs, 702, "their-directory")
         began = asyncio.get_running_loop().time()
         with pytest.raises(BrokerIdTaken, match="broker id 702 is in use"):
-            await register(ours, 702, "our directory")
+            await register(ours, 702, "our-directory")
         assert SESSION_MS / 1000 <= asyncio.get_running_loop().time() - began < 3 * SESSION_MS / 1000
     finally:
         await ours.close()
