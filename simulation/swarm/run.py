@@ -67,7 +67,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
         stack.enter_context(listening(LeadersStarts(cluster, truth)))
         stack.enter_context(listening(DiskRules(cluster, truth)))
         stack.enter_context(listening(WaitingRules(truth)))
-        stack.enter_context(listening(SoundLogs(truth)))
+        stack.enter_context(listening(SoundLogs(cluster, truth)))
         if narrator is not None:
             stack.enter_context(listening(narrator))
             fencing.listeners.append(narrator.fault)

@@ -205,7 +205,7 @@ async def _direct(script: Script, cluster: SimulatedCluster, options: Options, f
         if STAGES[script].deletes_nothing:
             stack.enter_context(listening(LogStartJudge(cluster, truth, {})))
         if STAGES[script].sound_disks:
-            stack.enter_context(listening(SoundLogs(truth)))
+            stack.enter_context(listening(SoundLogs(cluster, truth)))
         await _direct_judged(script, cluster, options, findings, truth)
 
 

@@ -166,7 +166,7 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
 @pytest.mark.parametrize(("faulty", "found"), [(set(), ["I44", "I44"]), ({2}, [])])
 def test_no_log_is_called_damaged_while_no_disk_is_faulty(faulty: set[int], found: list[str]) -> None:
     case, one, reason = Case(), Replica(0), "it does not fit its leader's"
-    judge, loaded = SoundLogs(case.truth), cast(Partition, one)
+    judge, loaded = SoundLogs(case.cluster, case.truth), cast(Partition, one)
     case.truth.faulty = faulty
     one.log.damage = None
     case.inside(judge.replica_loaded, loaded)
