@@ -114,30 +114,29 @@ async def is_noted(cluster: LocalCluster) -> None:
 
 
 async def test_data_survives_down_and_up(tmp_path: Path) -> None:
-    own_cluster = LocalCluster(tmp_path / "data", settings={"witness.interval.ms": "1000"})
-    await own_cluster.up()
-    await create_topic(own_cluster)
-    async with Producer(own_cluster.bootstrap_servers) as producer:
-        await producer.send_and_wait("t", b"kept")
-    await is_noted(own_cluster)
-    assert await own_cluster.down() == []
-    state = json.loads((own_cluster.data_directory / STATE_FILE).read_bytes())
-    assert state["version"] == 2
-    partition = state["partitions"]["t-0"]
-    assert sorted(partition["isr_before"]) == sorted(partition["replicas"]) == [1, 2, 3]
-    assert partition["committed_before"] == 1
-    assert partition["topic_id"]
-    assert sorted(state["brokers"]) == ["1", "2", "3"]
-    assert all(state["brokers"].values()), "log directory ids"
-    witness = state["witnesses"]["t-0"]
-    assert (witness["committed_offset"], len(witness["digest"])) == (1, 32)
-    again = LocalCluster.open(own_cluster.data_directory)
-    await again.up()
-    try:
-        assert await read_all(again, 1) == [b"kept"]
-        assert not (again.data_directory / STATE_FILE).exists()
-    finally:
-        await again.down()
+    async with LocalCluster(tmp_path / "data", settings={"witness.interval.ms": "1000"}) as own_cluster:
+        await create_topic(own_cluster)
+        async with Producer(own_cluster.bootstrap_servers) as producer:
+            await producer.send_and_wait("t", b"kept")
+        await is_noted(own_cluster)
+        assert await own_cluster.down() == []
+        state = json.loads((own_cluster.data_directory / STATE_FILE).read_bytes())
+        assert state["version"] == 2
+        partition = state["partitions"]["t-0"]
+        assert sorted(partition["isr_before"]) == sorted(partition["replicas"]) == [1, 2, 3]
+        assert partition["committed_before"] == 1
+        assert partition["topic_id"]
+        assert sorted(state["brokers"]) == ["1", "2", "3"]
+        assert all(state["brokers"].values()), "log directory ids"
+        witness = state["witnesses"]["t-0"]
+        assert (witness["committed_offset"], len(witness["digest"])) == (1, 32)
+        again = LocalCluster.open(own_cluster.data_directory)
+        await again.up()
+        try:
+            assert await read_all(again, 1) == [b"kept"]
+            assert not (again.data_directory / STATE_FILE).exists()
+        finally:
+            await again.down()
 
 
 async def test_second_up_in_the_same_directory_is_refused(own_cluster: LocalCluster) -> None:
