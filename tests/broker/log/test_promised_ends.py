@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.partition_log import PartitionLog
 from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
 from minibroker.runtime.ports import DiskError
 from tests.broker.log.machine import PARTITION, PATH, SMALL, Machine, append, drive
@@ -36,6 +37,17 @@ def test_a_log_that_ends_below_the_end_of_a_clean_stop_is_damaged(
         machine.lose_power()
     log = machine.open_log(ONE_SEGMENT, incarnation_id="i2")[1]
     assert log.damage is not None and "12" in log.damage
+
+
+def promised(machine: Machine) -> tuple[LogDirectory, PartitionLog]:
+    """A log that both checkpoints say is synced and committed to its end."""
+    directory, log = machine.open_log(ONE_SEGMENT)
+    append(log, 6)
+    drive(log.flush())
+    drive(directory.sync_metadata())
+    drive(directory.checkpoint_recovery_points())
+    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    return directory, log
 
 
 def powerless(machine: Machine, high_watermark: int, recovery_point: bool = True) -> str | None:
@@ -127,12 +139,7 @@ def test_a_directory_that_fails_forgets_since_when_it_is_whole_whoever_else_list
 
 def test_a_log_that_began_anew_owes_nothing_of_what_its_damaged_one_had_synced(machine: Machine) -> None:
     """It is cut off from power before its first checkpoint (seed 15000505)."""
-    directory, log = machine.open_log(ONE_SEGMENT)
-    append(log, 6)
-    drive(log.flush())
-    drive(directory.sync_metadata())
-    drive(directory.checkpoint_recovery_points())
-    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    directory, log = promised(machine)
     log.mark_damaged("a test says so")
     directory.set_log_aside(PARTITION)
     anew = directory.create_log(PARTITION, log.topic_id or "", ONE_SEGMENT)
@@ -146,12 +153,7 @@ def test_a_log_that_began_anew_owes_nothing_of_what_its_damaged_one_had_synced(m
 
 def test_a_log_whose_directory_was_missing_owes_nothing_of_what_was_in_it(machine: Machine) -> None:
     """It is cut off from power before its first checkpoint (seed 17004623)."""
-    directory, log = machine.open_log(ONE_SEGMENT)
-    append(log, 6)
-    drive(log.flush())
-    drive(directory.sync_metadata())
-    drive(directory.checkpoint_recovery_points())
-    drive(directory.checkpoint_high_watermarks({PARTITION: COMMITTED}))
+    promised(machine)
     machine.kill()
     for name in machine.file_names():
         machine.disk().remove(f"{PATH}/{PARTITION}/{name}")
