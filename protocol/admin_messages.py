@@ -239,11 +239,24 @@ class DescribeClusterBroker(Message, frozen=True, kw_only=True):
     broker_epoch: I64 = -1
 
 
+LEFT_ALONE_MAX = 100
+"""Nodes that are told: a stranger may write any number of them, and an operator begins with the first."""
+
+
+class NodeLeftAlone(Message, frozen=True, kw_only=True):
+    """Of ZooKeeper: what the controller cannot read, or does not believe."""
+
+    path: Text
+    reason: Text
+
+
 class DescribeClusterResponse(Response, frozen=True, kw_only=True):
     cluster_id: Name = ""
     controller_id: I32 = -1
     controller_epoch: I32 = -1
     brokers: Annotated[list[DescribeClusterBroker], Meta(max_length=BROKERS_MAX)] = []
+    # about: ours: nodes that count as if they were not there; told by the controller alone
+    left_alone: Annotated[list[NodeLeftAlone], Meta(max_length=LEFT_ALONE_MAX)] = []
 
 
 # --------------------------------------------------------------------------------------------- DescribeReplicaState

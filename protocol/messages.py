@@ -1,8 +1,8 @@
 """Every request and response of the wire: Kafka's APIs and field names in snake_case, plus one API of our own.
 
-Owns: the table of APIs, and the one import path for all messages; their shapes stand in `client_messages`,
-`admin_messages` and `control_messages`, their limits in `message_types`. Refuses to know how a message is framed
-(`session`), packed (`codec`) or answered.
+Owns: the table of APIs with who may ask what, and the one import path for all messages; their shapes stand in
+`client_messages`, `admin_messages`, `control_messages` and `authentication_messages`, their limits in `message_types`.
+Refuses to know how a message is framed (`session`), packed (`codec`) or answered.
 
 In requests and responses -1 stands for 'none'. Fields that a sender leaves out take the defaults of the struct, unknown
 fields are ignored. Where a message carries record batches the field is the last one, and so is each list on the way to
@@ -16,6 +16,7 @@ from enum import IntEnum
 from msgspec import Struct
 
 from minibroker.protocol.admin_messages import (
+    LEFT_ALONE_MAX,
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResult,
@@ -49,10 +50,17 @@ from minibroker.protocol.admin_messages import (
     EpochEntry,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    NodeLeftAlone,
     RemoteReplicaState,
     ReplicaStateDescription,
     ResourceType,
     confirmation_of,
+)
+from minibroker.protocol.authentication_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 from minibroker.protocol.client_messages import (
     EARLIEST_TIMESTAMP,
@@ -151,6 +159,7 @@ __all__ = [
     "LATEST_TIMESTAMP",
     "LEADER_DURING_DELETE",
     "LEADER_EPOCH_DURING_DELETE",
+    "LEFT_ALONE_MAX",
     "PARTITIONS_MAX",
     "REPLICAS_MAX",
     "TEXT_MAX",
@@ -236,6 +245,7 @@ __all__ = [
     "MetadataRequestTopic",
     "MetadataResponse",
     "MetadataTopic",
+    "NodeLeftAlone",
     "OffsetForLeaderEpochRequest",
     "OffsetForLeaderEpochResponse",
     "OffsetForLeaderPartition",
@@ -256,6 +266,10 @@ __all__ = [
     "Request",
     "ResourceType",
     "Response",
+    "SaslAuthenticateRequest",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeRequest",
+    "SaslHandshakeResponse",
     "StopReplicaPartition",
     "StopReplicaRequest",
     "StopReplicaResponse",
@@ -281,12 +295,14 @@ class ApiKey(IntEnum):
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION = 56
@@ -302,6 +318,8 @@ class Api(Struct, frozen=True):
     key: ApiKey
     request: type[Request]
     response: type[Response]
+    is_cluster_action: bool = False
+    """Only a broker may ask it, over a connection on which it has proven that it is one (Kafka: ClusterAction)."""
 
 
 APIS: dict[int, Api] = {
@@ -311,10 +329,12 @@ APIS: dict[int, Api] = {
         Api(ApiKey.FETCH, FetchRequest, FetchResponse),
         Api(ApiKey.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
         Api(ApiKey.METADATA, MetadataRequest, MetadataResponse),
-        Api(ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest, LeaderAndIsrResponse),
-        Api(ApiKey.STOP_REPLICA, StopReplicaRequest, StopReplicaResponse),
-        Api(ApiKey.UPDATE_METADATA, UpdateMetadataRequest, UpdateMetadataResponse),
-        Api(ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownRequest, ControlledShutdownResponse),
+        Api(ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest, LeaderAndIsrResponse, is_cluster_action=True),
+        Api(ApiKey.STOP_REPLICA, StopReplicaRequest, StopReplicaResponse, is_cluster_action=True),
+        Api(ApiKey.UPDATE_METADATA, UpdateMetadataRequest, UpdateMetadataResponse, is_cluster_action=True),
+        Api(ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownRequest, ControlledShutdownResponse, is_cluster_action=True),
+        Api(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
+        Api(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest, SaslAuthenticateResponse),
         Api(ApiKey.API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
         Api(ApiKey.CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
         Api(ApiKey.DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
@@ -323,10 +343,10 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
         Api(ApiKey.ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-        Api(ApiKey.ALTER_PARTITION, AlterPartitionRequest, AlterPartitionResponse),
+        Api(ApiKey.ALTER_PARTITION, AlterPartitionRequest, AlterPartitionResponse, is_cluster_action=True),
         Api(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
-        Api(ApiKey.GET_REPLICA_LOG_INFO, GetReplicaLogInfoRequest, GetReplicaLogInfoResponse),
-        Api(ApiKey.CONFIRM_DEATH, ConfirmDeathRequest, ConfirmDeathResponse),
+        Api(ApiKey.GET_REPLICA_LOG_INFO, GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, is_cluster_action=True),
+        Api(ApiKey.CONFIRM_DEATH, ConfirmDeathRequest, ConfirmDeathResponse, is_cluster_action=True),
         Api(ApiKey.DESCRIBE_REPLICA_STATE, DescribeReplicaStateRequest, DescribeReplicaStateResponse),
     )
 }

@@ -10,6 +10,7 @@ be refused by every broker, for ever, and whatever waits behind it too.
     /controller                         ephemeral   ControllerNode
     /controller_epoch                   integer text; its version fences every write of a controller
     /cluster/id                         ClusterId
+    /cluster/secret                     ClusterSecret; for brokers alone where ZooKeeper knows them
     /brokers/ids/<id>                   ephemeral   BrokerRegistration; its czxid is the broker epoch
     /brokers/topics/<t>                 TopicAssignment
     /brokers/topics/<t>/partitions/<p>/state        PartitionState
@@ -25,6 +26,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from minibroker.protocol.broker_authentication import SECRET_BYTES
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import MAX_INT32, TopicPartition, is_host, is_identifier
 from minibroker.protocol.json_text import decode_json
@@ -45,6 +47,7 @@ class CorruptZnode(ProtocolError):
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
+CLUSTER_SECRET = "/cluster/secret"  # noqa: S105 - where it stands, not what it is
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
@@ -304,6 +307,24 @@ class ClusterId(Znode, frozen=True, kw_only=True):
 
     version: str = "1"
     id: str
+
+
+class ClusterSecret(Znode, frozen=True, kw_only=True):
+    """What brokers prove themselves with to each other, drawn once (`broker_authentication`)."""
+
+    PATH: ClassVar[str] = CLUSTER_SECRET
+
+    version: int = 1
+    secret: str
+    """32 bytes in hexadecimal."""
+
+    def problem(self) -> str | None:
+        is_hexadecimal = len(self.secret) == 2 * SECRET_BYTES and set(self.secret) <= set("0123456789abcdef")
+        return None if is_hexadecimal else f"not {SECRET_BYTES} bytes in hexadecimal"
+
+    def key(self) -> bytes:
+        """The secret itself."""
+        return bytes.fromhex(self.secret)
 
 
 class ConfigNode(Znode, frozen=True, kw_only=True):

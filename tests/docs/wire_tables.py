@@ -42,7 +42,8 @@ def made() -> str:
 
 def _messages() -> Iterator[str]:
     for api in APIS.values():
-        yield f"#### {_api_name(api.request)} ({api.key.value})\n\n```"
+        who = ", for brokers alone" if api.is_cluster_action else ""
+        yield f"#### {_api_name(api.request)} ({api.key.value}){who}\n\n```"
         yield from _struct("request", api.request)
         yield from _struct("response", api.response)
         yield "```\n"
