@@ -11,6 +11,7 @@ from typing import Protocol
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.runtime.server_limits import (
+    HANDSHAKE_MAX_BYTES,
     HEAVY_BYTES_PER_SECOND,
     HEAVY_RETRY_MS,
     HEAVY_WAITING_MAX_BYTES,
@@ -18,6 +19,7 @@ from minibroker.runtime.server_limits import (
 )
 
 ARRAY_OF_FIVE = 0x95
+HANDSHAKES = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.value})
 LARGE_ANSWERS = frozenset({ApiKey.METADATA.value, ApiKey.DESCRIBE_CONFIGS.value, *range(0xCC, 0xD4)})
 """First byte of the packed api key; 0xcc to 0xd3 begin a number that takes more than one byte, as ours do (1000)."""
 
@@ -34,6 +36,11 @@ NEVER_HEAVY = frozenset(
 )
 """Produce's bytes are records, and it is the hot path; the others are what a cluster lives by, and a broker that sends
 its first request is not known as one yet."""
+
+
+def is_handshake(frame: memoryview) -> bool:
+    """Whether it is a step of an authentication."""
+    return 1 < len(frame) <= HANDSHAKE_MAX_BYTES and frame[0] == ARRAY_OF_FIVE and frame[1] in HANDSHAKES
 
 
 def is_heavy(frame: memoryview) -> bool:

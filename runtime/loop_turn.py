@@ -7,16 +7,17 @@ turn, behind those that wait already.
 import asyncio
 from collections.abc import Callable
 
-from minibroker.runtime.server_limits import TURN_COST
+from minibroker.runtime.server_limits import HANDSHAKES_PER_TURN, TURN_COST
 
 
 class LoopTurn:
     """Of one server."""
 
-    __slots__ = ("_call_soon", "_is_new", "left")
+    __slots__ = ("_call_soon", "_is_new", "handshakes_left", "left")
 
     def __init__(self) -> None:
         self.left = TURN_COST
+        self.handshakes_left = HANDSHAKES_PER_TURN
         self._is_new = True
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
@@ -31,4 +32,5 @@ class LoopTurn:
 
     def _renew(self) -> None:
         self.left = TURN_COST
+        self.handshakes_left = HANDSHAKES_PER_TURN
         self._is_new = True

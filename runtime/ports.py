@@ -316,9 +316,17 @@ class Coordination(Protocol):
         ...
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        make_parents: bool = False,
+        is_secret: bool = False,
     ) -> tuple[str, Stat]:
-        """The real path (with its sequence number) and its Stat. Raises NodeExists, NoNode (parent missing)."""
+        """The real path (with its sequence number) and its Stat. `is_secret`: where brokers prove themselves to
+        ZooKeeper, they alone can read it. Raises NodeExists, NoNode (parent missing)."""
         ...
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
@@ -327,6 +335,12 @@ class Coordination(Protocol):
 
     async def delete(self, path: str, version: int = -1) -> None:
         """Raises BadVersion, NoNode, NotEmpty."""
+        ...
+
+    async def protect(self, paths: Sequence[str]) -> list[str]:
+        """Where this session has credentials: those of `paths` that others may change all the same, since they were
+        made without. If there are none, the right to create and delete nodes at the root is taken from everybody else.
+        Where it has none: nothing."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
@@ -351,6 +365,10 @@ class BadVersion(CoordinationError): ...
 
 
 class NotEmpty(CoordinationError): ...
+
+
+class NotAuthorized(CoordinationError):
+    """ZooKeeper lets only those read or write that node who have proven who they are, and this session has not."""
 
 
 class CoordinationUnavailable(CoordinationError):

@@ -9,19 +9,19 @@ from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.ports import Coordination, Runtime
 
 
-def real_runtime(open_files_max: int = UNLIMITED) -> Runtime:
-    """Fresh doors to this machine; nothing is opened yet."""
+def real_runtime(open_files_max: int = UNLIMITED, zookeeper_credentials: str = "") -> Runtime:
+    """Fresh doors to this machine; nothing is opened yet. `zookeeper_credentials`: USER:PASSWORD, or empty."""
 
     def open_coordination(servers: str, session_timeout_ms: int) -> Coordination:
         from minibroker.runtime.zookeeper import ZooKeeperCoordination  # clients never pay for importing kazoo
 
-        return ZooKeeperCoordination(servers, session_timeout_ms)
+        return ZooKeeperCoordination(servers, session_timeout_ms, zookeeper_credentials)
 
     return Runtime(
         network=RealNetwork(),
         disk=RealDisk(),
         clock=RealClock(),
-        random=random.Random(),
+        random=random.SystemRandom(),
         open_coordination=open_coordination,
         open_files_max=open_files_max,
     )

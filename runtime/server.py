@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 
 from minibroker.protocol.session import MemoryBudget
+from minibroker.runtime.complaints import Complaints
 from minibroker.runtime.heavy_requests import HeavyRequests
 from minibroker.runtime.incoming_request import IncomingRequest
 from minibroker.runtime.loop_turn import LoopTurn
@@ -54,6 +55,7 @@ class RpcServer:
         self.waiting = WaitingRequests(self.limits.waiting_max_bytes, self._reconsider_soon)
         self.heavy = HeavyRequests(self.unread_replies.has_room)
         self.turn = LoopTurn()
+        self.complaints = Complaints()
         self.connections: dict[int, ServerConnection] = {}
         self.is_short_of_buffers = False
         """Somebody's frame had no room a moment ago: nobody keeps a buffer that is empty."""
@@ -98,6 +100,7 @@ class RpcServer:
         self._listeners.clear()
         self.heavy.stop()
         self.unread_replies.stop()
+        self.complaints.stop()
         if self._shortage_timer is not None:
             self._shortage_timer.cancel()
 

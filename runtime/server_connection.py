@@ -22,9 +22,10 @@ from minibroker.protocol.codec import (
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.messages import APIS, ApiKey, Response
 from minibroker.protocol.session import FrameReceiver
-from minibroker.runtime.heavy_requests import is_heavy
+from minibroker.runtime.heavy_requests import is_handshake, is_heavy
 from minibroker.runtime.incoming_request import IncomingRequest, costs_of
 from minibroker.runtime.ports import Buffer, Transport
+from minibroker.runtime.principal import ANONYMOUS
 from minibroker.runtime.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
     HELD_REPLY_MAX_BYTES,
@@ -40,8 +41,6 @@ from minibroker.runtime.waiting_requests import Charge
 if TYPE_CHECKING:
     from minibroker.runtime.server import RpcServer
 
-log = logging.getLogger("minibroker.server")
-
 
 class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection."""
@@ -50,6 +49,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.id = connection_id
         self.listener_name = listener_name
         self.peer = "?"
+        self.principal = ANONYMOUS
+        """Who the peer has proven to be."""
         self.is_broker = False
         self.is_closed = False
         """Nothing is read or answered any more, though the transport may still send what was written."""
@@ -151,7 +152,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Send what was written, then close, with one log line that names the peer."""
         if self.is_closed or self._transport is None:
             return
-        self.complain("closing connection %d from %s: %s", self.id, self.peer, reason)
+        self._complain_of_all(reason)
         self.send_held()
         self._end()
         self._transport.close()
@@ -160,7 +161,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def abort_because(self, reason: str, level: int = logging.WARNING) -> None:
         """Close at once, with one log line that names the peer."""
         if not self.is_closed:
-            self.complain("closing connection %d from %s: %s", self.id, self.peer, reason, level=level)
+            self._complain_of_all(reason, level)
         self.abort()
 
     def abort(self) -> None:
@@ -168,11 +169,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def complain(self, message: str, *values: object, level: int = logging.WARNING) -> None:
-        """One line for each bad connection, by number since ports come back: what it does later is not worth one."""
+    def complain_of_request(self, api: str, problem: object) -> None:
+        """The peer asked what it must not ask."""
+        self._complain(
+            f"{api} refused", "request of connection %d from %s refused: %s: %s", self.id, self.peer, api, problem
+        )
+
+    def _complain_of_all(self, reason: str, level: int = logging.WARNING) -> None:
+        kind = reason.partition(":")[0]
+        self._complain(kind, "closing connection %d from %s: %s", self.id, self.peer, reason, level=level)
+
+    def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:
+        """At most one line for each bad connection, by number since ports come back."""
         if not self._complained:
             self._complained = level >= logging.WARNING
-            log.log(level, message, *values)
+            self._server.complaints.tell(level, self.peer, kind, message, *values)
 
     def unread_bytes(self, now: float) -> int:
         """Reply bytes that the peer has not read yet; also notes whether it read any since the last look."""
@@ -306,7 +317,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _may_begin(self, frame: memoryview) -> bool:
         """Whether the request may be handled in this turn of the loop; else it waits for the next, or for its own."""
-        if self._server.turn.left <= 0:
+        turn = self._server.turn
+        if turn.left <= 0 and turn.handshakes_left > 0 and is_handshake(frame):
+            turn.handshakes_left -= 1
+            return True
+        if turn.left <= 0:
             self._receiver.put_back(frame)
             self._resume_scheduled = True
             self._loop.call_soon(self._resume_if_due)
@@ -325,7 +340,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.has_asked = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
             refusal = f"api key {frame.api_key} version {frame.api_version} is not supported; ask ApiVersions"
-            self.complain("request of connection %d from %s refused: %s", self.id, self.peer, refusal)
+            kind = "an api that does not exist"
+            self._complain(kind, "request of connection %d from %s refused: %s", self.id, self.peer, refusal)
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.UNSUPPORTED_VERSION, refusal)))
             return
         try:
@@ -333,13 +349,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except MalformedMessage as error:
             if frame.api_key == ApiKey.PRODUCE:
                 raise  # its sender may expect no reply (acks=0): only closing surely tells it
-            self.complain(
-                "request of connection %d from %s refused: %s: %s",
-                self.id,
-                self.peer,
-                ApiKey(frame.api_key).name,
-                error,
-            )
+            self.complain_of_request(ApiKey(frame.api_key).name, error)
             refusal = f"malformed request: {error}"
             self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.INVALID_REQUEST, refusal)))
             return

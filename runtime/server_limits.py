@@ -9,6 +9,11 @@ SWEEP_INTERVAL_MS = 2_000
 """How often all connections are looked at for deadlines; one timer for all of them."""
 TURN_COST = 64 * KIB
 """What clients may ask for within one turn of the loop, in bytes of requests without records: some 20 ms of work."""
+HANDSHAKES_PER_TURN = 32
+"""Steps of an authentication that are taken in a turn in which nothing else is left for clients: a broker is one of
+them until it has proven itself, and must not wait behind a flood. Each takes some microseconds."""
+HANDSHAKE_MAX_BYTES = 2_048
+"""Of a frame of such a step."""
 REQUEST_TURN_COST = 256
 """Of any request, however small; about 50 us."""
 PARTITION_TURN_COST = 26

@@ -14,10 +14,18 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from minibroker.runtime.kazoo_client import (
+    RECONNECT_DELAY_SECONDS_MAX,
+    Grant,
+    is_open,
+    open_kazoo,
+    post,
+    readable_acl,
+    secret_acl,
+)
 from minibroker.runtime.ports import (
     BadVersion,
     CheckOp,
@@ -27,6 +35,7 @@ from minibroker.runtime.ports import (
     DeleteOp,
     NodeExists,
     NoNode,
+    NotAuthorized,
     NotEmpty,
     Operation,
     OutcomeUnknown,
@@ -36,10 +45,7 @@ from minibroker.runtime.ports import (
     Stat,
     Watcher,
 )
-
-RECONNECT_DELAY_SECONDS = 0.1
-RECONNECT_DELAY_SECONDS_MAX = 1.0
-"""kazoo's own back-off grows to an hour, which would lose a session that ZooKeeper kept."""
+from minibroker.runtime.refused_session import WIPED, Refusals
 
 HEARTBEATS_PER_SESSION = 6
 """kazoo pings twice a session and does not say when; six leave room for lost ones before the deadline."""
@@ -57,6 +63,7 @@ ANSWERS: dict[str, type[CoordinationError]] = {
     "BadVersionError": BadVersion,
     "NotEmptyError": NotEmpty,
     "SessionExpiredError": SessionExpired,
+    "NoAuthError": NotAuthorized,
 }
 """What ZooKeeper decided, by the name of kazoo's class (kazoo is imported only when a session is opened)."""
 
@@ -70,7 +77,9 @@ NOT_THE_CAUSE = frozenset({"RolledBackError", "RuntimeInconsistency"})
 class ZooKeeperCoordination:
     """Implements `ports.Coordination`."""
 
-    def __init__(self, servers: str, session_timeout_ms: int) -> None:
+    def __init__(self, servers: str, session_timeout_ms: int, credentials: str = "") -> None:
+        """`credentials`: USER:PASSWORD of ZooKeeper's digest scheme; empty: anybody may do everything."""
+        self._credentials = credentials
         self._servers = servers
         self._timeout_ms = session_timeout_ms
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,6 +93,7 @@ class ZooKeeperCoordination:
         self._session_ended = False
         self._session_deadline = NEVER
         self._outage_began: float | None = None
+        self._refusals = Refusals()
         self._held_watches: list[OneShot] = []
 
     # ------------------------------------------------------------------------------------------------- session
@@ -137,7 +147,13 @@ class ZooKeeperCoordination:
     def _open_client(self) -> None:
         assert self._loop is not None
         self._client = open_kazoo(
-            self._servers, self._timeout_ms, self._loop, granted=self._on_granted, changed=self._on_state
+            self._servers,
+            self._timeout_ms,
+            self._loop,
+            granted=self._on_granted,
+            changed=self._on_state,
+            refused=self._on_refused,
+            credentials=self._credentials,
         )
         self._client.start_async()
 
@@ -164,6 +180,18 @@ class ZooKeeperCoordination:
         """ZooKeeper took the connection; kazoo's CONNECTED follows."""
         self._granted = grant
 
+    def _on_refused(self, client: Any) -> None:
+        """It goes on with a session of another client, if that is all that helps."""
+        assert self._loop is not None
+        if self._closed or client is not self._client or not self._session_id or self._session_ended:
+            return
+        if not self._refusals.refused(self._loop.time(), self._session_deadline, self._granted.timeout_ms / 1000):
+            return
+        logger.warning(WIPED, self._servers)
+        self._end_session()
+        self._stop_client(client)
+        self._reopen_client()
+
     def _on_state(self, state: str, client: Any) -> None:
         if self._closed or client is not self._client:
             return  # our own stop looks like a loss
@@ -176,6 +204,7 @@ class ZooKeeperCoordination:
 
     def _on_connected(self) -> None:
         assert self._loop is not None
+        self._refusals.answered()
         is_first = self._session_id == 0
         is_new = self._granted.session_id != self._session_id
         if is_new and not is_first and not self._session_ended:
@@ -202,12 +231,15 @@ class ZooKeeperCoordination:
     def _on_lost(self, client: Any) -> None:
         self._connected.clear()
         if self._session_id and not self._session_ended:
-            self._session_ended = True
-            self._session_deadline = NEVER
-            self._tell("expired")
+            self._end_session()
         if client.client_state == "CLOSED":  # kazoo's thread has died of an error of its own: begin anew
             self._stop_client(client)
             self._reopen_client()
+
+    def _end_session(self) -> None:
+        self._session_ended = True
+        self._session_deadline = NEVER
+        self._tell("expired")
 
     def _reopen_client(self) -> None:
         assert self._loop is not None
@@ -269,10 +301,19 @@ class ZooKeeperCoordination:
         return sorted(names)
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        make_parents: bool = False,
+        is_secret: bool = False,
     ) -> tuple[str, Stat]:
+        acl = secret_acl(self._credentials) if is_secret and self._credentials else None
+
         def ask(client: Any) -> Any:
-            return client.create_async(path, data, ephemeral=ephemeral, sequence=sequence, include_data=True)
+            return client.create_async(path, data, acl=acl, ephemeral=ephemeral, sequence=sequence, include_data=True)
 
         try:
             real_path, stat = await self._call(f"create {path}", ask, is_write=True)
@@ -288,6 +329,24 @@ class ZooKeeperCoordination:
         for depth in range(1, len(names) + 1):
             with contextlib.suppress(NodeExists):
                 await self.create("/" + "/".join(names[:depth]), b"")
+
+    async def protect(self, paths: Sequence[str]) -> list[str]:
+        """In ZooKeeper the right to delete a node belongs to its parent: under an open root anybody can delete
+        /controller_epoch, whatever its own list says."""
+        if not self._credentials:
+            return []
+        found = [path for path in paths if await self._is_open(path)]
+        if not found:
+            acl = [*secret_acl(self._credentials), *readable_acl()]
+            await self._call("set_acls /", lambda client: client.set_acls_async("/", acl), is_write=True)
+        return found
+
+    async def _is_open(self, path: str) -> bool:
+        try:
+            entries, _ = await self._call(f"get_acls {path}", lambda client: client.get_acls_async(path))
+        except NoNode:
+            return False
+        return any(is_open(entry) for entry in entries)
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
         stat = await self._call(
@@ -357,15 +416,6 @@ class ZooKeeperCoordination:
         raise CoordinationError(f"{what}: {failure!r}")
 
 
-class Grant:
-    """What ZooKeeper granted at a connect, and the loop time at which it was asked."""
-
-    def __init__(self, session_id: int, timeout_ms: int, sent_at: float) -> None:
-        self.session_id = session_id
-        self.timeout_ms = timeout_ms
-        self.sent_at = sent_at
-
-
 class OneShot:
     """A watcher that is called at most once."""
 
@@ -379,70 +429,6 @@ class OneShot:
 
     def cancel(self) -> None:
         self._watcher = None
-
-
-class LoopQueue:
-    """Stands in for kazoo's queue of completions: the loop is the worker."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def put(self, call: Callable[[], None]) -> None:
-        post(self._loop, call)
-
-
-def post(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    """Run on the loop; what arrives after the loop's end is dropped."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(call, *arguments)
-
-
-def open_kazoo(
-    servers: str,
-    timeout_ms: int,
-    loop: asyncio.AbstractEventLoop,
-    granted: Callable[[Grant], None],
-    changed: Callable[[str, Any], None],
-) -> Any:
-    """A kazoo client that reports to the loop and has no threads but its connection's."""
-    from kazoo.client import KazooClient
-    from kazoo.handlers.threading import SequentialThreadingHandler
-    from kazoo.protocol.serialization import Connect
-    from kazoo.retry import KazooRetry
-
-    handler: Any = SequentialThreadingHandler()
-    handler.completion_queue = LoopQueue(loop)
-    handler.dispatch_callback = lambda callback: post(loop, callback.func, *callback.args)
-    handler._running = True  # completions go to the queue, which needs no workers
-    handler.start = handler.stop = lambda: None
-
-    silent = logging.Logger("kazoo-silent", level=logging.CRITICAL + 1)  # one line per outage is ours, not twenty
-    client = KazooClient(
-        hosts=servers,
-        timeout=timeout_ms / 1000,
-        handler=handler,
-        logger=silent,
-        connection_retry=KazooRetry(
-            max_tries=-1,
-            delay=RECONNECT_DELAY_SECONDS,
-            max_delay=RECONNECT_DELAY_SECONDS_MAX / 1.2,
-            max_jitter=0.2,
-        ),
-    )
-    connection = client._connection
-    invoke = connection._invoke
-    ahead = loop.time() - time.monotonic()  # the loop's clock must not be read from another thread
-
-    def invoke_and_record(timeout: float, request: Any, xid: int | None = None) -> Any:
-        sent_at = time.monotonic() + ahead
-        result = invoke(timeout, request, xid)
-        if isinstance(request, Connect) and result[0].time_out > 0:
-            post(loop, granted, Grant(result[0].session_id, result[0].time_out, sent_at))
-        return result
-
-    connection._invoke = invoke_and_record
-    client.add_listener(lambda state: post(loop, changed, str(state), client))
-    return client
 
 
 def no_answer(is_write: bool, message: str) -> CoordinationError:

@@ -1,0 +1,176 @@
+"""Connections that a broker opens as a broker: when there are none, when they end, and what is told of a failure."""
+
+import asyncio
+import random
+
+import pytest
+
+from minibroker.protocol.broker_authentication import BrokerName
+from minibroker.protocol.codec import encode_request
+from minibroker.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    LeaderAndIsrRequest,
+    Request,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from minibroker.runtime.broker_dialer import AUTHENTICATION_TIMEOUT_MS, BrokerDialer, Credentials, NotAuthenticated
+from minibroker.runtime.heavy_requests import is_handshake
+from minibroker.runtime.loop_turn import LoopTurn
+from minibroker.runtime.ports import ConnectionRefused
+from minibroker.runtime.server import IncomingRequest, RpcServer
+from minibroker.runtime.server_limits import HANDSHAKES_PER_TURN
+from minibroker.simulation.world import SimulatedWorld
+from tests.authenticated import SECRET, Answering, dialer
+
+HOST, PORT = "server", 9092
+
+
+class Scene:
+    """Broker 1 answers; broker 2 dials."""
+
+    def __init__(self) -> None:
+        self.world = SimulatedWorld()
+        self.network = self.world.runtime("client").network
+        self.heard: list[str] = []
+
+    def handle(self, request: IncomingRequest) -> None:
+        self.heard.append(str(request.connection.principal))
+        request.respond(ApiVersionsResponse())
+
+    async def serve(self, answering: bool = True, listener: str = "INTERNAL") -> RpcServer:
+        handler = Answering(1, self.handle) if answering else (lambda request: None)
+        server = RpcServer(self.world.runtime(HOST).network, handler)
+        await server.start(HOST, PORT, listener)
+        return server
+
+
+def test_what_is_asked_comes_from_the_broker_that_dialled() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve()
+        connection = await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        await connection.request(ApiVersionsRequest(), 1_000)
+        assert scene.heard == ["Broker:2"]
+        await server.stop()
+
+    scene.world.run(story())
+
+
+def test_without_a_registration_nobody_is_dialled() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve()
+        nobody = BrokerDialer(scene.network, random.Random(1))
+        with pytest.raises(NotAuthenticated, match="this broker is not registered"):
+            await nobody.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        assert not server.connections
+        await server.stop()
+
+    scene.world.run(story())
+
+
+def test_connections_end_with_the_registration_they_were_opened_under() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve()
+        ours = dialer(scene.network, 2, broker_epoch=5)
+        connection = await ours.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        same = BrokerName(broker_id=2, broker_epoch=5, incarnation_id="start-of-2")
+        ours.registered(Credentials(name=same, secret=SECRET))
+        assert not connection.closed
+        later = BrokerName(broker_id=2, broker_epoch=6, incarnation_id="start-of-2")
+        ours.registered(Credentials(name=later, secret=SECRET))
+        await asyncio.sleep(0.1)
+        assert connection.closed
+        again = await ours.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        ours.unregistered()
+        await asyncio.sleep(0.1)
+        assert again.closed
+        await server.stop()
+
+    scene.world.run(story())
+
+
+def test_a_refusing_kernel_is_told_from_a_refusing_broker() -> None:
+    """The first is evidence of a death (docs/decisions/0011), the second of none."""
+    scene = Scene()
+
+    async def story() -> None:
+        scene.world.runtime(HOST)  # a machine on which nobody listens
+        with pytest.raises(ConnectionRefused):
+            await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        server = await scene.serve()
+        stranger = dialer(scene.network, 2, secret=bytes(32))
+        with pytest.raises(NotAuthenticated, match="SASL_AUTHENTICATION_FAILED: its proof that"):
+            await stranger.connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        await server.stop()
+
+    scene.world.run(story())
+
+
+def test_who_does_not_answer_is_waited_for_no_longer_than_said() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve(answering=False)
+        began = scene.world.loop.time()
+        with pytest.raises(NotAuthenticated, match=f"was not answered by {HOST}:{PORT} within"):
+            await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        assert scene.world.loop.time() - began <= 1.1 * AUTHENTICATION_TIMEOUT_MS / 1000
+        await server.stop()
+
+    scene.world.run(story())
+
+
+def test_on_a_listener_of_clients_nobody_becomes_a_broker() -> None:
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve(listener="EXTERNAL")
+        with pytest.raises(NotAuthenticated, match="UNSUPPORTED_SASL_MECHANISM: listener EXTERNAL takes no mechanism"):
+            await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        await server.stop()
+
+    scene.world.run(story())
+
+
+def test_a_flood_of_clients_keeps_no_broker_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has proven itself it is one of them: eight hundred of them kept it out for as long as they asked."""
+    scene = Scene()
+
+    async def story() -> None:
+        server = await scene.serve()
+        monkeypatch.setattr(LoopTurn, "_renew", lambda turn: None)
+        server.turn.left = 0  # clients have taken all of this turn
+        broker = await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
+        await broker.request(ApiVersionsRequest(), 1_000)
+        assert scene.heard == ["Broker:2"]
+        assert server.turn.handshakes_left == HANDSHAKES_PER_TURN - 3, "there is a limit for these, too"
+        await server.stop()
+
+    scene.world.run(story())
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (SaslHandshakeRequest(mechanism="m"), True),
+        (SaslAuthenticateRequest(auth_bytes=b"x" * 1_024), True),
+        (SaslHandshakeRequest(mechanism="m" * 500), True),
+        (ApiVersionsRequest(), False),
+        (LeaderAndIsrRequest(controller_id=1, controller_epoch=1, broker_epoch=1), False),
+    ],
+)
+def test_only_a_step_of_an_authentication_is_taken_for_one(body: Request, expected: bool) -> None:
+    frame = b"".join(bytes(piece) for piece in encode_request(body, 1, "client"))[4:]
+    assert is_handshake(memoryview(frame)) is expected
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x95", b"\x94\x11", b"\x95\x11" + bytes(3_000)])
+def test_no_other_bytes_are(frame: bytes) -> None:
+    assert not is_handshake(memoryview(frame))
