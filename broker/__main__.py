@@ -21,6 +21,7 @@ from minibroker.broker.log.errors import LogDirectoryError
 from minibroker.broker.registration import RegistrationError
 from minibroker.broker.topic_config import validate_topic_config
 from minibroker.controller.service import ControllerConfig, ControllerService
+from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import Coordination, CoordinationError, DiskError, NetworkError, Runtime
 
 log = logging.getLogger("minibroker")
@@ -36,7 +37,7 @@ EXIT_BUG = 70
 def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
     """A broker with its controller candidate, not started; the simulation composes the same."""
 
-    def make_controller(coordination: Coordination) -> ControllerService:
+    def make_controller(coordination: Coordination, dialer: BrokerDialer) -> ControllerService:
         return ControllerService(
             ControllerConfig(
                 broker_id=config.broker_id,
@@ -54,7 +55,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
                 request_timeout_ms=config.request_timeout_ms,
             ),
             coordination,
-            runtime.network,
+            dialer,
             runtime.clock,
             runtime.random,
             validate_topic_config,
@@ -99,18 +100,23 @@ def _settle_memory() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
-def run_broker(config: BrokerConfig) -> int:
-    """Run in the foreground until SIGTERM or SIGINT; the process's exit code."""
+def run_broker(config: BrokerConfig, log_file: str | None = None) -> int:
+    """Run in the foreground until SIGTERM or SIGINT; the process's exit code. Without a file the log goes to stderr."""
     import uvloop  # here, like the real doors below: the simulation composes the same broker without them
 
     from minibroker.runtime.allocator import return_freed_memory
+    from minibroker.runtime.log_file import FORMAT, RotatedLog
 
     return_freed_memory()
-    assert __debug__, "run without -O: the assertions are part of the design"
+    if not __debug__:  # an assertion could not say so
+        print(
+            "minibroker broker: run without -O and PYTHONOPTIMIZE: assertions end a broker with a bug", file=sys.stderr
+        )
+        return 2
     logging.basicConfig(
         level=os.environ.get("MINIBROKER_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+        format=FORMAT,
+        handlers=[logging.StreamHandler(sys.stderr) if log_file is None else RotatedLog(log_file)],
     )
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
@@ -136,7 +142,7 @@ async def _main(config: BrokerConfig) -> None:
     loop.set_exception_handler(_end_process)
     trimming = loop.create_task(trim_regularly(), name="trim")
     try:
-        await run(config, real_runtime(raised_limit()), stop)
+        await run(config, real_runtime(raised_limit(), config.zookeeper_digest_credentials), stop)
     finally:
         trimming.cancel()
 

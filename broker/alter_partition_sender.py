@@ -21,8 +21,9 @@ from minibroker.protocol.messages import (
     AlterPartitionTopic,
     BrokerState,
 )
-from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError
 
 if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
@@ -44,7 +45,7 @@ class AlterPartitionSender:
     def __init__(
         self,
         *,
-        network: Network,
+        dialer: BrokerDialer,
         broker_id: int,
         broker_epoch: Callable[[], int | None],
         controller_address: Callable[[], tuple[int, str, int] | None],
@@ -52,7 +53,7 @@ class AlterPartitionSender:
         now_ms: Callable[[], int],
     ) -> None:
         """`controller_address` gives (controller id, host, port) as known now."""
-        self._network = network
+        self._dialer = dialer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._controller_address = controller_address
@@ -145,10 +146,9 @@ class AlterPartitionSender:
             raise NetworkError("no controller is known")
         if self._connection is None or self._connection.closed or self._connected_to != address:
             self._hang_up()
-            self._connection = await connect(
-                self._network,
-                address[1],
-                address[2],
+            self._connection = await self._dialer.connect(
+                address[0],
+                (address[1], address[2]),
                 client_id=f"broker-{self._broker_id}",
                 timeout_ms=CONNECT_TIMEOUT_MS,
             )

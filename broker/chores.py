@@ -149,6 +149,7 @@ class Chores:
         await directory.maintain(now_ms)
         if was_full and not directory.full and not directory.offline:
             manager.disk.healed()
+        manager.repairs.go_on()
         manager.disk.try_resting()
 
     async def _apply_retention(self) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from minibroker.broker.config_table import MIB, SETTINGS, TOPIC_SETTINGS, BrokerConfig, Key, Setting
+from minibroker.broker.config_key import Key
+from minibroker.broker.config_table import MIB, SETTINGS, TOPIC_SETTINGS, BrokerConfig, Setting
 from minibroker.broker.config_values import ANY_HOST, BadValue, expected, format_value, parse_value
 from minibroker.protocol.messages import BrokerEndpoint
 
@@ -32,6 +33,8 @@ __all__ = [
     "warnings",
 ]
 
+HIDDEN = "[hidden]"
+"""What is shown of a secret that is set."""
 ENVIRONMENT_PREFIX = "MINIBROKER_"
 
 RESERVED_VARIABLES: dict[str, str] = {
@@ -128,12 +131,16 @@ def describe(config: BrokerConfig) -> list[DescribedSetting]:
     return [
         DescribedSetting(
             name=setting.name,
-            value=format_value(getattr(config, setting.field)),
+            value=HIDDEN if setting.key.is_secret and setting.name in config.sources else _shown(config, setting),
             source=config.source(setting.name),
             doc=setting.key.doc,
         )
         for setting in SETTINGS.values()
     ]
+
+
+def _shown(config: BrokerConfig, setting: Setting) -> str:
+    return format_value(getattr(config, setting.field))
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str | None:
@@ -311,9 +318,18 @@ FRAME_OVERHEAD_BYTES = 4096
 BROKER_RESERVE_BYTES = 24 * MIB
 """Of queued.max.request.bytes: for other brokers alone, so that replication outlives a flood of clients."""
 
+
+def _digest_credentials(config: BrokerConfig) -> str | None:
+    user, colon, password = config.zookeeper_digest_credentials.partition(":")
+    if config.zookeeper_digest_credentials and not (user and colon and password):
+        return "zookeeper.digest.credentials: a user and a password are needed, as in brokers:a-long-password"
+    return None
+
+
 RULES: tuple[Callable[[BrokerConfig], str | None], ...] = (
     _one_directory,
     _zookeeper_servers,
+    _digest_credentials,
     _listeners,
     _advertised,
     _only_plaintext,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from minibroker.broker.config_key import Key
 from minibroker.protocol.messages import BrokerEndpoint
 
 NEVER = 2**63 - 1
@@ -22,18 +23,6 @@ I64_MAX = 2**63 - 1
 DAY_MS = 86_400_000
 KIB = 1024
 MIB = 1024 * 1024
-
-
-class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """What the type of a setting does not say."""
-
-    doc: str
-    minimum: int | None = None
-    maximum: int | None = None
-    topic: str | None = None
-    """Name under which a topic may override it; None: the broker's only."""
-    dynamic: bool = False
-    """May be changed at runtime in /config/brokers/<id>."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +47,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             maximum=I32_MAX,
         ),
     ] = 18_000
+    zookeeper_digest_credentials: Annotated[
+        str,
+        Key(
+            doc="USER:PASSWORD that all brokers of a cluster prove themselves with to ZooKeeper. Others can then read"
+            " what they write there, except the cluster's secret, and change nothing. Set it before the first start."
+            " Empty: whoever reaches ZooKeeper can do everything.",
+            is_secret=True,
+        ),
+    ] = ""
     broker_death_detection: Annotated[
         Literal["connection", "session"],
         Key(
@@ -437,11 +435,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of the metrics endpoint."""
+        """Host and port of the metrics endpoint; without a host it is for this machine alone."""
         if not self.metrics_listener:
             return None
         host, _, port = self.metrics_listener.rpartition(":")
-        return host.strip("[]"), int(port)
+        return host.strip("[]") or "127.0.0.1", int(port)
 
     def source(self, name: str) -> str:
         """Where the value of a setting came from: 'default', or file and line, variable or option."""

@@ -11,7 +11,7 @@ from minibroker.broker.config_table import Setting
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import format_endpoint, parse_endpoint
 
-ANY_HOST = "0.0.0.0"
+ANY_HOST = "0.0.0.0"  # noqa: S104 - a word of the configuration
 """What an empty host in `listeners` stands for."""
 
 TYPE_NAMES: dict[Any, str] = {

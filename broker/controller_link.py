@@ -11,8 +11,9 @@ from collections.abc import Callable
 from minibroker.protocol.errors import error_code
 from minibroker.protocol.ids import TopicPartition, to_wire
 from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse, TopicPartitions
-from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcError
 
 log = logging.getLogger("minibroker.controller_link")
 
@@ -30,14 +31,14 @@ class ControllerLink:
     def __init__(
         self,
         *,
-        network: Network,
+        dialer: BrokerDialer,
         broker_id: int,
         broker_epoch: Callable[[], int | None],
         controller_address: Callable[[], tuple[int, str, int] | None],
         offline_partitions: Callable[[], list[TopicPartition]],
         request_timeout_ms: int,
     ) -> None:
-        self._network = network
+        self._dialer = dialer
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._controller_address = controller_address
@@ -115,8 +116,8 @@ class ControllerLink:
             return None
         client_id = f"broker-{self._broker_id}"
         try:
-            connection = await connect(
-                self._network, address[1], address[2], client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+            connection = await self._dialer.connect(
+                address[0], (address[1], address[2]), client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
             )
         except NetworkError as error:
             log.info("controller %d cannot be reached: %s", address[0], error)

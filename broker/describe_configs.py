@@ -19,9 +19,6 @@ from minibroker.protocol.messages import (
     ResourceType,
 )
 
-REDACTED_WORDS = ("password", "secret", "credential")
-"""A setting with one of these in its name is never shown. There is none yet."""
-
 
 def answer_describe_configs(
     request: DescribeConfigsRequest,
@@ -91,7 +88,7 @@ def _source(setting: Setting, config: BrokerConfig, dynamic: Mapping[str, str]) 
 def _described(
     name: str, setting: Setting, value: str, source: ConfigSource, read_only: bool | None = None
 ) -> DescribedConfig:
-    is_sensitive = any(word in name for word in REDACTED_WORDS)
+    is_sensitive = setting.key.is_secret
     return DescribedConfig(
         name=name,
         value=None if is_sensitive else value,

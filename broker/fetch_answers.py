@@ -46,11 +46,6 @@ class FetchAnswers:
         self._now_ms = now_ms
         self._counters = counters
 
-    def is_broker(self, replica_id: int, replica_epoch: int) -> bool:
-        """Whether who says so is a broker that lives, in its present incarnation."""
-        epoch = from_wire(replica_epoch)
-        return epoch is not None and self._is_eligible(replica_id, epoch)
-
     def report_position(
         self, partition: "Partition", replica_id: int, replica_epoch: int, fetch: FetchPartition
     ) -> FetchGranted | FetchRefused:

@@ -74,7 +74,7 @@ class SessionPartition:
 
 
 class FetchSession:
-    """One follower's standing fetch on one connection."""
+    """One follower's standing fetch on one connection, which is of one registration of it (`authorization`)."""
 
     __slots__ = ("connection", "epoch", "id", "news", "parked", "partitions", "replica_epoch", "replica_id")
 
@@ -91,10 +91,6 @@ class FetchSession:
         One that was served leaves, and its position report puts it behind those that had no room: nobody starves.
         """
         self.parked: ParkedFetch | None = None
-
-    def is_like(self, replica_id: int, is_broker: bool) -> bool:
-        """Whether it is of the same broker. Who only says to be that broker is another one."""
-        return self.replica_id == replica_id and self.connection.is_broker == is_broker
 
     def drop(self, topic_partition: TopicPartition) -> None:
         entry = self.partitions.pop(topic_partition, None)
@@ -128,11 +124,7 @@ class FetchSessions:
         session = self._sessions.get(request.connection)
         if body.session_epoch == 0:
             session = self._open(request.connection, body)
-        elif (
-            session is None
-            or body.session_id not in (0, session.id)  # 0: the follower has not heard the id yet, and asks on
-            or session.replica_epoch != body.replica_epoch
-        ):  # after it has registered anew, what a follower told before is no report of its new registration
+        elif session is None or body.session_id not in (0, session.id):  # 0: it has not heard the id yet, and asks on
             request.respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
             return
         elif body.session_epoch != session.epoch:
@@ -162,9 +154,7 @@ class FetchSessions:
         previous = self._sessions.get(connection)
         if previous is not None:
             self._end(previous)
-        if self._answers.is_broker(body.replica_id, body.replica_epoch):
-            connection.mark_as_broker()
-        alike = [s for s in self._sessions.values() if s.is_like(body.replica_id, connection.is_broker)]
+        alike = [s for s in self._sessions.values() if s.replica_id == body.replica_id]
         if len(alike) >= SESSIONS_PER_BROKER_MAX:
             self._end(alike[0])
         session = self._sessions[connection] = FetchSession(connection, body)

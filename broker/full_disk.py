@@ -30,8 +30,9 @@ from minibroker.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from minibroker.runtime.ports import Clock, DiskFull, Network, NetworkError, OutOfDescriptors
-from minibroker.runtime.rpc import RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import Clock, DiskFull, NetworkError, OutOfDescriptors
+from minibroker.runtime.rpc import RpcError
 
 if TYPE_CHECKING:
     from minibroker.broker.replica_manager import ReplicaManager
@@ -49,9 +50,9 @@ ASKED_MAX = 200
 class FullDisk:
     """See the head of this file."""
 
-    def __init__(self, manager: "ReplicaManager", network: Network) -> None:
+    def __init__(self, manager: "ReplicaManager", dialer: BrokerDialer) -> None:
         self._manager = manager
-        self._network = network
+        self._dialer = dialer
 
     async def relieve(self, clock: Clock) -> None:
         """One round; nothing unless the directory is full."""
@@ -90,7 +91,7 @@ class FullDisk:
             return
         client_id = f"broker-{self._manager.config.broker_id}"
         try:
-            connection = await connect(self._network, *address, client_id=client_id, timeout_ms=ASK_MS)
+            connection = await self._dialer.connect(leader, address, client_id=client_id, timeout_ms=ASK_MS)
         except NetworkError as error:
             log.info("broker %d cannot be asked for its log starts: %s", leader, error)
             return

@@ -3,14 +3,20 @@
 Owns: the table from API to handler, and which requests need the broker to be in good standing. Refuses to hold state:
 handlers turn a request into calls on the parts, and their result into a response.
 
-Produce, Fetch and the follower's questions are answered in the call itself (or parked by their handler); requests that
-need ZooKeeper or the controller run as tasks, a bounded number at a time.
+Produce, Fetch and questions are answered in the call itself (or parked by their handler); requests that need ZooKeeper
+or the controller run as tasks, a bounded number at a time.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
+from minibroker.broker import administration_events
+from minibroker.broker.authentication import Authentication
+from minibroker.broker.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, refuse
+from minibroker.broker.controller_epochs import ControllerEpochs
 from minibroker.broker.death_witness import DeathWitness
 from minibroker.broker.describe_configs import answer_describe_configs
 from minibroker.broker.dynamic_config import DynamicConfig
@@ -26,15 +32,20 @@ from minibroker.broker.replica_log_info import answer_log_info
 from minibroker.broker.replica_manager import ReplicaManager
 from minibroker.protocol import messages as m
 from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import ApiKey
-from minibroker.runtime.server import IncomingRequest
+from minibroker.runtime.server import IncomingRequest, ServerConnection
 
 log = logging.getLogger("minibroker.handlers")
 
-TASKS_MAX = 200
-"""Requests that wait for ZooKeeper or the controller at once; above it they are refused, to be tried again."""
+CLIENTS_TASKS_MAX = 200
+"""Requests of clients that wait for ZooKeeper or the controller at once; more are refused, to be tried again."""
+BROKERS_TASKS_MAX = 2_000
+"""The same of brokers, who ask little: no number of clients' requests keeps out an order or a proposal."""
 
 VERSION = "0.1.0"
+
+Handle = Callable[[IncomingRequest, Any], None]
 
 
 class ControllerRole(Protocol):
@@ -42,6 +53,10 @@ class ControllerRole(Protocol):
 
     async def handle(self, request: m.Request) -> m.Response:
         """Answer, or NOT_CONTROLLER."""
+        ...
+
+    def left_alone(self) -> dict[str, str]:
+        """Nodes of ZooKeeper that it leaves alone, and why; none unless it is the controller."""
         ...
 
 
@@ -59,6 +74,8 @@ class RequestHandlers:
         dynamic_config: DynamicConfig,
         controller: ControllerRole,
         witness: DeathWitness,
+        authentication: Authentication,
+        controller_epochs: ControllerEpochs,
         counters: BrokerCounters,
         monotonic_ns: Callable[[], int],
     ) -> None:
@@ -69,27 +86,31 @@ class RequestHandlers:
         self._producer_ids = producer_ids
         self._dynamic_config = dynamic_config
         self._controller = controller
+        self._authentication = authentication
+        self._controller_epochs = controller_epochs
         self._counters = counters
         self._monotonic_ns = monotonic_ns
-        self._tasks = OwnedTasks()
-        self._table: dict[int, Callable[[IncomingRequest, Any], None]] = {
+        self._clients_tasks, self._brokers_tasks = OwnedTasks(), OwnedTasks()
+        self.failed_reads: list[str] = []
+        """Questions that met a bug of our own: for tests, which must see them."""
+        self._table: dict[int, Handle] = {
             ApiKey.PRODUCE: produce.handle,
             ApiKey.FETCH: manager.fetches.handle,
-            ApiKey.LIST_OFFSETS: self._now(lambda r, body: answer_list_offsets(manager, body)),
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._now(lambda r, body: answer_offset_for_leader_epoch(manager, body)),
-            ApiKey.METADATA: self._now(self._metadata),
-            ApiKey.DESCRIBE_CLUSTER: self._now(
-                lambda r, body: image.answer_describe_cluster(r.connection.listener_name)
-            ),
-            ApiKey.API_VERSIONS: self._now(lambda r, body: _API_VERSIONS),
-            ApiKey.LEADER_AND_ISR: self._now(self._leader_and_isr),
-            ApiKey.STOP_REPLICA: self._now(self._stop_replica),
-            ApiKey.UPDATE_METADATA: self._now(self._update_metadata),
-            ApiKey.DESCRIBE_CONFIGS: self._now(self._describe_configs),
-            ApiKey.DESCRIBE_REPLICA_STATE: self._now(
+            ApiKey.LIST_OFFSETS: self._read(lambda r, body: answer_list_offsets(manager, body)),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._read(lambda r, body: answer_offset_for_leader_epoch(manager, body)),
+            ApiKey.SASL_HANDSHAKE: self._read(authentication.handshake),
+            ApiKey.SASL_AUTHENTICATE: authentication.authenticate,
+            ApiKey.METADATA: self._read(self._metadata),
+            ApiKey.DESCRIBE_CLUSTER: self._read(self._describe_cluster),
+            ApiKey.API_VERSIONS: self._read(lambda r, body: _API_VERSIONS),
+            ApiKey.LEADER_AND_ISR: self._ordered(self._leader_and_isr),
+            ApiKey.STOP_REPLICA: self._ordered(self._stop_replica),
+            ApiKey.UPDATE_METADATA: self._ordered(self._update_metadata),
+            ApiKey.DESCRIBE_CONFIGS: self._read(self._describe_configs),
+            ApiKey.DESCRIBE_REPLICA_STATE: self._read(
                 lambda r, body: describe_replicas(manager, registration, image, body)
             ),
-            ApiKey.GET_REPLICA_LOG_INFO: self._now(lambda r, body: answer_log_info(manager, registration, body)),
+            ApiKey.GET_REPLICA_LOG_INFO: self._read(lambda r, body: answer_log_info(manager, registration, body)),
             ApiKey.INIT_PRODUCER_ID: self._later(self._init_producer_id),
             ApiKey.CREATE_TOPICS: self._later(controller.handle),
             ApiKey.DELETE_TOPICS: self._later(controller.handle),
@@ -100,6 +121,10 @@ class RequestHandlers:
             ApiKey.CONFIRM_DEATH: self._later(witness.answer),
         }
         assert set(self._table) == set(m.APIS), "every API has a handler"
+        for key in CLUSTER_ACTIONS:
+            self._table[key] = self._for_brokers(self._table[key])
+        for key in READS_AS_REPLICA:
+            self._table[key] = self._for_anybody_or_as_replica(self._table[key], self._for_brokers(self._table[key]))
 
     def handle(self, request: IncomingRequest) -> None:
         """Entry of the server: one synchronous call for each request, in order of arrival."""
@@ -108,37 +133,108 @@ class RequestHandlers:
         self._counters.count_request(request.api_key, self._monotonic_ns() - begun)
 
     # ---------------------------------------------------------------------------------------------------- styles
-    def _now(self, answer: Callable[[IncomingRequest, Any], m.Response]) -> Callable[[IncomingRequest, Any], None]:
+    def _for_brokers(self, handle: Handle) -> Handle:
+        """Only what a broker asks in its own name."""
+
+        def checked(request: IncomingRequest, body: Any) -> None:
+            refusal = refuse(request.connection.principal, body, self._image.broker_epoch)
+            if refusal is None:
+                handle(request, body)
+            else:
+                request.connection.complain_of_request(ApiKey(request.api_key).name, refusal.error_message)
+                request.respond(refusal)
+
+        return checked
+
+    @staticmethod
+    def _for_anybody_or_as_replica(as_consumer: Handle, as_replica: Handle) -> Handle:
         def handle(request: IncomingRequest, body: Any) -> None:
-            request.respond(answer(request, body))
+            (as_consumer if body.replica_id < 0 else as_replica)(request, body)
 
         return handle
 
-    def _later(self, answer: Callable[[Any], Awaitable[m.Response]]) -> Callable[[IncomingRequest, Any], None]:
+    def _ordered(self, obey: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
+        """An order of a controller whose epoch this broker has not heard of yet waits until ZooKeeper confirms it."""
+
         def handle(request: IncomingRequest, body: Any) -> None:
-            if len(self._tasks) >= TASKS_MAX:
-                message = f"{TASKS_MAX} administrative requests are under way; try again"
-                request.respond(m.Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message))
+            if self._controller_epochs.is_known(body.controller_epoch):
+                request.respond(obey(request, body))
                 return
-            self._tasks.own(self._answer(request, answer(body)), ApiKey(request.api_key).name.lower())
+
+            async def confirmed() -> m.Response:
+                refusal = await self._controller_epochs.refuse(body.controller_epoch)
+                return obey(request, body) if refusal is None else refusal
+
+            self._begin(request, confirmed)
 
         return handle
+
+    def _read(self, answer: Callable[[IncomingRequest, Any], m.Response]) -> Handle:
+        """A question, which changes nothing: a bug of ours that it meets costs its asker an answer, and nobody else
+        anything. An assertion still ends the process, for what it found may be shared."""
+
+        def handle(request: IncomingRequest, body: Any) -> None:
+            try:
+                response = answer(request, body)
+            except AssertionError:
+                raise
+            except Exception:
+                api = ApiKey(request.api_key).name
+                self.failed_reads.append(api)
+                log.exception("a bug: %s from %s cannot be answered: %.500r", api, request.connection.peer, body)
+                text = "this broker met a bug of its own; its log tells which"
+                response = m.Response(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text)
+            request.respond(response)
+
+        return handle
+
+    def _later(self, answer: Callable[[Any], Awaitable[m.Response]]) -> Handle:
+        def handle(request: IncomingRequest, body: Any) -> None:
+            self._begin(request, lambda: answer(body))
+
+        return handle
+
+    def _begin(self, request: IncomingRequest, answer: Callable[[], Awaitable[m.Response]]) -> None:
+        """Answer it in a task of its own."""
+        is_brokers = request.connection.is_broker
+        tasks = self._brokers_tasks if is_brokers else self._clients_tasks
+        if len(tasks) >= (BROKERS_TASKS_MAX if is_brokers else CLIENTS_TASKS_MAX):
+            message = f"{len(tasks)} administrative requests are under way; try again"
+            request.respond(m.Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message))
+            return
+        tasks.own(self._answer(request, answer()), ApiKey(request.api_key).name.lower())
 
     async def _answer(self, request: IncomingRequest, answer: Awaitable[m.Response]) -> None:
-        request.respond(await answer)
+        response = await answer
+        administration_events.record(request, response)
+        request.respond(response)
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """What was kept for it goes."""
+        self._authentication.connection_closed(connection)
+        self._manager.fetches.connection_closed(connection)
 
     async def stop(self) -> None:
         """End what is under way."""
-        await self._tasks.stop()
+        await self._clients_tasks.stop()
+        await self._brokers_tasks.stop()
 
     # --------------------------------------------------------------------------------------------------- handlers
     def _leader_and_isr(self, request: IncomingRequest, body: m.LeaderAndIsrRequest) -> m.Response:
         change = self._image.apply_leader_and_isr(body, self._registration.broker_epoch)
         if change.error_code:
             return _refused(change)
-        request.connection.mark_as_broker()
         self._after(change)
         return self._manager.orders.leader_and_isr(body)
+
+    def _describe_cluster(self, request: IncomingRequest, body: m.DescribeClusterRequest) -> m.Response:
+        """Of what the controller leaves alone only its own broker can tell."""
+        left_alone = [
+            m.NodeLeftAlone(path=clipped(path), reason=clipped(reason))
+            for path, reason in self._controller.left_alone().items()
+        ]
+        answer = self._image.answer_describe_cluster(request.connection.listener_name)
+        return replace(answer, left_alone=left_alone) if left_alone else answer
 
     def _metadata(self, request: IncomingRequest, body: m.MetadataRequest) -> m.Response:
         if self._image.is_of_an_earlier_registration(self._registration.broker_epoch):
@@ -167,8 +263,10 @@ class RequestHandlers:
         """What else a request of the controller set in motion."""
         if change.controller_changed or change.brokers_changed:
             self._manager.alter_partition.controller_changed()
-        if change.brokers_changed or change.partitions_changed:
-            self._manager.brokers_changed()
+        if change.brokers_changed:
+            self._manager.brokers_changed(tuple(self._manager.partitions))
+        elif change.partitions_changed:
+            self._manager.brokers_changed(change.partitions_changed)
         if change.configs_changed:
             self._manager.reconfigure(topics=change.configs_changed)
 

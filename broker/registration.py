@@ -16,6 +16,7 @@ Theory:
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +27,9 @@ import msgspec
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import (
+    BROKER_IDS,
     CLUSTER_ID,
+    CLUSTER_SECRET,
     CONTROLLER,
     PERSISTENT_PATHS,
     BrokerRegistration,
@@ -44,6 +47,7 @@ from minibroker.runtime.ports import (
     DeleteOp,
     NodeExists,
     NoNode,
+    NotAuthorized,
     Operation,
     OutcomeUnknown,
     SessionEvent,
@@ -79,7 +83,11 @@ class ZooKeeperUnreachable(RegistrationError):
 
 
 class ClusterMismatch(RegistrationError):
-    """The log directory belongs to another cluster than the one ZooKeeper knows."""
+    """ZooKeeper does not know the cluster that the log directory belongs to, or lost what it knew of it."""
+
+
+class ZooKeeperRefuses(RegistrationError):
+    """This broker has not proven to ZooKeeper what it lets brokers alone do."""
 
 
 class BrokerIdTaken(RegistrationError):
@@ -155,6 +163,8 @@ class Registration:
         self._path = broker_path(identity.broker_id)
         self._endpoints: tuple[BrokerEndpoint, ...] = ()
         self._broker_epoch: BrokerEpoch | None = None
+        self._youngest_epoch: BrokerEpoch = -1
+        """Of all that this process was registered under; ZooKeeper's numbers only grow, unless it loses data."""
         self._was_registered = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._attention = asyncio.Event()
@@ -181,7 +191,13 @@ class Registration:
     # ------------------------------------------------------------------------------------------------------ start
     async def prepare(self, wait_ms: int) -> str:
         """Create the permanent nodes and agree on the cluster id, which is returned. Raises RegistrationError."""
-        self.cluster_id = await self._retrying(self._prepare, wait_ms)
+        try:
+            self.cluster_id = await self.retrying(self._prepare, wait_ms)
+        except NotAuthorized as error:
+            raise ZooKeeperRefuses(
+                f"ZooKeeper does not take this process for a broker of this cluster ({error}): set"
+                " zookeeper.digest.credentials to what the other brokers have"
+            ) from error
         return self.cluster_id
 
     async def register(self, endpoints: Sequence[BrokerEndpoint], wait_ms: int) -> BrokerEpoch:
@@ -189,7 +205,7 @@ class Registration:
         assert endpoints, "a broker without an address"
         self._endpoints = tuple(endpoints)
         self._loop = asyncio.get_running_loop()
-        await self._retrying(self._settle, wait_ms)
+        await self.retrying(self._settle, wait_ms)
         assert self._broker_epoch is not None
         return self._broker_epoch
 
@@ -225,7 +241,7 @@ class Registration:
         again_at = deadline if deadline > now else now + RETRY_SECONDS
         self._deadline_timer = loop.call_at(again_at, self._check_deadline, loop)
 
-    async def _retrying(self, call: Callable[[], Awaitable[T]], wait_ms: int) -> T:
+    async def retrying(self, call: Callable[[], Awaitable[T]], wait_ms: int) -> T:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + wait_ms / 1000
         while True:
@@ -243,6 +259,12 @@ class Registration:
                 await self._coordination.create(path, b"")
             except NodeExists:
                 pass
+        open_paths = await self._coordination.protect((*PERSISTENT_PATHS, CLUSTER_ID, CLUSTER_SECRET))
+        if open_paths:
+            raise ZooKeeperRefuses(
+                f"zookeeper.digest.credentials are set, and anybody may change {', '.join(open_paths[:3])} in ZooKeeper"
+                " all the same: this cluster was made without them. Leave them out, or start a new cluster with them"
+            )
         return await self._agree_on_cluster(self.identity.cluster_id)
 
     async def _agree_on_cluster(self, expected: str | None) -> str:
@@ -277,6 +299,20 @@ class Registration:
                 pass
         raise ClusterMismatch(f"{CLUSTER_ID} comes and goes: another program writes to this ZooKeeper")
 
+    async def _check_permanent_nodes(self) -> None:
+        """Nobody removes these from a cluster that runs; what hung on them is gone, too. On the one for registrations
+        hangs nothing that does not come again."""
+        missing = [path for path in PERSISTENT_PATHS if await self._coordination.exists(path) is None]
+        if missing == [BROKER_IDS]:
+            log.error("%s is missing in ZooKeeper, making it again", BROKER_IDS)
+            with contextlib.suppress(NodeExists):
+                await self._coordination.create(BROKER_IDS, b"")
+        elif missing:
+            raise ClusterMismatch(
+                f"ZooKeeper has lost {', '.join(missing)} while this broker ran, with all that was there: restore its"
+                " data, then start the brokers. A start makes these nodes anew, but no topic that was in them"
+            )
+
     # --------------------------------------------------------------------------------------------------- our node
     async def _settle(self) -> None:
         """Read our node and do what it takes until it is ours, under the session of now."""
@@ -284,8 +320,9 @@ class Registration:
             found = await self._read_node()
             if found is None:
                 self._lost("its registration is gone")
-                if self._was_registered:
-                    await self._agree_on_cluster(self.cluster_id)  # not if ZooKeeper lost its data meanwhile
+                if self._was_registered:  # then ZooKeeper may have lost its data meanwhile
+                    await self._agree_on_cluster(self.cluster_id)
+                    await self._check_permanent_nodes()
                 await self._write([self._create_operation()])
                 continue
             node, stat = found
@@ -390,7 +427,13 @@ class Registration:
         if self._broker_epoch == stat.czxid:
             return
         self._lost("it was registered anew")
-        self._broker_epoch = stat.czxid
+        if stat.czxid < self._youngest_epoch:
+            raise ClusterMismatch(
+                f"ZooKeeper's data is older than what this broker has seen there (its broker epoch was"
+                f" {self._youngest_epoch}, and would be {stat.czxid} now): it was restored from an older copy. Stop all"
+                " brokers, restore the youngest copy that there is, and start them"
+            )
+        self._broker_epoch = self._youngest_epoch = stat.czxid
         if self._was_registered:
             log.info("broker %d is registered again, with broker epoch %d", self.identity.broker_id, stat.czxid)
         self._was_registered = True

@@ -8,13 +8,13 @@ but until the replica is in sync again they are kept, for they may be the only t
 """
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.broker.topic_config import TopicConfig
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, OutOfDescriptors
+from minibroker.runtime.ports import DiskError, DiskFull, OutOfDescriptors
 
 if TYPE_CHECKING:
     from minibroker.broker.replica_manager import ReplicaManager
@@ -27,6 +27,14 @@ REPAIRS_WITHIN_MS = 3_600_000
 fault, and fetching the log anew for ever would only wear out both."""
 
 
+class Interrupted(NamedTuple):
+    """A replica that could not start anew, and what it is to be then."""
+
+    partition: Partition
+    topic_id: str
+    topic_config: TopicConfig
+
+
 class Repairs:
     """Implements `partition.RepairServices` for the replicas of `manager`."""
 
@@ -34,6 +42,8 @@ class Repairs:
         self._manager = manager
         self._begun_ms: dict[TopicPartition, list[int]] = {}
         """When replicas started anew, of late."""
+        self._interrupted: dict[TopicPartition, Interrupted] = {}
+        """Damaged replicas that were to start anew, and the disk had no room for it."""
 
     def loaded(self, partition: Partition) -> None:
         """It was found at the start; perhaps damaged."""
@@ -71,7 +81,10 @@ class Repairs:
             return damaged
         except DiskError as error:
             manager.disk.failed(error)
+            if isinstance(error, DiskFull) and manager.partitions.get(topic_partition) is damaged:
+                self._interrupted[topic_partition] = Interrupted(damaged, topic_id, topic_config)
             return damaged
+        self._begun_ms.setdefault(topic_partition, []).append(manager.now_ms())
         manager.counters.repairs_begun += 1
         log.warning("%s: starts anew with an empty log, to be fetched from its leader", topic_partition)
         manager.disk.on_changed()
@@ -80,10 +93,8 @@ class Repairs:
     def _is_hopeless(self, topic_partition: TopicPartition) -> bool:
         now_ms = self._manager.now_ms()
         recent = [at for at in self._begun_ms.get(topic_partition, []) if now_ms - at < REPAIRS_WITHIN_MS]
-        if len(recent) >= REPAIRS_MAX:
-            return True
-        self._begun_ms[topic_partition] = [*recent, now_ms]
-        return False
+        self._begun_ms[topic_partition] = recent
+        return len(recent) >= REPAIRS_MAX
 
     def salvage(self, partition: Partition, max_bytes: int) -> memoryview | None:
         """The leader's log is damaged where this one ends. Perhaps the one that was set aside is sound there."""
@@ -98,6 +109,19 @@ class Repairs:
                 *(partition.topic_partition, len(found), offset),
             )
         return found
+
+    def go_on(self) -> None:
+        """There is room again: start anew what could not. The controller gives no second order for it, since it hears
+        that the replica is offline still."""
+        manager, me = self._manager, self._manager.config.broker_id
+        if not self._interrupted or manager.log_directory.full or manager.log_directory.offline:
+            return
+        interrupted, self._interrupted = self._interrupted, {}
+        for topic_partition, each in interrupted.items():
+            info = manager.image.partition(topic_partition)
+            is_same = manager.partitions.get(topic_partition) is each.partition and info is not None
+            if is_same and info is not None and info.leader not in (None, me) and me not in info.isr:
+                self.start_anew(each.partition, each.topic_id, each.topic_config)
 
     def finish(self) -> None:
         """A replica that is in sync again needs its damaged log no more. The controller's word counts, of an epoch in

@@ -39,8 +39,9 @@ from minibroker.protocol.messages import (
     Response,
 )
 from minibroker.protocol.record_batch import BatchHeader, CorruptBatch, check_batch
-from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import ConnectionRefused, NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError
 
 if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
@@ -90,7 +91,7 @@ class ReplicaFetcher:
     def __init__(
         self,
         *,
-        network: Network,
+        dialer: BrokerDialer,
         leader_id: int,
         address: Callable[[int], tuple[str, int] | None],
         leader_registration: Callable[[int], int | None],
@@ -101,7 +102,7 @@ class ReplicaFetcher:
         self.leader_id = leader_id
         self.partitions: dict[TopicPartition, Partition] = {}
         self.bytes_copied = 0
-        self._network = network
+        self._dialer = dialer
         self._address = address
         self._leader_registration = leader_registration
         self._on_refused = on_refused
@@ -213,9 +214,7 @@ class ReplicaFetcher:
         registration = self._leader_registration(self.leader_id)
         timeout_ms = REDIAL_TIMEOUT_MS if redial else CONNECT_TIMEOUT_MS
         try:
-            connection = await connect(
-                self._network, address[0], address[1], client_id=client_id, timeout_ms=timeout_ms
-            )
+            connection = await self._dialer.connect(self.leader_id, address, client_id=client_id, timeout_ms=timeout_ms)
         except ConnectionRefused:
             self._on_refused(self.leader_id, registration)
             raise

@@ -9,7 +9,7 @@ Source: replication rules, section 7; hardening rules 7, 8, 13.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from minibroker.broker.alter_partition_sender import AlterPartitionSender
 from minibroker.broker.config_table import BrokerConfig
@@ -37,7 +37,8 @@ from minibroker.broker.replication.state import (
 )
 from minibroker.broker.topic_config import TopicConfig, log_config, resolve_topic_config
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime.ports import DiskError, Network, OutOfDescriptors
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import DiskError, OutOfDescriptors
 
 log = logging.getLogger("minibroker.replica_manager")
 
@@ -56,7 +57,7 @@ class ReplicaManager:
         log_directory: LogDirectory,
         registration: Registration,
         image: MetadataImage,
-        network: Network,
+        dialer: BrokerDialer,
         counters: BrokerCounters,
         reply_room: Callable[[], int],
     ) -> None:
@@ -69,8 +70,8 @@ class ReplicaManager:
         self.refusals = Refusals()
         self.fenced = True
         self.disk = DiskHealth(self)
-        self.full_disk = FullDisk(self, network)
-        self._network = network
+        self.full_disk = FullDisk(self, dialer)
+        self._dialer = dialer
         self._loop = asyncio.get_running_loop()
         self._tasks = OwnedTasks()
         self._fetchers: dict[int, ReplicaFetcher] = {}
@@ -80,7 +81,7 @@ class ReplicaManager:
         self._epochs_to_store = asyncio.Event()
         self._fenced_broker_epoch: int | None = None
         self.alter_partition = AlterPartitionSender(
-            network=network,
+            dialer=dialer,
             broker_id=config.broker_id,
             broker_epoch=lambda: registration.broker_epoch,
             controller_address=self.controller_address,
@@ -163,16 +164,18 @@ class ReplicaManager:
         del self.partitions[topic_partition]
         log.info("%s: removed: %s", topic_partition, reason)
 
-    def brokers_changed(self) -> None:
-        """UpdateMetadata told of other live brokers: who may join an ISR is another question now."""
+    def brokers_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        """The controller told of other live brokers, or of these partitions: who may join an ISR is another question
+        now. Of these alone, since one request after the other tells of some of very many."""
         eligible = {
             broker_id: epoch
             for broker_id in self.image.live_broker_ids()
             if (epoch := self.image.broker_epoch(broker_id)) is not None and self.image.is_eligible(broker_id)
         }
         event = ev.BrokersChanged(eligible=eligible, now_ms=self.now_ms())
-        for partition in list(self.partitions.values()):
-            if partition.state.is_leader:
+        for topic_partition in partitions:
+            partition = self.partitions.get(topic_partition)
+            if partition is not None and partition.state.is_leader:
                 partition.handle(event)
 
     def controller_address(self) -> tuple[int, str, int] | None:
@@ -266,7 +269,7 @@ class ReplicaManager:
         if fetcher is None:
             config = self.config
             fetcher = self._fetchers[leader_id] = ReplicaFetcher(
-                network=self._network,
+                dialer=self._dialer,
                 leader_id=leader_id,
                 address=self.address,
                 leader_registration=self.image.broker_epoch,

@@ -1,7 +1,8 @@
 """Requests of the right types with evil values, made from the message types: a new API is among them by itself.
 
 `python -m tests.broker.evil_requests --requests 1000000 --first-seed 1` sends that many to simulated clusters, and says
-which seed hurt a broker. Half of a request's numbers and names are those of the cluster, so that it comes far.
+which seed hurt a broker. Half of a request's numbers and names are those of the cluster, so that it comes far. They
+come from a client that has proven nothing, and from each of the brokers: whoever has broken into one has its rights.
 """
 
 import random
@@ -12,7 +13,9 @@ from typing import Any
 import click
 import msgspec
 
+from minibroker.broker.authorization import SPEAKERS
 from minibroker.protocol import messages as m
+from minibroker.protocol.broker_authentication import MECHANISM, ClientFinal, ClientFirst
 from minibroker.protocol.ids import HOST_PATTERN, IDENTIFIER_PATTERN, TOPIC_NAME_PATTERN
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcError
@@ -40,11 +43,20 @@ class Evil:
         self.known = known
         self.texts = texts
         self.largest = largest
-        """An order of the last controller epoch there is makes a broker deaf to all others."""
+        """A request of the largest epochs there are may make its broker deaf to all others."""
 
-    def request(self) -> m.Request:
+    def request(self, speaker: int | None, broker_epoch: int) -> m.Request:
+        """Most of those of a broker are in its own name: of all others the name is all that is looked at."""
         api = self.random.choice(list(m.APIS.values()))
-        return typing.cast(m.Request, self.struct(api.request))
+        body = typing.cast(m.Request, self.struct(api.request))
+        if speaker is None or api.request not in SPEAKERS or self.random.random() < 0.1:
+            return body
+        names = {field.name for field in msgspec.structs.fields(api.request)}
+        own = {"controller_id": speaker, "replica_id": speaker, "replica_epoch": broker_epoch}
+        if api.request in (m.AlterPartitionRequest, m.ControlledShutdownRequest):
+            own = {"broker_id": speaker, "broker_epoch": broker_epoch}
+        said = {name: value for name, value in own.items() if name in names}
+        return msgspec.structs.replace(body, **said)
 
     def struct(self, kind: type[Any]) -> Any:
         hints = typing.get_type_hints(kind, include_extras=True)
@@ -72,6 +84,8 @@ class Evil:
             return self.text(meta)
         if hint is bool:
             return self.random.random() < 0.5
+        if name == "auth_bytes" and self.random.random() < 0.7:
+            return msgspec.msgpack.encode(self.struct(self.random.choice((ClientFirst, ClientFinal))))
         return None if hint is types.NoneType else self.bytes_of(hint)
 
     def number(self, meta: Any) -> int:
@@ -112,14 +126,16 @@ async def attack(asked: Asked, rng: random.Random, requests: int) -> None:
     """Send them, one after the other, to any broker. Whoever does not answer is asked again by another connection."""
     cluster = asked.cluster
     topic_id = cluster.brokers[1].image.topic_id(TOPIC) or "id"
-    texts = [TOPIC, TOPIC, topic_id, "other", "min.insync.replicas"]
+    texts = [TOPIC, TOPIC, topic_id, "other", "min.insync.replicas", MECHANISM]
     evil = Evil(rng, known_of(cluster), texts, rng.choice((1_000, 1_000, 2**63 - 1)))
     for number in range(requests):
         if not number % KNOWN_ANEW_EVERY:
             evil.known = known_of(cluster)
         try:
-            connection = await asked.connection(rng.choice((1, 2, 3)))
-            await connection.request(evil.request(), ANSWER_MS)
+            speaker, target = rng.choice((None, 1, 2, 3)), rng.choice((1, 2, 3))
+            epoch = None if speaker is None else cluster.brokers[speaker].registration.broker_epoch
+            connection = await asked.connection(target, None if epoch is None else speaker)
+            await connection.request(evil.request(speaker, epoch or 0), ANSWER_MS)
         except (NetworkError, RpcError):
             continue
 
@@ -129,6 +145,7 @@ def hurt(cluster: SimulatedCluster) -> list[str]:
     found = [f"broker {each} is gone" for each in cluster.broker_ids if each not in cluster.alive()]
     for broker_id in cluster.alive():
         broker = cluster.brokers[broker_id]
+        found += [f"broker {broker_id} met a bug while it answered {api}" for api in broker.failed_reads()]
         if broker.log_directory.offline:
             found.append(f"the log directory of broker {broker_id} is offline")
         storage = cluster.world.machine(f"broker-{broker_id}").storage

@@ -3,9 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from minibroker.broker.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, SPEAKERS
 from minibroker.client.admin import AdminClient
 from minibroker.protocol import messages as m
+from minibroker.protocol.broker_authentication import BrokerName
 from minibroker.protocol.record_batch import build_batch
+from minibroker.runtime.broker_dialer import BrokerDialer, Credentials
 from minibroker.runtime.rpc import RpcConnection, connect
 from minibroker.simulation.cluster import PORT, SimulatedCluster
 
@@ -19,7 +22,7 @@ class Asked:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
         self.runtime = cluster.client_runtime()
-        self._connections: dict[int, RpcConnection] = {}
+        self._connections: dict[tuple[int, int | None], RpcConnection] = {}
 
     @property
     def leader(self) -> int:
@@ -31,17 +34,36 @@ class Asked:
     def followers(self) -> list[int]:
         return [b for b in self.cluster.alive() if b != self.leader]
 
-    async def connection(self, broker_id: int) -> RpcConnection:
-        known = self._connections.get(broker_id)
+    async def connection(self, broker_id: int, speaker: int | None = None) -> RpcConnection:
+        """A client's, or one that is authenticated as that speaker's."""
+        known = self._connections.get((broker_id, speaker))
         if known is None or known.closed:
             host = f"broker-{broker_id}"
-            known = await connect(self.runtime.network, host, PORT, client_id="test", timeout_ms=1_000)
-            self._connections[broker_id] = known
+            if speaker is None:
+                known = await connect(self.runtime.network, host, PORT, client_id="test", timeout_ms=1_000)
+            else:
+                known = await self.dialer(speaker).connect(broker_id, (host, PORT), client_id="test", timeout_ms=1_000)
+            self._connections[broker_id, speaker] = known
         return known
 
+    def _speaker(self, body: m.Request) -> int | None:
+        key = m.KEY_OF_REQUEST[type(body)]
+        if key in CLUSTER_ACTIONS or (key in READS_AS_REPLICA and getattr(body, "replica_id", -1) >= 0):
+            said = SPEAKERS[type(body)](body)[0]
+            return self.cluster.controller() if said is None else said
+        return None
+
+    def dialer(self, speaker: int) -> BrokerDialer:
+        """It has what that broker proves itself with; of an unknown one, what any broker can say."""
+        name = BrokerName(broker_id=speaker, broker_epoch=self.broker_epoch(speaker), incarnation_id="any")
+        dialer = BrokerDialer(self.runtime.network, self.runtime.random)
+        secret = self.cluster.brokers[1].secret.key
+        dialer.registered(Credentials(name=name, secret=secret))
+        return dialer
+
     async def ask(self, broker_id: int, body: m.Request, response: type[R]) -> R:
-        """One request to one broker."""
-        reply = await (await self.connection(broker_id)).request(body, 60_000)
+        """One request to one broker; as the broker that it says it comes from, if it says so."""
+        reply = await (await self.connection(broker_id, self._speaker(body))).request(body, 60_000)
         assert isinstance(reply, response)
         return reply
 
@@ -65,7 +87,10 @@ class Asked:
         """A whole fetch of the partition."""
         item = m.FetchPartition(partition=0, fetch_offset=offset, current_leader_epoch=epoch)
         body = m.FetchRequest(
-            replica_id=replica_id, max_wait_ms=wait_ms, topics=[m.FetchTopic(topic=TOPIC, partitions=[item])]
+            replica_id=replica_id,
+            replica_epoch=-1 if replica_id < 0 else self.broker_epoch(replica_id),
+            max_wait_ms=wait_ms,
+            topics=[m.FetchTopic(topic=TOPIC, partitions=[item])],
         )
         reply = await self.ask(broker_id or self.leader, body, m.FetchResponse)
         return reply.responses[0].partitions[0]
@@ -79,8 +104,10 @@ class Asked:
         return reply.topics[0].partitions[0]
 
     def broker_epoch(self, broker_id: int) -> int:
+        if broker_id not in self.cluster.brokers:
+            return 1
         epoch = self.cluster.brokers[broker_id].registration.broker_epoch
-        assert epoch is not None
+        assert epoch is not None, f"broker {broker_id} is not registered"
         return epoch
 
 

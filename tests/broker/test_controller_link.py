@@ -7,6 +7,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
 from minibroker.runtime.server import IncomingRequest, RpcServer
 from minibroker.simulation.world import SimulatedWorld
+from tests.authenticated import Answering, dialer
 
 PORT = 9092
 FAILED = TopicPartition("a", 0)
@@ -21,7 +22,7 @@ class Scene:
         self.address: tuple[int, str, int] | None = (1, "controller", PORT)
         self.heard: list[list[TopicPartition]] = []
         self.link = ControllerLink(
-            network=self.world.runtime("broker").network,
+            dialer=dialer(self.world.runtime("broker").network, 2),
             broker_id=2,
             broker_epoch=lambda: 77,
             controller_address=lambda: self.address,
@@ -31,7 +32,7 @@ class Scene:
 
     def play(self, story) -> None:  # type: ignore[no-untyped-def]
         async def main() -> None:
-            server = RpcServer(self.world.runtime("controller").network, self._answer)
+            server = RpcServer(self.world.runtime("controller").network, Answering(1, self._answer))
             await server.start("controller", PORT, "INTERNAL")
             running = asyncio.create_task(self.link.run())
             await story()

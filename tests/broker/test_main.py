@@ -1,6 +1,9 @@
 """The broker process: it obeys a stop while it starts, too."""
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +68,13 @@ def test_a_broker_that_was_told_to_stop_before_it_served_stops_cleanly() -> None
         assert "/data/log/.clean_shutdown" in dict(storage.files("/"))
 
     world.run(story())
+
+
+def test_a_broker_does_not_run_without_its_assertions(tmp_path: Path) -> None:
+    """`python -O` takes an assertion away that would complain of it."""
+    settings = tmp_path / "broker.properties"
+    settings.write_text("\n".join(CONFIG))
+    command = [sys.executable, "-O", "-m", "minibroker.broker", str(settings)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2
+    assert "run without -O and PYTHONOPTIMIZE" in ended.stderr

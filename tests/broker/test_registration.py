@@ -18,7 +18,6 @@ from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CLUSTER_ID, CONTROLLER, PERSISTENT_PATHS, BrokerRegistration, broker_path
 from minibroker.runtime.ports import Coordination
 from minibroker.simulation.node import Process
-from minibroker.simulation.znode_tree import Tree
 from tests.broker.virtual_zookeeper import SESSION_MS, World, run
 
 ENDPOINTS = [
@@ -165,21 +164,6 @@ def test_wiped_zookeeper_is_refused_and_left_empty() -> None:
         with pytest.raises(ClusterMismatch, match="its data was wiped"):
             await broker.registration.prepare(1000)
         assert await broker.coordination.exists(CLUSTER_ID) is None
-
-    run(story)
-
-
-def test_running_broker_stops_when_zookeeper_comes_back_empty() -> None:
-    async def story(world: World) -> None:
-        broker = await start_broker(world, world.process("one"))
-        world.zookeeper.stop()
-        await asyncio.sleep(1)
-        world.zookeeper.tree, world.zookeeper.sessions = Tree(), {}
-        world.zookeeper.start()
-        assert broker.keeping is not None
-        with pytest.raises(ClusterMismatch, match="its data was wiped"):
-            await broker.keeping
-        assert broker.registration.is_fenced()
 
     run(story)
 

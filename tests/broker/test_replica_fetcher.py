@@ -26,7 +26,7 @@ def _fetcher() -> ReplicaFetcher:
         socket_timeout_ms=1_000,
     )
     return ReplicaFetcher(
-        network=cast(Any, None),
+        dialer=cast(Any, None),
         leader_id=1,
         address=lambda _: None,
         leader_registration=lambda _: 20,

@@ -2,17 +2,27 @@
 
 import asyncio
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
 from minibroker.broker.producer_ids import ProducerIds
-from minibroker.broker.registration import BrokerIdentity, BrokerIdTaken, Registration, draw_id, open_session
+from minibroker.broker.registration import (
+    BrokerIdentity,
+    BrokerIdTaken,
+    ClusterMismatch,
+    Registration,
+    draw_id,
+    open_session,
+)
 from minibroker.protocol.messages import BrokerEndpoint
 from minibroker.protocol.znodes import CONTROLLER, broker_path
 from minibroker.runtime.clock import RealClock
 from minibroker.runtime.ports import Coordination
 from minibroker.runtime.real import real_runtime
-from minibroker.zookeeper_process import ZooKeeperProcess
+from minibroker.zookeeper_process import ZooKeeperProcess, start_zookeeper
+from tests.zookeeper_fixture import free_port
 
 pytestmark = pytest.mark.system
 
@@ -90,3 +100,27 @@ async def test_brokers_take_blocks_of_their_own(zookeeper: ZooKeeperProcess) -> 
     finally:
         for session in sessions:
             await session.close()
+
+
+async def test_a_zookeeper_whose_data_was_replaced_ends_a_running_broker(tmp_path: Path) -> None:
+    """ZooKeeper refuses a session that has seen younger data than it has, without a word; kazoo would ask for ever."""
+    port = free_port()
+    zookeeper = start_zookeeper(str(tmp_path / "before"), port)
+    ours = None
+    try:
+        await zookeeper.wait_ready(30)
+        ours = await connect(zookeeper)
+        registration = await register(ours, 704, "directory")
+        keeping = asyncio.create_task(registration.run())
+        await zookeeper.stop()
+        shutil.rmtree(tmp_path / "before")
+        zookeeper = start_zookeeper(str(tmp_path / "after"), port)
+        await zookeeper.wait_ready(30)
+        with pytest.raises(ClusterMismatch, match="ZooKeeper knows no cluster: its data was wiped"):
+            async with asyncio.timeout(2 * SESSION_MS / 1000 + 10):
+                await keeping
+        assert registration.is_fenced()
+    finally:
+        if ours is not None:
+            await ours.close()
+        await zookeeper.stop()

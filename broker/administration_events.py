@@ -1,0 +1,89 @@
+"""What was asked of this controller that changes the cluster, by whom, and what became of it: one log line a resource.
+
+Owns: which requests are such, and the words of the lines (logger `minibroker.administration`, level INFO). Leaves to
+others: to carry the requests out (`controller/administration`).
+
+A request that only asks what would happen is none, nor is one that this broker passes on because it is not controller.
+What comes from the peer is quoted: it may hold any characters.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from minibroker.protocol import messages as m
+from minibroker.protocol.errors import ErrorCode, error_code
+from minibroker.runtime.server import IncomingRequest
+
+log = logging.getLogger("minibroker.administration")
+
+RESOURCES_TOLD_MAX = 100
+"""Of one request; a request may name ten thousand, and what is left out is counted."""
+QUOTED_MAX = 64
+"""Characters of a client id: a line must not be many times as long as what the peer has sent for it."""
+
+Told = tuple[str, int]
+"""A resource, and the error code of what became of it."""
+
+
+def record(request: IncomingRequest, response: m.Response) -> None:
+    """One line for each resource that was changed, and one for all of the request that were refused: refusals cost the
+    peer nothing, so they must not fill a disk."""
+    if response.error_code == ErrorCode.NOT_CONTROLLER:
+        return
+    told = list(_resources(request.body, response))
+    changed = [resource for resource, code in told if not code]
+    refused = [(resource, code) for resource, code in told if code]
+    for resource in changed[:RESOURCES_TOLD_MAX]:
+        _tell(request, resource, ErrorCode.NONE.name)
+    if len(changed) > RESOURCES_TOLD_MAX:
+        _tell(request, f"{len(changed) - RESOURCES_TOLD_MAX} more", ErrorCode.NONE.name)
+    if refused:
+        resource, code = refused[0]
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        _tell(request, f"{resource}{more}", error_code(code).name)
+
+
+def _tell(request: IncomingRequest, resource: str, outcome: str) -> None:
+    connection, client_id = request.connection, _quoted(request.client_id)
+    log.info(
+        "operation=%s resource=%s outcome=%s principal=%s client_id=%s address=%s",
+        *(m.ApiKey(request.api_key).name, resource, outcome, connection.principal, client_id, connection.peer),
+    )
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}…")
+
+
+def _resources(body: m.Request, response: m.Response) -> Iterator[Told]:
+    """A request that failed as a whole failed for each of its resources."""
+    failed = response.error_code
+    match body, response:
+        case m.CreateTopicsRequest(validate_only=False), m.CreateTopicsResponse() if not failed:
+            yield from ((f"topic:{_quoted(each.name)}", each.error_code) for each in response.topics)
+        case m.CreateTopicsRequest(validate_only=False), _:
+            yield from ((f"topic:{_quoted(each.name)}", failed) for each in body.topics)
+        case m.DeleteTopicsRequest(), m.DeleteTopicsResponse() if not failed:
+            yield from ((f"topic:{_quoted(each.name)}", each.error_code) for each in response.responses)
+        case m.DeleteTopicsRequest(), _:
+            yield from ((f"topic:{_quoted(each)}", failed) for each in body.topic_names)
+        case m.IncrementalAlterConfigsRequest(validate_only=False), m.IncrementalAlterConfigsResponse() if not failed:
+            yield from ((_config_of(each), each.error_code) for each in response.responses)
+        case m.IncrementalAlterConfigsRequest(validate_only=False), _:
+            yield from ((_config_of(each), failed) for each in body.resources)
+        case m.ElectLeadersRequest(), m.ElectLeadersResponse() if body.confirmed and not failed:
+            yield from ((_partition(each), each.error_code) for each in response.partitions)
+        case m.ElectLeadersRequest(), _ if body.confirmed:
+            yield from ((_partition(each), failed) for each in body.confirmed)
+        case m.ControlledShutdownRequest(offline_partitions=None), _:
+            yield f"broker:{body.broker_id}", failed
+
+
+def _config_of(resource: m.AlterConfigsResource | m.AlterConfigsResult) -> str:
+    kinds = {int(m.ResourceType.TOPIC): "topic", int(m.ResourceType.BROKER): "broker"}
+    kind = kinds.get(resource.resource_type, f"type {resource.resource_type}")
+    return f"{kind}:{_quoted(resource.resource_name)}"
+
+
+def _partition(election: m.ElectionOutlook | m.ConfirmedElection) -> str:
+    return f"partition:{_quoted(election.topic_name)}-{election.partition_index}"

@@ -1,0 +1,69 @@
+"""What a peer may ask for: who only says that it is a broker is refused what brokers alone may ask.
+
+Owns: that rule, for every API. Leaves to others: who a peer is (`authentication`), and whether a broker's request is a
+late or a wrong one (epochs: the parts that obey it).
+
+Brokers alone may ask the APIs that are cluster actions, and read as a replica: a follower's fetch says how far it has
+come, and moves the high watermark. A broker asks in its own name: a connection of broker 2 carries no request of
+broker 3, nor one of an earlier registration of broker 2.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from minibroker.protocol import messages as m
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import BrokerEpoch, BrokerId
+from minibroker.runtime.principal import Principal
+
+Speaker = tuple[int | None, int | None]
+"""The broker id and the broker epoch that a request says it comes from; None: it does not say."""
+
+SPEAKERS: dict[type[m.Request], Callable[[Any], Speaker]] = {
+    m.LeaderAndIsrRequest: lambda body: (body.controller_id, None),
+    m.UpdateMetadataRequest: lambda body: (body.controller_id, None),
+    m.StopReplicaRequest: lambda body: (body.controller_id, None),
+    m.AlterPartitionRequest: lambda body: (body.broker_id, body.broker_epoch),
+    m.ControlledShutdownRequest: lambda body: (body.broker_id, body.broker_epoch),
+    m.GetReplicaLogInfoRequest: lambda body: (None, None),
+    m.ConfirmDeathRequest: lambda body: (None, None),
+    m.FetchRequest: lambda body: (body.replica_id, body.replica_epoch),
+    m.ListOffsetsRequest: lambda body: (body.replica_id, None),
+    m.OffsetForLeaderEpochRequest: lambda body: (body.replica_id, None),
+}
+CLUSTER_ACTIONS = frozenset(key for key, api in m.APIS.items() if api.is_cluster_action)
+READS_AS_REPLICA = frozenset({m.ApiKey.FETCH, m.ApiKey.LIST_OFFSETS, m.ApiKey.OFFSET_FOR_LEADER_EPOCH})
+"""Anybody may ask these; with a replica id they are a broker's."""
+assert {m.APIS[key].request for key in CLUSTER_ACTIONS | READS_AS_REPLICA} == set(SPEAKERS), "each says who speaks"
+
+
+def refuse(
+    principal: Principal, body: m.Request, broker_epoch: Callable[[BrokerId], BrokerEpoch | None]
+) -> m.Response | None:
+    """Why a request that only brokers may ask is refused; None: it may be handled.
+
+    `broker_epoch`: of a broker's newest registration, as far as it is known here.
+    """
+    problem = _problem(principal, body, broker_epoch)
+    if problem is None:
+        return None
+    return m.Response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=problem)
+
+
+def _problem(
+    principal: Principal, body: m.Request, broker_epoch: Callable[[BrokerId], BrokerEpoch | None]
+) -> str | None:
+    name = principal.broker
+    if name is None:
+        api = m.API_OF_REQUEST[type(body)]
+        what = "" if api.is_cluster_action else " with a replica id"
+        return f"{api.key.name}{what} is for brokers, and {principal} has not proven to be one"
+    said_id, said_epoch = SPEAKERS[type(body)](body)
+    if said_id is not None and said_id != name.broker_id:
+        return f"this connection is broker {name.broker_id}'s, the request is broker {said_id}'s"
+    if said_epoch is not None and said_epoch != name.broker_epoch:
+        return f"this connection is of broker epoch {name.broker_epoch}, the request of {said_epoch}"
+    known = broker_epoch(name.broker_id)
+    if known is not None and known > name.broker_epoch:
+        return f"broker {name.broker_id} has registered anew since broker epoch {name.broker_epoch}"
+    return None

@@ -1,0 +1,90 @@
+"""The secret that brokers of a cluster prove themselves with, as ZooKeeper keeps it.
+
+Owns: agreeing on it at the start, and following it while the broker runs. Leaves to others: what is proven with it
+(`protocol/broker_authentication`).
+
+The first broker of a cluster draws it. One that is deleted under running brokers is written again by any of them; one
+that is replaced is taken over by all of them, and their connections to each other are opened anew. One that cannot be
+read is left alone: who runs keeps what it knows, who starts refuses to.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from minibroker.broker.registration import (
+    CONFLICTS_MAX,
+    PASSING_ERRORS,
+    RETRY_SECONDS,
+    ClusterMismatch,
+    ZooKeeperRefuses,
+)
+from minibroker.protocol.broker_authentication import SECRET_BYTES
+from minibroker.protocol.znodes import CLUSTER_SECRET, ClusterSecret, CorruptZnode
+from minibroker.runtime.ports import Coordination, NodeExists, NoNode, NotAuthorized
+
+log = logging.getLogger("minibroker.cluster_secret")
+
+
+class SharedSecret:
+    """One broker's knowledge of it. Use: `agree`, then `run` in a task of the owner."""
+
+    def __init__(self, coordination: Coordination, source: random.Random) -> None:
+        self.key = b""
+        """Known once `agree` has returned."""
+        self.on_changed: Callable[[], None] = lambda: None
+        """Called when another one has taken its place."""
+        self._coordination = coordination
+        self._random = source
+        self._attention = asyncio.Event()
+
+    async def agree(self) -> None:
+        """Take the one that ZooKeeper keeps; where there is none, write the one that is known here, or a new one.
+        Raises ClusterMismatch, ZooKeeperRefuses, and what passes (`PASSING_ERRORS`)."""
+        drawn = self.key or self._random.getrandbits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES)
+        for _ in range(CONFLICTS_MAX):
+            try:
+                content, _ = await self._coordination.get(CLUSTER_SECRET, self._attention.set)
+                self._take(ClusterSecret.decode(content).key())
+                return
+            except NoNode:
+                pass
+            except CorruptZnode as error:
+                raise ClusterMismatch(
+                    f"the cluster's secret cannot be read ({error}): delete {CLUSTER_SECRET} in ZooKeeper; a running"
+                    " broker writes it again, and if none runs, the first one that starts draws another"
+                ) from error
+            except NotAuthorized as error:
+                raise ZooKeeperRefuses(
+                    f"ZooKeeper does not tell this process the cluster's secret ({error}): set"
+                    " zookeeper.digest.credentials to what the other brokers have"
+                ) from error
+            node = ClusterSecret(secret=drawn.hex()).encode()
+            try:
+                await self._coordination.create(CLUSTER_SECRET, node, is_secret=True)
+            except NodeExists:
+                pass
+            except NoNode as error:
+                raise ClusterMismatch("ZooKeeper knows no cluster: its data was wiped") from error
+        raise ClusterMismatch(f"{CLUSTER_SECRET} comes and goes: another program writes to this ZooKeeper")
+
+    def _take(self, key: bytes) -> None:
+        was_known, is_new = bool(self.key), key != self.key
+        self.key = key
+        if was_known and is_new:
+            log.warning("the cluster's secret was replaced: connections between brokers are opened anew")
+            self.on_changed()
+
+    async def run(self) -> None:
+        """Follow it until cancelled. What a broker knows stays good while ZooKeeper has nothing better to say."""
+        while True:
+            await self._attention.wait()
+            self._attention.clear()
+            try:
+                await self.agree()
+            except PASSING_ERRORS:
+                await asyncio.sleep(RETRY_SECONDS)
+                self._attention.set()
+            except (ClusterMismatch, ZooKeeperRefuses) as error:
+                log.warning("keeping the secret that is known here: %s", error)

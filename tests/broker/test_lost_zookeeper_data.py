@@ -1,0 +1,90 @@
+"""ZooKeeper loses its data, all or a part of it, under a broker that runs: the broker says so and ends."""
+
+import asyncio
+from copy import deepcopy
+
+import pytest
+
+from minibroker.broker.registration import ClusterMismatch
+from minibroker.runtime.ports import Coordination
+from minibroker.simulation.znode_tree import Tree
+from tests.broker.test_registration import start_broker
+from tests.broker.virtual_zookeeper import World, run
+
+
+async def remove_below(observer: Coordination, path: str) -> None:
+    """The node and all that hangs on it; of the root only that."""
+    for name in await observer.get_children(path):
+        await remove_below(observer, f"{path.rstrip('/')}/{name}")
+    if path != "/":
+        await observer.delete(path)
+
+
+def test_running_broker_stops_when_zookeeper_comes_back_empty() -> None:
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        world.zookeeper.stop()
+        await asyncio.sleep(1)
+        world.zookeeper.tree, world.zookeeper.sessions = Tree(), {}
+        world.zookeeper.start()
+        assert broker.keeping is not None
+        with pytest.raises(ClusterMismatch, match="its data was wiped"):
+            await broker.keeping
+        assert broker.registration.is_fenced()
+
+    run(story)
+
+
+def test_running_broker_stops_when_all_nodes_are_deleted_under_it() -> None:
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        await remove_below(await world.observer(), "/")
+        assert broker.keeping is not None
+        with pytest.raises(ClusterMismatch, match=r"its data was wiped|ZooKeeper has lost /brokers"):
+            await broker.keeping
+        assert broker.registration.is_fenced()
+
+    run(story)
+
+
+def test_running_broker_stops_when_a_part_of_the_nodes_is_deleted_under_it() -> None:
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        await remove_below(await world.observer(), "/brokers")
+        assert broker.keeping is not None
+        with pytest.raises(ClusterMismatch, match=r"ZooKeeper has lost /brokers.* while this broker ran.*restore"):
+            await broker.keeping
+        assert broker.registration.is_fenced()
+
+    run(story)
+
+
+def test_a_running_broker_makes_the_node_for_registrations_again() -> None:
+    async def story(world: World) -> None:
+        broker = await start_broker(world, world.process("one"))
+        await remove_below(await world.observer(), "/brokers/ids")
+        await asyncio.sleep(1)
+        assert broker.events == ["registered", "lost", "registered"]
+        assert not broker.registration.is_fenced()
+
+    run(story)
+
+
+def test_running_broker_stops_when_zookeeper_comes_back_with_an_older_copy() -> None:
+    async def story(world: World) -> None:
+        first = await start_broker(world, world.process("zero"))
+        await first.coordination.close()
+        copy = deepcopy(world.zookeeper.tree)
+        for number in range(20):
+            await (await world.observer()).create(f"/later-{number}", b"")
+        broker = await start_broker(world, world.process("one"))
+        world.zookeeper.stop()
+        await asyncio.sleep(1)
+        world.zookeeper.tree, world.zookeeper.sessions = copy, {}
+        world.zookeeper.start()
+        assert broker.keeping is not None
+        with pytest.raises(ClusterMismatch, match=r"restored from an older copy\. Stop all brokers"):
+            await broker.keeping
+        assert broker.registration.is_fenced()
+
+    run(story)
