@@ -7,6 +7,8 @@ core, like one that another tool had written.
 import asyncio
 import random
 from base64 import urlsafe_b64encode
+from collections import Counter
+from functools import partial
 
 from minibroker.controller.cluster_store import TopicExists
 from minibroker.controller.deletion import waiting_for
@@ -57,30 +59,41 @@ class Administration:
     async def create_topics(self, request: CreateTopicsRequest) -> Response:
         """Answers when the new partitions have leaders and brokers know it, or at the request's timeout."""
         await self._term.gathered()
-        response = await self._term.in_turn(lambda: self._create(request))
+        response = await self._create(request)
         if not request.validate_only:
             await self._until_told(request.timeout_ms)
         return response
 
     async def _create(self, request: CreateTopicsRequest) -> Response:
-        names = [topic.name for topic in request.topics]
-        results = []
+        """Each topic in a turn of its own: an election does not wait for all of them."""
+        times_named = Counter(topic.name for topic in request.topics)
+        results: list[CreatableTopicResult] = []
+        planned = 0
         for wish in request.topics:
-            if names.count(wish.name) > 1:
+            if times_named[wish.name] > 1:
                 text = f"topic {wish.name} is named more than once"
                 results.append(_not_created(wish, Refusal(ErrorCode.INVALID_REQUEST, text)))
-            else:
-                results.append(await self._create_one(wish, request.validate_only))
+                continue
+            if self._term.is_over:
+                return Response(error_code=ErrorCode.NOT_CONTROLLER)
+            answer = await self._term.in_turn(partial(self._create_one, wish, request.validate_only, planned))
+            if not isinstance(answer, CreateTopicsResponse):
+                return answer
+            results += answer.topics
+            planned += sum(each.num_partitions for each in answer.topics if not each.error_code)
         return CreateTopicsResponse(topics=results)
 
-    async def _create_one(self, wish: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    async def _create_one(self, wish: CreatableTopic, validate_only: bool, planned: int) -> Response:
+        return CreateTopicsResponse(topics=[await self._created(wish, validate_only, planned)])
+
+    async def _created(self, wish: CreatableTopic, validate_only: bool, planned: int) -> CreatableTopicResult:
         term = self._term
         draw = Draw(
             topic_id=urlsafe_b64encode(self._chance.getrandbits(128).to_bytes(16, "big")).decode().rstrip("="),
             first_broker=self._chance.randrange(1_000_000),
             shift=self._chance.randrange(1_000_000),
         )
-        plan = plan_topic(term.state, wish, self._validate_topic_config, draw)
+        plan = plan_topic(term.state, wish, self._validate_topic_config, draw, planned)
         if isinstance(plan, Refusal):
             return _not_created(wish, plan)
         if not validate_only:

@@ -18,8 +18,9 @@ from minibroker.controller.send_queue import SendQueue
 from minibroker.protocol.errors import error_code
 from minibroker.protocol.messages import LiveBroker as BrokerOnWire
 from minibroker.protocol.messages import Request, Response
-from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import RpcConnection, RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcConnection, RpcError
 
 RESEND_SECONDS = 0.1
 """Kafka's pause between attempts."""
@@ -38,7 +39,7 @@ class BrokerChannel:
 
     def __init__(
         self,
-        network: Network,
+        dialer: BrokerDialer,
         sender: Sender,
         broker: LiveBroker,
         address: tuple[str, int],
@@ -48,7 +49,7 @@ class BrokerChannel:
         request_timeout_ms: int,
     ) -> None:
         self.broker = broker
-        self._network = network
+        self._dialer = dialer
         self._sender = sender
         self._address = address
         self._may_send = may_send
@@ -124,9 +125,10 @@ class BrokerChannel:
         return None
 
     async def _connect(self) -> RpcConnection:
-        host, port = self._address
         client_id = f"controller-{self._sender.controller_id}"
-        return await connect(self._network, host, port, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+        return await self._dialer.connect(
+            self.broker.broker_id, self._address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS
+        )
 
     def _hang_up(self) -> None:
         if self._connection is not None:

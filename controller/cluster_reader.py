@@ -16,6 +16,7 @@ from typing import TypeVar
 from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
 from minibroker.controller.contest import Office
 from minibroker.controller.events import TopicsSeen
+from minibroker.controller.left_alone import LeftAlone
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import BrokerId, ControllerEpoch, TopicPartition, from_wire, is_topic_name, to_wire
@@ -41,6 +42,8 @@ REFUSED_SECONDS = 1.0
 """Pause after an answer that no caller expects: ZooKeeper's own trouble, which passes or needs an operator."""
 CALLS_IN_FLIGHT_MAX = 256
 """Reads sent before the first answer; more only grows ZooKeeper's queue."""
+SHOWN_MAX = 200
+"""Characters of a path that are shown: topics have names of 249 at most, strangers any."""
 ANSWERS = (NoNode, NodeExists, BadVersion, NotEmpty, OutcomeUnknown)
 """Errors that callers decide about."""
 
@@ -63,6 +66,7 @@ class ClusterReader:
     def __init__(self, coordination: Coordination, office: Office) -> None:
         self._coordination = coordination
         self._office = office
+        self.left_alone = LeftAlone()
         self.on_broker_gone: Callable[[str], None] = lambda name: None
         """Called when a registration that was just listed is not there any more: its name."""
 
@@ -72,6 +76,7 @@ class ClusterReader:
 
     async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, LiveBroker]:
         names = sorted(await self._children(znodes.BROKER_IDS, watcher), key=lambda name: (len(name), name))
+        self.left_alone.listed(znodes.BROKER_IDS, names)
         if len(names) > BROKERS_MAX:
             logger.error("%s: only the first %d of %d are known", znodes.BROKER_IDS, BROKERS_MAX, len(names))
         brokers = await self.all(names[:BROKERS_MAX], self._read_broker)
@@ -83,13 +88,22 @@ class ClusterReader:
     async def read_deletions(self, watcher: Watcher) -> list[str]:
         return self._legal(znodes.DELETE_TOPICS, await self._children(znodes.DELETE_TOPICS, watcher))
 
-    @staticmethod
-    def _legal(path: str, names: Sequence[str]) -> list[str]:
+    def _legal(self, path: str, names: Sequence[str]) -> list[str]:
         """The names that a topic may have: no order could carry another one, and no disk a directory for it."""
+        self.left_alone.listed(path, names)
         legal = [name for name in names if is_topic_name(name)]
         for name in sorted(set(names) - set(legal)):
-            logger.error("%s/%s is ignored: no topic can have this name", path, ascii(name)[1:80])
+            self._ignore(f"{path}/{name}", "no topic can have this name")
         return legal
+
+    def _ignore(self, path: str, why: object) -> None:
+        """Said in the log, and to who asks how the cluster is."""
+        self.left_alone.leave(path, str(why))
+        logger.error("%s is ignored: %s", shown(path), why)
+
+    def _leave_state_alone(self, path: str, why: object) -> None:
+        self.left_alone.leave(path, str(why))
+        logger.error("%s is left alone until it is repaired: %s", path, why)
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
         """Of these markers, those whose deletion has begun."""
@@ -113,7 +127,7 @@ class ClusterReader:
         leaderships = {each: state for each, state in states.items() if state is not None}
         for name in _exchanged(topics, leaderships):
             path, topic_id = znodes.topic_path(name), topics.pop(name).topic_id
-            logger.error("%s is ignored: its partitions' states are of another topic id than %s", path, topic_id)
+            self._ignore(path, f"its partitions' states are of another topic id than {topic_id}")
         leaderships = {each: state for each, state in leaderships.items() if each.topic in topics}
         return TopicsSeen(added=topics, leaderships=leaderships, unreadable=unreadable)
 
@@ -121,12 +135,15 @@ class ClusterReader:
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
         except NoNode:
+            self.left_alone.fine(path)
             return {}, None
         try:
-            return ConfigNode.decode(content).config, stat
+            config = ConfigNode.decode(content).config
         except ProtocolError as error:
-            logger.error("%s is ignored: %s", path, error)
+            self._ignore(path, error)
             return {}, stat
+        self.left_alone.fine(path)
+        return config, stat
 
     async def _children(self, path: str, watcher: Watcher) -> list[str]:
         """Of a node that every broker creates at its start; made again if somebody removed it."""
@@ -152,8 +169,9 @@ class ClusterReader:
             self.on_broker_gone(name)
             return None  # gone meanwhile; the watch tells
         except ProtocolError as error:
-            logger.error("%s is ignored: %s", path, error)
+            self._ignore(path, error)
             return None
+        self.left_alone.fine(path)
         listeners = registration.listeners()
         return LiveBroker(
             broker_id=broker_id,
@@ -171,8 +189,9 @@ class ClusterReader:
         except NoNode:
             return None
         except ProtocolError as error:
-            logger.error("%s is ignored: %s", path, error)
+            self._ignore(path, error)
             return None
+        self.left_alone.fine(path)
         configs, _ = await self.read_config(znodes.topic_config_path(name))
         return Topic(topic_id=assignment.topic_id, assignment=assignment.replicas(), configs=configs)
 
@@ -190,14 +209,14 @@ class ClusterReader:
             except NoNode:
                 return None
             except ProtocolError as error:
-                logger.error("%s is left alone until it is repaired: %s", path, error)
+                self._leave_state_alone(path, error)
                 unreadable.append(partition)
                 return None
             if leadership.controller_epoch > self._office.controller_epoch:
                 await self._check_office(leadership.controller_epoch, path)
                 told = f"controller epoch {leadership.controller_epoch} was never given to a controller"
                 cure = f"correct it, or write that epoch to {znodes.CONTROLLER_EPOCH} if that was set back"
-                logger.error("%s is left alone until it is repaired: %s; %s", path, told, cure)
+                self._leave_state_alone(path, f"{told}; {cure}")
                 unreadable.append(partition)
                 return None
             return leadership
@@ -237,6 +256,11 @@ class ClusterReader:
         for at in range(0, len(items), CALLS_IN_FLIGHT_MAX):
             answers += await asyncio.gather(*(ask(item) for item in items[at : at + CALLS_IN_FLIGHT_MAX]))
         return answers
+
+
+def shown(path: str) -> str:
+    """A path that a stranger may have chosen, for one line of a log or a message."""
+    return ascii(path)[1:-1][:SHOWN_MAX]
 
 
 def _exchanged(topics: Mapping[str, Topic], leaderships: Mapping[TopicPartition, Leadership]) -> list[str]:

@@ -11,8 +11,9 @@ import msgspec
 
 from minibroker.protocol.ids import BrokerEpoch, BrokerId
 from minibroker.protocol.messages import ConfirmDeathRequest, ConfirmDeathResponse
-from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcError
 
 CONNECT_TIMEOUT_MS = 300
 ANSWER_TIMEOUT_MS = 500
@@ -27,11 +28,11 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def first_to_confirm(
-    network: Network, client_id: str, witnesses: list[Witness], broker_id: BrokerId, broker_epoch: BrokerEpoch
+    dialer: BrokerDialer, client_id: str, witnesses: list[Witness], broker_id: BrokerId, broker_epoch: BrokerEpoch
 ) -> BrokerId | None:
     """Ask all of them; the first that confirms, or None."""
     request = ConfirmDeathRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-    tasks = [asyncio.create_task(_ask(network, client_id, each, request)) for each in witnesses]
+    tasks = [asyncio.create_task(_ask(dialer, client_id, each, request)) for each in witnesses]
     try:
         for answer in asyncio.as_completed(tasks):
             witness = await answer
@@ -44,9 +45,15 @@ async def first_to_confirm(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ask(network: Network, client_id: str, witness: Witness, request: ConfirmDeathRequest) -> BrokerId | None:
+async def _ask(dialer: BrokerDialer, client_id: str, witness: Witness, request: ConfirmDeathRequest) -> BrokerId | None:
     try:
-        connection = await connect(network, *witness.address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+        connection = await dialer.connect(
+            witness.broker_id,
+            witness.address,
+            client_id=client_id,
+            timeout_ms=CONNECT_TIMEOUT_MS,
+            authentication_timeout_ms=ANSWER_TIMEOUT_MS,
+        )
     except NetworkError:
         return None
     try:

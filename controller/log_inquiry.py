@@ -10,10 +10,11 @@ import logging
 from collections.abc import Sequence
 
 from minibroker.controller.cluster_state import ReplicaLog
-from minibroker.protocol.ids import BrokerEpoch, TopicPartition
+from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from minibroker.protocol.messages import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, TopicPartitions
-from minibroker.runtime.ports import Network, NetworkError
-from minibroker.runtime.rpc import PeerBroken, RpcConnection, RpcError, connect
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import PeerBroken, RpcConnection, RpcError
 
 PARTITIONS_MAX = 2_000
 """In one request: the answer stays below a megabyte."""
@@ -29,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 async def ask_logs(
-    network: Network,
+    dialer: BrokerDialer,
     client_id: str,
+    broker_id: BrokerId,
     address: tuple[str, int],
     broker_epoch: BrokerEpoch,
     partitions: Sequence[TopicPartition],
@@ -42,7 +44,7 @@ async def ask_logs(
     at_once, unreadable = PARTITIONS_MAX, 0
     while left := [each for each in partitions if each not in found]:
         try:
-            connection = await connect(network, *address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
+            connection = await dialer.connect(broker_id, address, client_id=client_id, timeout_ms=CONNECT_TIMEOUT_MS)
             try:
                 while left := [each for each in partitions if each not in found][:at_once]:
                     found.update(await _ask(connection, broker_epoch, left))

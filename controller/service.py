@@ -37,7 +37,8 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.runtime.ports import Clock, Coordination, CoordinationError, Network, SessionExpired
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import Clock, Coordination, CoordinationError, SessionExpired
 
 RETRY_SECONDS = 1.0
 """Pause after ZooKeeper gave an answer that nobody expects, or holds what cannot be read: an operator may be needed."""
@@ -79,7 +80,7 @@ class ControllerService:
         self,
         config: ControllerConfig,
         coordination: Coordination,
-        network: Network,
+        dialer: BrokerDialer,
         clock: Clock,
         random: random.Random,
         validate_topic_config: ValidateConfig,
@@ -87,7 +88,7 @@ class ControllerService:
     ) -> None:
         self._config = config
         self._coordination = coordination
-        self._network = network
+        self._dialer = dialer
         self._clock = clock
         self._random = random
         self._validate_topic_config = validate_topic_config
@@ -137,6 +138,10 @@ class ControllerService:
         """The epoch of the term being served, if any."""
         return None if self._office is None else self._office.controller_epoch
 
+    def left_alone(self) -> dict[str, str]:
+        """Nodes of ZooKeeper that this controller leaves alone, and why; none unless it is active."""
+        return self._term.store.left_alone.nodes() if self._term is not None and self.is_active else {}
+
     async def run(self) -> None:
         """Until cancelled. Raises only for bugs of our own."""
         try:
@@ -172,7 +177,7 @@ class ControllerService:
     async def _contest_and_serve(self, candidate: Candidate) -> None:
         """Until the session is over; the owner registers and calls `registered` again then."""
         listener = self._config.inter_broker_listener_name
-        succession = Succession(self._coordination, self._network, candidate, listener, self.on_refused)
+        succession = Succession(self._coordination, self._dialer, candidate, listener, self.on_refused)
         try:
             while True:
                 office = await self._obtain_office(candidate, succession)
@@ -248,7 +253,7 @@ class ControllerService:
             default_min_insync_replicas=config.default_min_insync_replicas,
             detects_lost_connections=config.detects_lost_connections,
         )
-        term = Term(office, settings, term_settings, self._coordination, self._network, lambda: self._is_served(term))
+        term = Term(office, settings, term_settings, self._coordination, self._dialer, lambda: self._is_served(term))
         term.on_dead_broker = self.on_dead_broker
         term.store.on_broker_gone = self._broker_gone
         self._office, self._term = office, term

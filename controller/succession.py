@@ -29,7 +29,8 @@ from minibroker.protocol.znodes import (
     parse_id,
     parse_number,
 )
-from minibroker.runtime.ports import Coordination, CoordinationUnavailable, Network, NoNode
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode
 
 LOOK_AGAIN_SECONDS = 1.0
 """Pause while there is no incumbent to hold a line to: it is between two registrations."""
@@ -45,13 +46,13 @@ class Succession:
     def __init__(
         self,
         coordination: Coordination,
-        network: Network,
+        dialer: BrokerDialer,
         candidate: Candidate,
         listener_name: str,
         on_refused: Callable[[int, int], None],
     ) -> None:
         self._coordination = coordination
-        self._network = network
+        self._dialer = dialer
         self._candidate = candidate
         self._listener_name = listener_name
         self._on_refused = on_refused
@@ -93,7 +94,7 @@ class Succession:
             events = LineEvents(
                 on_held=lambda: self._see(0), on_refused=partial(self._is_refused, incumbent), on_silent=self._see
             )
-            line = hold_line(self._network, incumbent.address, self._client_id, events)
+            line = hold_line(self._dialer.network, incumbent.address, self._client_id, events)
             self._line = asyncio.create_task(line, name=f"line-to-controller-{incumbent.broker_id}")
 
     def _is_refused(self, incumbent: Incumbent, refusals: int) -> None:
@@ -113,7 +114,7 @@ class Succession:
         asked = [others[each] for each in choose_witnesses(sorted(others), attempt)]
         host, port = incumbent.address
         witness_id = await first_to_confirm(
-            self._network, self._client_id, asked, incumbent.broker_id, incumbent.broker_epoch
+            self._dialer, self._client_id, asked, incumbent.broker_id, incumbent.broker_epoch
         )
         if witness_id is None:
             if attempt == 1:

@@ -72,7 +72,8 @@ from minibroker.protocol.messages import (
     Request,
     Response,
 )
-from minibroker.runtime.ports import Coordination, Network
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import Coordination
 
 EVENTS_MAX = 10_000
 """Requests that may wait; brokers have one in flight each, so only clients could pile up more."""
@@ -113,13 +114,13 @@ class Term:
         settings: ControllerSettings,
         term_settings: TermSettings,
         coordination: Coordination,
-        network: Network,
+        dialer: BrokerDialer,
         may_send: Callable[[], bool],
     ) -> None:
         self.state = ClusterState(settings=settings, controller_epoch=office.controller_epoch)
         self.store = ClusterStore(coordination, office)
         self._settings = term_settings
-        self._network = network
+        self._dialer = dialer
         self._may_send = may_send
         self._sender = Sender(controller_id=settings.controller_id, controller_epoch=office.controller_epoch)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
@@ -354,8 +355,8 @@ class Term:
         """What this broker says of its logs at this moment; takes as long as it takes."""
         address = self._address(broker)
         assert address is not None, f"no address of {broker}"
-        epoch = broker.broker_epoch
-        return {broker.broker_id: await ask_logs(self._network, self._client_id, address, epoch, partitions)}
+        broker_id, epoch = broker.broker_id, broker.broker_epoch
+        return {broker_id: await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, partitions)}
 
     # ----------------------------------------------------------------------------------------------------- channels
     def _address(self, broker: LiveBroker) -> tuple[str, int] | None:
@@ -370,7 +371,7 @@ class Term:
         address = self._address(broker)
         assert address is not None, f"no address of {broker}"
         channel = BrokerChannel(
-            self._network,
+            self._dialer,
             self._sender,
             broker,
             address,
@@ -381,7 +382,7 @@ class Term:
         name = f"controller-channel-{broker.broker_id}"
         tasks = [self._group.create_task(channel.run(), name=name)]
         if self._settings.detects_lost_connections and broker.broker_id != self._sender.controller_id:
-            line = hold_line(self._network, address, self._client_id, self._line_events(broker))
+            line = hold_line(self._dialer.network, address, self._client_id, self._line_events(broker))
             tasks.append(self._group.create_task(line, name=f"controller-line-{broker.broker_id}"))
         self._channels[broker.broker_id] = channel, tasks
 
@@ -409,11 +410,12 @@ class Term:
             await asyncio.sleep(WATCH_SECONDS)
             for channel, _ in list(self._channels.values()) if self._may_send() else ():
                 channel.ticks += 1
-                if channel.waits_for_answer and channel.ticks * WATCH_SECONDS >= SILENT_SECONDS:
+                waited_seconds = (channel.ticks - 1) * WATCH_SECONDS  # the first look may come right after the order
+                if channel.waits_for_answer and waited_seconds >= SILENT_SECONDS:
                     silent = BrokerSilent(
                         broker_id=channel.broker.broker_id,
                         broker_epoch=channel.broker.broker_epoch,
-                        seconds=channel.ticks * WATCH_SECONDS,
+                        seconds=waited_seconds,
                     )
                     self._queue.put_nowait(lambda silent=silent: self.happen(silent))  # type: ignore[misc]
                 elif not channel.waits_for_answer and channel.ticks >= probe_ticks:
@@ -428,7 +430,7 @@ class Term:
             return
 
         async def ask() -> None:
-            logs = await ask_logs(self._network, self._client_id, address, epoch, effect.partitions)
+            logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, effect.partitions)
             heard = LogsHeard(broker_id=broker_id, broker_epoch=epoch, logs=logs)
             self._queue.put_nowait(lambda: self.happen(heard))
 
@@ -470,7 +472,7 @@ class Term:
         broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
         addresses = [(each.broker_id, self._address(each)) for each in effect.witnesses]
         witnesses = [Witness(broker_id=each, address=address) for each, address in addresses if address is not None]
-        witness_id = await first_to_confirm(self._network, self._client_id, witnesses, broker_id, epoch)
+        witness_id = await first_to_confirm(self._dialer, self._client_id, witnesses, broker_id, epoch)
         event: Event = DeathUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
         if witness_id is not None:
             host, port = self._address(effect.broker) or ("?", 0)

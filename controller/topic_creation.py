@@ -12,7 +12,11 @@ from minibroker.controller.cluster_state import ClusterState, Topic
 from minibroker.controller.deletion import waiting_for
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, TOPIC_NAME_MAX_LENGTH, BrokerId, is_topic_name
-from minibroker.protocol.messages import PARTITIONS_MAX, CreatableTopic
+from minibroker.protocol.messages import CreatableTopic
+
+PARTITIONS_PER_REQUEST_MAX = 2_000
+"""One CreateTopics creates no more, all its topics together. A controller does one thing after the other: until the
+states of these are in ZooKeeper, which takes about half a second, nobody is elected where a leader died."""
 
 ValidateConfig = Callable[[str, str], str | None]
 """(name, value) -> what is wrong with it."""
@@ -35,8 +39,10 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """How far the second replica stands from the first; any non-negative number."""
 
 
-def plan_topic(state: ClusterState, wish: CreatableTopic, validate: ValidateConfig, draw: Draw) -> Topic | Refusal:
-    """The topic as it would be created now."""
+def plan_topic(
+    state: ClusterState, wish: CreatableTopic, validate: ValidateConfig, draw: Draw, planned: int = 0
+) -> Topic | Refusal:
+    """The topic as it would be created now. `planned`: partitions of the topics before it in the same request."""
     if not is_topic_name(wish.name):
         text = f"topic name {wish.name!r}: up to {TOPIC_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -, and neither . nor .."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
@@ -50,6 +56,14 @@ def plan_topic(state: ClusterState, wish: CreatableTopic, validate: ValidateConf
         problem = validate(name, wish.configs[name])
         if problem is not None:
             return Refusal(ErrorCode.INVALID_CONFIG, problem)
+    partitions = _partitions_wanted(state, wish)
+    if planned + partitions > PARTITIONS_PER_REQUEST_MAX:
+        others = f" after {planned} of the topics before it" if planned else ""
+        text = (
+            f"topic {wish.name}: {partitions} partitions{others}: one request creates {PARTITIONS_PER_REQUEST_MAX} at"
+            " most, all its topics together: ask for fewer, or for the topics in several requests"
+        )
+        return Refusal(ErrorCode.INVALID_PARTITIONS, text)
     assignment = _given_assignment(state, wish) if wish.assignments else _spread_assignment(state, wish, draw)
     if isinstance(assignment, Refusal):
         return assignment
@@ -76,13 +90,19 @@ def _available(state: ClusterState) -> list[BrokerId]:
     return sorted(each for each in state.brokers if each not in state.shutting_down)
 
 
+def _partitions_wanted(state: ClusterState, wish: CreatableTopic) -> int:
+    if wish.assignments:
+        return len(wish.assignments)
+    return state.settings.default_partitions if wish.num_partitions == NONE else wish.num_partitions
+
+
 def _spread_assignment(
     state: ClusterState, wish: CreatableTopic, draw: Draw
 ) -> dict[int, tuple[BrokerId, ...]] | Refusal:
-    partitions = state.settings.default_partitions if wish.num_partitions == NONE else wish.num_partitions
+    partitions = _partitions_wanted(state, wish)
     factor = state.settings.default_replication_factor if wish.replication_factor == NONE else wish.replication_factor
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        return Refusal(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: 1 to {PARTITIONS_MAX} are possible")
+    if partitions < 1:
+        return Refusal(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: it must be at least 1")
     if factor < 1:
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
     brokers = _available(state)

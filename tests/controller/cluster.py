@@ -36,6 +36,7 @@ from minibroker.protocol.znodes import BrokerRegistration, PartitionState
 from minibroker.runtime.ports import Coordination, Runtime, SessionEvent
 from minibroker.runtime.server import IncomingRequest, RpcServer
 from minibroker.simulation.world import SimulatedWorld
+from tests.authenticated import Answering, dialer
 
 LISTENER = "INTERNAL"
 PORT = 9092
@@ -59,7 +60,7 @@ class FakeBroker:
         self.answers: dict[type[Request], Response] = {}
         self.runtime: Runtime = cluster.world.runtime(self.host)
         self.coordination: Coordination = self.runtime.open_coordination("zk:2181", SESSION_MS)
-        self.server = RpcServer(self.runtime.network, self._handle)
+        self.server = RpcServer(self.runtime.network, Answering(broker_id, self._handle, LISTENER))
 
     async def start(self) -> None:
         await self.server.start(self.host, PORT, LISTENER)
@@ -148,7 +149,12 @@ class Candidate:
         self.name = name
         self.coordination = coordination
         self.service = ControllerService(
-            config, coordination, runtime.network, runtime.clock, runtime.random, validate_topic_config
+            config,
+            coordination,
+            dialer(runtime.network, config.broker_id),
+            runtime.clock,
+            runtime.random,
+            validate_topic_config,
         )
         self.task = cluster.world.spawn(name, self.service.run())
         coordination.add_session_listener(

@@ -11,6 +11,8 @@ import pytest
 from minibroker.controller.cluster_state import ClusterState, Deletion, Topic
 from minibroker.controller.instructions import (
     REQUEST_BYTES_MAX,
+    REQUEST_LOGS_MAX,
+    REQUEST_PARTITIONS_MAX,
     Instruction,
     LeaderAndIsr,
     Sender,
@@ -138,6 +140,32 @@ def test_large_instructions_are_split_and_nothing_is_lost(kind: str) -> None:
         assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
         seen += [each.partition_index for topic in request.topic_states for each in topic.partition_states]
     assert seen == list(range(7_000))
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("created", REQUEST_LOGS_MAX),
+        ("deleted", REQUEST_LOGS_MAX),
+        ("led", REQUEST_PARTITIONS_MAX),
+        ("stopped", REQUEST_PARTITIONS_MAX),
+    ],
+)
+def test_a_broker_obeys_one_request_in_a_moment(kind: str, limit: int) -> None:
+    state = state_with(1_200)
+    partitions = state.partitions()
+    instructions: Sequence[Instruction]
+    if kind in ("created", "led"):
+        instructions = leader_and_isr(state, partitions, frozenset(partitions if kind == "created" else ()))
+    else:
+        instructions = stop_replica(state, partitions, delete=kind == "deleted")
+    requests = to_requests(SENDER, 10, live_brokers(state), instructions)
+    sizes = []
+    for request in requests:
+        assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest)
+        sizes.append(sum(len(topic.partition_states) for topic in request.topic_states))
+    assert sum(sizes) == 1_200
+    assert sizes[0] == max(sizes) == limit
 
 
 def test_many_topics_with_long_settings_are_split_by_their_real_size() -> None:

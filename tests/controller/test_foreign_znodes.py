@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from minibroker.protocol import znodes
-from minibroker.protocol.ids import MAX_INT32
+from minibroker.protocol.ids import MAX_INT32, TopicPartition
 from minibroker.protocol.messages import DeleteTopicsRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from minibroker.protocol.znodes import BrokerRegistration
 from tests.controller.cluster import Candidate, Cluster, FakeBroker, simulated
@@ -82,10 +82,15 @@ def test_a_foreign_znode_stops_nothing(path: str, content: bytes, is_first: bool
         if not is_first:
             await plant(cluster, path, content)
         await fails_over(cluster, controller)
+        assert path in controller.service.left_alone()
+        await cluster.observer.delete(path)
+        if not path.startswith("/admin"):
+            await cluster.until(lambda: path not in controller.service.left_alone())
 
     story()
 
 
+FORGED = TopicPartition("forged", 0)
 STATES: dict[str, dict[str, Any]] = {
     "leader epoch beyond a message": {"leader_epoch": 2**40},
     "last leader epoch": {"leader_epoch": MAX_INT32},
@@ -109,8 +114,23 @@ def test_a_forged_state_stops_its_own_partition_alone(fields: dict[str, Any], is
             controller = await cluster.controller(name="next", broker_id=101)
         await fails_over(cluster, controller)
         assert controller.service.is_active
+        assert set(controller.service.left_alone()) <= {znodes.partition_state_path(FORGED)}
+        if is_first:
+            assert controller.service.left_alone()[znodes.partition_state_path(FORGED)]
 
     story()
+
+
+@simulated
+async def test_only_a_controller_says_what_it_leaves_alone(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    await plant(cluster, "/brokers/topics/broken", b"no assignment")
+    controller = await cluster.controller()
+    other = await cluster.candidate(name="other", broker_id=102)
+    await cluster.until(lambda: list(controller.service.left_alone()) == ["/brokers/topics/broken"])
+    assert other.service.left_alone() == {}
+    await controller.stop()
+    assert controller.service.left_alone() == {}
 
 
 @simulated

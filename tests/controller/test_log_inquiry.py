@@ -16,6 +16,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.runtime.server import IncomingRequest, RpcServer
 from minibroker.simulation.world import SimulatedWorld
+from tests import authenticated
 
 EPOCH = BrokerEpoch(7)
 SPOILED = TopicPartition("t", 2)
@@ -57,10 +58,11 @@ def test_one_partition_does_not_spoil_the_answers_about_others(times: int, caplo
     world, broker = SimulatedWorld(), Answering(SPOILED, times)
 
     async def ask() -> dict[TopicPartition, ReplicaLog]:
-        server = RpcServer(world.runtime("broker").network, broker.handle)
+        server = RpcServer(world.runtime("broker").network, authenticated.Answering(2, broker.handle))
         await server.start("broker", 9092, "INTERNAL")
+        dialer = authenticated.dialer(world.runtime("controller").network, 1)
         try:
-            return await ask_logs(world.runtime("controller").network, "controller", ("broker", 9092), EPOCH, ALL)
+            return await ask_logs(dialer, "controller", 2, ("broker", 9092), EPOCH, ALL)
         finally:
             await server.stop()
 

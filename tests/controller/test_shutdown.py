@@ -126,9 +126,10 @@ async def test_replicas_that_are_well_again_are_offered_again(cluster: Cluster) 
     assert await shut_down(cluster, controller, 1, []) == {}
     again = await cluster.state("lines", 1)
     assert (again.leader, again.leader_epoch) == (1, 2)
-    await cluster.until(lambda: cluster.brokers[1].leader_and_isr("lines", 0))
-    assert cluster.brokers[1].leader_and_isr("lines", 0)[-1].leader == 2
-    assert cluster.brokers[1].leader_and_isr("lines", 1)[-1].leader == 1
+    broker = cluster.brokers[1]
+    await cluster.until(lambda: all(broker.leader_and_isr("lines", number) for number in (0, 1)))
+    assert broker.leader_and_isr("lines", 0)[-1].leader == 2
+    assert broker.leader_and_isr("lines", 1)[-1].leader == 1
 
 
 @simulated

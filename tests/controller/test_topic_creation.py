@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.controller.cluster_state import ClusterState, Deletion, Topic
-from minibroker.controller.topic_creation import Draw, Refusal, plan_topic, spread
+from minibroker.controller.topic_creation import PARTITIONS_PER_REQUEST_MAX, Draw, Refusal, plan_topic, spread
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import CreatableAssignment, CreatableTopic
 from tests.controller.facts import cluster_state, leadership
@@ -47,9 +47,24 @@ def test_a_name_is_taken_until_its_deletion_has_ended() -> None:
     assert refused(CreatableTopic(name="lines"), state) is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-@pytest.mark.parametrize("partitions", [0, -2, 10_001])
+@pytest.mark.parametrize("partitions", [0, -2, PARTITIONS_PER_REQUEST_MAX + 1])
 def test_impossible_numbers_of_partitions(partitions: int) -> None:
     assert refused(CreatableTopic(name="t", num_partitions=partitions)) is ErrorCode.INVALID_PARTITIONS
+
+
+def test_one_request_creates_a_limited_number_of_partitions() -> None:
+    wish = CreatableTopic(name="t", num_partitions=500)
+    state = cluster_state(1, 2, 3)
+    assert isinstance(plan_topic(state, wish, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 500), Topic)
+    refusal = plan_topic(state, wish, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 499)
+    assert isinstance(refusal, Refusal)
+    cure = "all its topics together: ask for fewer, or for the topics in several requests"
+    assert refusal.message.endswith(cure)
+
+
+def test_an_assignment_counts_like_a_number_of_partitions() -> None:
+    listed = [CreatableAssignment(partition_index=index, broker_ids=[1]) for index in range(2_001)]
+    assert refused(CreatableTopic(name="t", assignments=listed)) is ErrorCode.INVALID_PARTITIONS
 
 
 @pytest.mark.parametrize("factor", [0, -2, 4])

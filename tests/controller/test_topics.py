@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from minibroker.controller.administration import TOLD_SECONDS_MAX
+from minibroker.controller.topic_creation import PARTITIONS_PER_REQUEST_MAX
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -66,6 +67,29 @@ async def exists(cluster: Cluster, path: str) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------- creation
+@simulated
+async def test_one_request_for_many_topics_lets_others_have_their_turn(cluster: Cluster) -> None:
+    await cluster.start(1, 2, 3)
+    controller = await cluster.controller()
+    many = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1) for number in range(50)]
+    all_of_them = asyncio.create_task(created(cluster, controller, *many))
+    await asyncio.sleep(0)
+    check = CreateTopicsRequest(topics=[CreatableTopic(name="one")], validate_only=True)
+    await cluster.ask(controller, check)
+    assert not await exists(cluster, znodes.topic_path("t49"))
+    assert set(await all_of_them) == {ErrorCode.NONE}
+
+
+@simulated
+async def test_one_request_creates_a_limited_number_of_partitions(cluster: Cluster) -> None:
+    await cluster.start(1)
+    controller = await cluster.controller()
+    rest = PARTITIONS_PER_REQUEST_MAX - 10
+    sizes = {"small": 10, "too-large": rest + 1, "fits": 1}
+    wishes = [CreatableTopic(name=name, num_partitions=sizes[name], replication_factor=1) for name in sizes]
+    assert await created(cluster, controller, *wishes) == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE]
+
+
 @simulated
 async def test_defaults_of_the_broker_shape_a_topic_that_says_nothing(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
