@@ -35,7 +35,7 @@ The rules:
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from minibroker.client.batches import Batch, ProducerIdentity, split
 from minibroker.client.errors import BrokerError, MinibrokerError, OutcomeUnknown
@@ -58,6 +58,7 @@ class PartitionQueue:
         "acquainted",
         "attempted",
         "broken",
+        "check_caller",
         "failures",
         "fresh",
         "identity",
@@ -72,8 +73,10 @@ class PartitionQueue:
         "turn",
     )
 
-    def __init__(self, topic_partition: TopicPartition) -> None:
+    def __init__(self, topic_partition: TopicPartition, check_caller: Callable[[], None] = lambda: None) -> None:
         self.topic_partition = topic_partition
+        self.check_caller = check_caller
+        """Raises for whoever must not wait for a batch of this queue."""
         self.open_batch: Batch | None = None
         self.fresh: deque[Batch] = deque()
         self.attempted: deque[Batch] = deque()

@@ -46,6 +46,7 @@ from minibroker.client.limits import (
 )
 from minibroker.client.metadata_cache import Address
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
+from minibroker.client.owner import Owner
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, TopicPartition, from_wire
 from minibroker.protocol.messages import (
@@ -132,6 +133,7 @@ class AdminClient:
         """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
         if self._started or self._closed:
             raise ClientClosed("an admin client is started once")
+        self._owner = Owner("admin client")
         self._cluster = Cluster(doors(self._runtime), self._settings)
         await self._cluster.start()
         self._started = True
@@ -139,6 +141,7 @@ class AdminClient:
     async def close(self) -> None:
         """Disconnect. Closing twice is fine."""
         if self._started and not self._closed:
+            self._owner.check()
             await self._cluster.close()
         self._closed = True
 
@@ -427,6 +430,7 @@ class AdminClient:
     def _cluster_checked(self) -> Cluster:
         if not self._started or self._closed:
             raise ClientClosed("the admin client is not open: use `async with AdminClient(...)` or `await start()`")
+        self._owner.check()
         return self._cluster
 
 

@@ -1,14 +1,16 @@
 """How it goes with one partition of a consumer: tells 'no data' from 'no broker'."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.cursor import Cursor
 from minibroker.client.errors import MinibrokerError
-from minibroker.client.fetcher import Fetcher
 from minibroker.protocol.ids import BrokerId, LeaderEpoch
+
+if TYPE_CHECKING:
+    from minibroker.client.fetcher import Fetcher
 
 State = Literal["fetching", "paused", "no-leader", "connecting", "refused", "no-position", "validating", "halted"]
 
@@ -34,14 +36,14 @@ class ConnectionState(msgspec.Struct, frozen=True):
         return self.state == "fetching"
 
 
-def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: Fetcher) -> ConnectionState:
+def describe_connection(cursor: Cursor, cluster: Cluster, fetcher: "Fetcher") -> ConnectionState:
     """The state of one cursor now."""
     leader = fetcher.leaders.get(cursor.leader) if cursor.leader is not None else None
     answered_at_ms = leader.answered_at_ms if leader is not None else None
     ago = None if answered_at_ms is None else fetcher.now_ms() - answered_at_ms
     error = cursor.halted or cursor.error or (leader.error if leader is not None else None)
     state = _state(cursor, cluster, slow=error is not None and fetcher.is_late(cursor.leader))
-    if state in ("no-leader", "connecting") and error is None:
+    if state == "no-leader" or (state == "connecting" and error is None):  # what it said last is out of date
         error = cluster.leader_problem(cursor.topic_partition)
     since = cursor.refused_since_ms
     refused_for_ms = None if since is None else fetcher.now_ms() - since

@@ -216,7 +216,7 @@ def _handshake_failed(address: Address, error: RpcError) -> MinibrokerError:
     if isinstance(error, PeerBroken):
         return NotMinibroker(f"{address} does not speak minibroker's protocol ({error}); check the port")
     if isinstance(error, RequestTimedOut):
-        return BrokerUnreachable(f"{address} accepts connections but does not answer; is the broker paused?")
+        return BrokerUnreachable(f"{address} accepts connections but does not answer, as a paused broker does")
     return BrokerUnreachable(
-        f"{address} closed the connection during the handshake; is it a minibroker, and not Kafka or a TLS port?"
+        f"{address} closed the connection during the handshake, as Kafka or a TLS port does: check the port"
     )

@@ -21,7 +21,6 @@ from minibroker.client.errors import (
     ClientClosed,
     CorruptRecords,
     InvalidCall,
-    MinibrokerError,
     UndecodableRecords,
 )
 from minibroker.client.fetcher import Fetcher
@@ -32,7 +31,8 @@ from minibroker.client.limits import (
     check_at_least,
 )
 from minibroker.client.offsets import OffsetAndTimestamp, list_offsets
-from minibroker.client.patience import UNREACHABLE_AFTER_MS, raise_halted, raise_refused
+from minibroker.client.owner import Owner
+from minibroker.client.patience import UNREACHABLE_AFTER_MS, first_problem, raise_halted, raise_refused
 from minibroker.client.record_input import check_timestamp
 from minibroker.client.records import Record, RecordBatch, RecordTuple, to_columns, to_records
 from minibroker.client.topics import known_topic
@@ -116,6 +116,7 @@ class Consumer:
         UnknownTopicOrPartition."""
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
+        self._owner = Owner("consumer")
         self._cluster = Cluster(doors(self._runtime), self._cluster_settings)
         self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._tell_news, self._drop_current)
         self._cluster.want_topics(self._topics)
@@ -139,6 +140,8 @@ class Consumer:
         """Disconnect. Closing twice is fine."""
         if self._closed:
             return
+        if self._started:
+            self._owner.check()
         self._closed = True
         self._tell_news()
         if hasattr(self, "_fetcher"):
@@ -254,6 +257,7 @@ class Consumer:
     async def getone(self, timeout_ms: float | None = None) -> Record:
         """The next record. Raises CallTimedOut if a time is given and passes; without one it waits for data as long as
         brokers answer, and raises CallTimedOut once for a minute no leader has answered, or one with errors only."""
+        self._check_open()
         deadline = None if timeout_ms is None else Deadline(timeout_ms)
         silent_since = Deadline(UNREACHABLE_AFTER_MS)
         while True:
@@ -273,7 +277,8 @@ class Consumer:
             if not await self._wait_for_news(deadline or silent_since, at_most_ms=1_000):
                 waited_ms = (deadline or silent_since).timeout_ms
                 what = "no record came" if deadline is not None else "no leader of any assigned partition answered"
-                raise CallTimedOut(f"{what} for {round(waited_ms)} ms", self._first_error())
+                problem = first_problem(self._cursors.values(), self._cluster, self._fetcher)
+                raise CallTimedOut(f"{what} for {round(waited_ms)} ms", problem)
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
@@ -284,6 +289,7 @@ class Consumer:
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
         check_at_least(1, max_records=limit)
+        self._check_open()
         deadline = Deadline(timeout_ms)
         await asyncio.sleep(0)  # one breath a call, and before anything is taken: who is cancelled here loses nothing
         result: dict[TopicPartition, list[Record]] = {}
@@ -318,6 +324,7 @@ class Consumer:
         Stops after max_bytes of encoded batches (but hands out at least one).
         """
         deadline = Deadline(timeout_ms)
+        self._check_open()
         await asyncio.sleep(0)  # as in getmany
         self._forget_current()
         result: list[RecordBatch] = []
@@ -453,6 +460,7 @@ class Consumer:
         if cursor is None:
             self._check_open()
             raise InvalidCall(f"{TopicPartition(*partition)} is not assigned to this consumer")
+        self._owner.check()
         return cursor
 
     def _raise_halted(self, partitions: Sequence[TopicPartition] = ()) -> None:
@@ -466,14 +474,6 @@ class Consumer:
             resolving.result()  # a bug of ours: say so instead of waiting for ever
         if not self._cursors:
             raise InvalidCall("nothing is assigned: give topics to Consumer() or call assign()")
-
-    def _first_error(self) -> MinibrokerError | None:
-        for partition, cursor in self._cursors.items():
-            if cursor.error is not None:
-                return cursor.error
-            if not self.connection_state(partition).healthy:
-                return self._cluster.leader_problem(partition)
-        return None
 
     def _tell_news(self) -> None:
         if self._news is not None and not self._news.done():
@@ -492,3 +492,4 @@ class Consumer:
     def _check_open(self) -> None:
         if not self._started or self._closed:
             raise ClientClosed("the consumer is not open: use `async with Consumer(...)` or `await consumer.start()`")
+        self._owner.check()

@@ -158,6 +158,7 @@ class Deliveries(Sequence[Delivery]):
 
 def _outcome_of(batch: Batch) -> Generator[Any, None, None]:
     """Wait until the batch has its outcome."""
+    batch.queue.check_caller()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end() -> None:

@@ -14,6 +14,14 @@ open_default: "Callable[[], Runtime] | None" = None
 """Set by the package's front door."""
 
 
+def _unknown() -> int:
+    return 0
+
+
+process_id: Callable[[], int] = _unknown
+"""Which process this is: another one after a fork. Set by the package's front door."""
+
+
 def doors(given: "Runtime | None") -> "Runtime":
     """The given doors, or fresh default ones."""
     if given is not None:

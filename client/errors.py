@@ -3,6 +3,7 @@
     MinibrokerError               .retriable  .refreshes_metadata  .code  .maybe_written
     |- InvalidCall                the call can never succeed as it is (also a ValueError)
     |  |- ClientClosed            used before start or after close
+    |  |- ForeignCaller           used from another event loop, thread or process than it was started in
     |  `- RecordTooLarge          larger than max_request_size, or than the broker's max.message.bytes
     |- ClusterUnreachable         nobody we know of answers
     |  |- BrokerUnreachable       one broker does not; says so if its advertised address is to blame
@@ -95,6 +96,10 @@ class InvalidCall(MinibrokerError, ValueError):
 
 class ClientClosed(InvalidCall):
     """The client is not open: `await start()` or `async with` comes first, and after close() nothing does."""
+
+
+class ForeignCaller(InvalidCall):
+    """The call comes from another event loop or thread than the client was started on, or from a forked process."""
 
 
 class RecordTooLarge(InvalidCall):
@@ -369,7 +374,8 @@ class OutcomeUnknown(BrokerError):
 ADVICE: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the name, or create it: minibroker topic create -t TOPIC",
     ErrorCode.LEADER_NOT_AVAILABLE: "no replica may lead now; `minibroker cluster status` says whom it waits for",
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leader moved; the client asks the new one (`minibroker cluster status`"
+    " says who leads, if this lasts)",
     ErrorCode.NOT_ENOUGH_REPLICAS: "nothing was written; start the missing brokers or mend their disks (`minibroker"
     " replicas` says what is wrong), or lower min.insync.replicas",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "it is in the leader's log, not committed; see `minibroker replicas`",

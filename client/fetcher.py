@@ -16,6 +16,7 @@ from functools import partial
 import msgspec
 
 from minibroker.client.cluster import Cluster
+from minibroker.client.connection_state import describe_connection
 from minibroker.client.cursor import Chunk, Cursor, OffsetReset
 from minibroker.client.errors import (
     BrokerUnreachable,
@@ -29,6 +30,7 @@ from minibroker.client.errors import (
 from minibroker.client.metadata_cache import Address
 from minibroker.client.positions import PositionResolver
 from minibroker.client.retry import backoff_ms
+from minibroker.client.trouble import TroubleWatch
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, Offset, TopicPartition, to_wire
 from minibroker.protocol.messages import (
@@ -111,6 +113,9 @@ class Fetcher:
             on_settled=self._positions_settled,
             on_moved=on_moved,
         )
+        self._watch = TroubleWatch(
+            lambda: self._cursors, lambda cursor: describe_connection(cursor, self._cluster, self)
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         self._closed = False
@@ -121,9 +126,11 @@ class Fetcher:
     # ---------------------------------------------------------------------------------------------- for the consumer
     def start(self) -> None:
         self.positions.start()
+        self._watch.start()
 
     async def close(self) -> None:
         self._closed = True
+        self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
         await self.positions.close()

@@ -5,12 +5,14 @@ under; a leader that does not know its end yet (OFFSET_NOT_AVAILABLE) is asked a
 """
 
 import asyncio
+import logging
 
 import msgspec
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import CallTimedOut, MinibrokerError, broker_error
 from minibroker.client.limits import UNKNOWN_TOPIC_GRACE_MS, Deadline
+from minibroker.client.trouble import WAITING_TOLD_AFTER_MS
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import (
@@ -20,6 +22,8 @@ from minibroker.protocol.messages import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+
+_log = logging.getLogger("minibroker.client")
 
 
 class OffsetAndTimestamp(msgspec.Struct, frozen=True):
@@ -42,6 +46,7 @@ async def list_offsets(
     cluster.want_topics({partition.topic: None for partition in wanted})
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     grace = Deadline(min(UNKNOWN_TOPIC_GRACE_MS, deadline.timeout_ms))
+    quiet, is_told = Deadline(WAITING_TOLD_AFTER_MS), False
     while True:
         missing = {partition: at for partition, at in wanted.items() if partition not in found}
         errors: dict[TopicPartition, MinibrokerError] = {}
@@ -58,6 +63,9 @@ async def list_offsets(
                 raise error
         last = next(iter(errors.values()))
         names = ", ".join(str(partition) for partition in sorted(errors)[:5])
+        if quiet.passed and not is_told:
+            is_told = True
+            _log.warning("waiting up to %g s for the offsets of %s: %s", deadline.timeout_ms / 1000, names, last)
         cluster.request_refresh()
         if not await deadline.pause(cluster.settings.retry_backoff_ms):
             raise CallTimedOut(f"offsets of {names} are not known after {round(deadline.timeout_ms)} ms", last)

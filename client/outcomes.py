@@ -26,3 +26,10 @@ async def without_outcome(batches: Sequence[Batch], deadline: Deadline) -> list[
     except TimeoutError:
         return [batch for batch in batches if not batch.done]
     return []
+
+
+def not_acknowledged(waiting: Sequence[Batch], deadline: Deadline) -> str:
+    """What is still on its way, in words."""
+    partitions = sorted({str(batch.topic_partition) for batch in waiting})
+    late = f"after {round(deadline.timeout_ms)} ms"
+    return f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged {late}"

@@ -5,8 +5,11 @@ Owns: when a cursor's trouble becomes the caller's to hear of. Refuses to know h
 
 from collections.abc import Iterable
 
+from minibroker.client.cluster import Cluster
+from minibroker.client.connection_state import describe_connection
 from minibroker.client.cursor import Cursor
-from minibroker.client.errors import CallTimedOut, CorruptRecords
+from minibroker.client.errors import CallTimedOut, CorruptRecords, MinibrokerError
+from minibroker.client.fetcher import Fetcher
 
 UNFIT_FETCHES_MAX = 3
 """So many replies in a row that do not bring what was asked for are the user's to hear of, and so many again."""
@@ -37,3 +40,13 @@ def raise_refused(cursors: Iterable[Cursor], now_ms: float) -> None:
             f"{cursor.topic_partition} gave nothing but errors at {cursor.place} for {round(now_ms - since_ms)} ms",
             cursor.error,
         )
+
+
+def first_problem(cursors: Iterable[Cursor], cluster: Cluster, fetcher: Fetcher) -> MinibrokerError | None:
+    """What stands in the way of the first partition that is in trouble."""
+    for cursor in cursors:
+        if cursor.error is not None:
+            return cursor.error
+        if not describe_connection(cursor, cluster, fetcher).healthy:
+            return cluster.leader_problem(cursor.topic_partition)
+    return None

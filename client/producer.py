@@ -35,7 +35,8 @@ from minibroker.client.limits import (
     Deadline,
 )
 from minibroker.client.open_batches import OpenBatches
-from minibroker.client.outcomes import without_outcome
+from minibroker.client.outcomes import not_acknowledged, without_outcome
+from minibroker.client.owner import Owner
 from minibroker.client.partitioner import Partitioner, murmur2_partitioner
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.producer_topic import ProducerTopic
@@ -129,7 +130,8 @@ class Producer:
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
         runtime = doors(self._runtime)
-        self._clock = TurnClock(runtime.clock)
+        self._owner = Owner("producer")
+        self._clock = TurnClock(runtime.clock, self._owner.check)
         self._cluster = Cluster(runtime, self._cluster_settings)
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)
         self._batches = OpenBatches(
@@ -165,6 +167,7 @@ class Producer:
         if self._closing or not self._started:
             self._closing = True
             return
+        self._owner.check()
         self._closing = True
         try:
             deadline = self._flush_deadline(timeout_ms)
@@ -371,7 +374,7 @@ class Producer:
                     await self._wait_for_memory(deadline)
 
     async def _breathe(self) -> None:
-        """Let the loop run: a caller that never waits would starve it, and with it the sending."""
+        """Let the loop run, which a caller that never waits would starve."""
         self._batches.breath_due = False
         await asyncio.sleep(0)
 
@@ -421,7 +424,7 @@ class Producer:
                 topic = ProducerTopic(name, self._partitioner)
             for index in info.partitions:
                 if index not in topic.queues:
-                    queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index))
+                    queue = topic.queues[index] = PartitionQueue(TopicPartition(name, index), self._owner.check)
                     self._sender.add_queue(queue)
             topic.set_partition_count(len(topic.queues))
             if name not in self._topics:
@@ -475,10 +478,7 @@ class Producer:
         finally:
             self._unrush()
         if waiting:
-            partitions = sorted({str(batch.topic_partition) for batch in waiting})
-            late = f"after {round(deadline.timeout_ms)} ms"
-            text = f"{len(waiting)} batches for {', '.join(partitions[:5])} are not acknowledged {late}"
-            raise FlushTimedOut(text, self._last_obstacle())
+            raise FlushTimedOut(not_acknowledged(waiting, deadline), self._last_obstacle())
 
     def _abort_rest(self) -> None:
         """The end: nothing stays without an outcome."""
@@ -491,10 +491,10 @@ class Producer:
         self._memory.end(ClientClosed("the producer was closed"))
 
     def _last_obstacle(self) -> MinibrokerError | None:
-        """Why the oldest waiting batch is not through."""
         oldest = self._accumulator.oldest()
         return None if oldest is None else oldest.last_error or self._cluster.leader_problem(oldest.topic_partition)
 
     def _check_open(self) -> None:
         if not self._started or self._closing:
             raise ClientClosed("the producer is not open: use `async with Producer(...)` or `await producer.start()`")
+        self._owner.check()

@@ -19,6 +19,7 @@ import msgspec
 from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch, ProducerIdentity
 from minibroker.client.cluster import Cluster
+from minibroker.client.delivery_watch import DeliveryWatch
 from minibroker.client.errors import (
     BrokerUnreachable,
     DeliveryTimedOut,
@@ -111,6 +112,7 @@ class Sender:
         self._identity_error: MinibrokerError | None = None
         self._fresh_identity = False
         self._closed = False
+        self._watch = DeliveryWatch(accumulator, cluster)
         cluster.add_listener(self._on_metadata)
         cluster.connections.on_change = self._on_connection
 
@@ -120,6 +122,7 @@ class Sender:
 
     def add_queue(self, queue: PartitionQueue) -> None:
         """A partition joins; its leader is taken from metadata, now and from now on."""
+        self._watch.start()
         self._queues.append(queue)
         info = self._cluster.metadata.partition(queue.topic_partition)
         self._accumulator.set_leader(queue, info.leader, info.leader_epoch)
@@ -195,6 +198,7 @@ class Sender:
     async def close(self) -> None:
         """Stop. Batches without outcome are the producer's to end."""
         self._closed = True
+        self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._identity_task is not None:

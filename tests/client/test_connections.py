@@ -62,8 +62,12 @@ def connecting(cluster: FakeCluster, address: Address) -> Callable[[Runtime], ob
     ("answer", "expected", "text"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", NotMinibroker, "does not speak minibroker's protocol.*check the port"),
-        (None, BrokerUnreachable, "closed the connection during the handshake; is it a minibroker"),
-        (b"", BrokerUnreachable, "accepts connections but does not answer; is the broker paused"),
+        (
+            None,
+            BrokerUnreachable,
+            "closed the connection during the handshake, as Kafka or a TLS port does: check the port",
+        ),
+        (b"", BrokerUnreachable, "accepts connections but does not answer, as a paused broker does"),
     ],
 )
 def test_a_stranger_is_recognised(

@@ -1,0 +1,56 @@
+"""Says aloud that records wait for their acknowledgement, and why: until delivery_timeout_ms nobody else would.
+
+Owns: when that is said, and the words. Refuses to know what is done about it. The consumer's side is `trouble`.
+"""
+
+import asyncio
+import logging
+
+from minibroker.client.accumulator import Accumulator
+from minibroker.client.batches import Batch
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import MinibrokerError
+from minibroker.client.trouble import LOOK_EVERY_MS, TOLD_AFTER_MS, TOLD_AGAIN_AFTER_MS
+
+_log = logging.getLogger("minibroker.client")
+
+
+class DeliveryWatch:
+    """Looks at a producer's oldest batch every second, from its first topic on."""
+
+    def __init__(self, accumulator: Accumulator, cluster: Cluster) -> None:
+        self._accumulator = accumulator
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._quiet_until_ms = 0.0
+
+    def start(self) -> None:
+        """Starting twice is fine."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_EVERY_MS / 1000, self._look)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        self.start()
+        now_ms = self._loop.time() * 1000
+        batch = self._accumulator.oldest()
+        if batch is None or now_ms - batch.created_ms < TOLD_AFTER_MS or now_ms < self._quiet_until_ms:
+            return
+        problem = self._problem(batch)
+        if problem is not None:
+            self._quiet_until_ms = now_ms + TOLD_AGAIN_AFTER_MS
+            waited = (now_ms - batch.created_ms) / 1000
+            partition = batch.topic_partition
+            _log.warning("records for %s not acknowledged for %.0f s, still trying: %s", partition, waited, problem)
+
+    def _problem(self, batch: Batch) -> MinibrokerError | None:
+        """None: it collects records, or its answer is under way, as far as anybody knows."""
+        leader = batch.queue.leader
+        if leader is None or not self._cluster.is_connected(leader):
+            return self._cluster.leader_problem(batch.topic_partition)
+        return batch.last_error

@@ -1,0 +1,42 @@
+"""Who may use a client: the event loop that it was started on, in its thread and its process.
+
+Owns: the check and its words. Nothing of a client is safe against two threads, and a connection that two processes read
+serves neither: without the check such a call waits for ever, or loses records of others.
+"""
+
+import asyncio
+
+from minibroker.client import doors
+from minibroker.client.errors import ForeignCaller
+
+
+class Owner:
+    """Of one client. Made on the loop that it is started on."""
+
+    __slots__ = ("_loop", "_process_id", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._loop = asyncio.get_running_loop()
+        self._process_id = doors.process_id()
+
+    def check(self) -> None:
+        """Raises ForeignCaller. Costs as much as a record of a batch, so it is made once a batch or wait, not a
+        record."""
+        if doors.process_id() != self._process_id:
+            raise ForeignCaller(
+                f"this {self._what} was started before the process was forked, and belongs to the process before:"
+                " start another one after the fork"
+            )
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            if not self._loop.is_running():
+                return  # between two runs of the loop nobody else can be at it
+            running = None
+        if running is not self._loop:
+            where = "a thread without an event loop" if running is None else "another event loop"
+            raise ForeignCaller(
+                f"this {self._what} was called from {where}, and belongs to the one that it was started on: start one"
+                " there, too, or hand the call over with asyncio.run_coroutine_threadsafe"
+            )

@@ -1,0 +1,66 @@
+"""Records that are not acknowledged say why, in simulated time."""
+
+import asyncio
+import logging
+
+import pytest
+
+from minibroker.client.errors import DeliveryTimedOut
+from minibroker.client.producer import Producer
+from minibroker.client.trouble import TOLD_AFTER_MS
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.messages import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+
+
+def refuse(broker: int, request: IncomingRequest) -> Response | None:
+    if not isinstance(request.body, ProduceRequest):
+        return None
+    refusal = ProducePartitionResponse(index=0, error_code=int(ErrorCode.NOT_ENOUGH_REPLICAS))
+    return ProduceResponse(responses=[ProduceTopicResponse(name="t", partition_responses=[refusal])])
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_a_record_that_is_refused_again_and_again_is_said_once_a_minute(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, *, is_led: bool
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        producer = Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, delivery_timeout_ms=50_000)
+        async with producer:
+            await producer.send_and_wait("t", b"well")
+            if is_led:
+                cluster.intercept = refuse
+            else:
+                cluster.partition("t").elect(None)
+            delivery = await producer.send("t", b"refused")
+            await asyncio.sleep(TOLD_AFTER_MS / 1000 - 1)
+            assert warnings(caplog) == []
+            with pytest.raises(DeliveryTimedOut):
+                await delivery
+
+    cluster.run(main)
+    (said,) = warnings(caplog)
+    assert said.startswith("records for t-0 not acknowledged for ")
+    error = "NOT_ENOUGH_REPLICAS from broker 1 for t-0" if is_led else "LEADER_NOT_AVAILABLE for t-0"
+    assert f"still trying: {error}" in said
+
+
+def test_records_that_are_only_collected_are_no_trouble(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap, runtime=runtime, linger_ms=20_000) as producer:
+            await (await producer.send("t", b"late"))
+
+    cluster.run(main)
+    assert warnings(caplog) == []

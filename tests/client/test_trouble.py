@@ -1,0 +1,159 @@
+"""A partition that gives nothing says so and why, in simulated time."""
+
+import asyncio
+import logging
+
+import pytest
+
+from minibroker.client.errors import UnknownTopicOrPartition
+from minibroker.client.trouble import TOLD_AFTER_MS, TOLD_AGAIN_AFTER_MS, Troubles
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    Response,
+)
+from minibroker.runtime.ports import Runtime
+from minibroker.runtime.server import IncomingRequest
+from tests.client.fake_cluster import FakeCluster
+from tests.client.reading import T0, earliest, fill
+
+T1 = TopicPartition("t", 1)
+
+
+def refuse_fetches(cluster: FakeCluster, code: ErrorCode) -> None:
+    def refuse(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, FetchRequest):
+            return None
+        refusal = FetchPartitionResponse(partition_index=0, error_code=int(code))
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[refusal])])
+
+    cluster.intercept = refuse
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [
+        (ErrorCode.CORRUPT_MESSAGE, "start the brokers that hold a copy"),
+        (ErrorCode.KAFKA_STORAGE_ERROR, "see that broker's log"),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, "the client asks the new one"),
+    ],
+)
+def test_a_leader_that_goes_on_refusing_is_said(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, code: ErrorCode, cure: str
+) -> None:
+    fill(cluster, 10)
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            consumer.seek(T0, 4)
+            refuse_fetches(cluster, code)
+            await consumer.getmany(timeout_ms=TOLD_AFTER_MS - 1_000)
+            assert warnings(caplog) == []
+            await consumer.getmany(timeout_ms=3_500)
+            (said,) = warnings(caplog)
+            assert said.startswith("no records of t-0 from offset 4 on for ")
+            assert f"still trying: {code.name} from broker 1 for t-0" in said
+            assert cure in said
+            cluster.intercept = lambda broker, request: None
+            assert await consumer.getmany(timeout_ms=5_000)
+            await asyncio.sleep(2)
+
+    with caplog.at_level(logging.INFO, "minibroker.client"):
+        cluster.run(main)
+    assert len(warnings(caplog)) == 1
+    assert caplog.messages[-1].startswith("t-0 is read again, after ")
+
+
+def test_a_partition_without_a_leader_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            cluster.partition("t").elect(None)
+            cluster.brokers[1].wake_fetches()
+            await consumer.getmany(timeout_ms=6_000)
+
+    cluster.run(main)
+    assert any("LEADER_NOT_AVAILABLE" in said and "cluster status" in said for said in warnings(caplog))
+
+
+def test_a_dead_cluster_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            for broker in cluster.brokers:
+                cluster.kill(broker)
+            await consumer.getmany(timeout_ms=9_000)
+
+    cluster.run(main)
+    assert any("no records of t-0 from offset 0 on" in said for said in warnings(caplog))
+
+
+def test_a_quiet_topic_and_a_reader_who_takes_his_time_are_no_trouble(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime, max_partition_fetch_bytes=100) as consumer:
+            await consumer.getmany(timeout_ms=20_000)
+            fill(cluster, 500)
+            await asyncio.sleep(700)  # longer than idle connections live
+
+    cluster.run(main, seconds_max=1_000)
+    assert warnings(caplog) == []
+
+
+def test_an_unknown_topic_is_said_before_it_is_an_error(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        async with earliest(cluster, runtime) as consumer:
+            began = loop.time()
+            asking = asyncio.ensure_future(consumer.partitions_for("nosuch"))
+            await asyncio.sleep(2)
+            (said,) = warnings(caplog)
+            assert said.startswith("waiting up to 5 s for topic 'nosuch' to appear: UNKNOWN_TOPIC_OR_PARTITION")
+            with pytest.raises(UnknownTopicOrPartition):
+                await asking
+            assert loop.time() - began < 7
+
+    cluster.run(main)
+
+
+def test_offsets_that_nobody_tells_are_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(broker: int, request: IncomingRequest) -> Response | None:
+        if not isinstance(request.body, ListOffsetsRequest):
+            return None
+        refusal = ListOffsetsPartitionResponse(partition_index=0, error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[refusal])])
+
+    async def main(runtime: Runtime) -> None:
+        async with earliest(cluster, runtime) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            cluster.intercept = refuse
+            with pytest.raises(TimeoutError):
+                await consumer.end_offsets([T0], timeout_ms=4_000)
+
+    cluster.run(main)
+    (said,) = warnings(caplog)
+    assert said.startswith("waiting up to 4 s for the offsets of t-0: NOT_LEADER_OR_FOLLOWER from broker 1 for t-0")
+
+
+def test_trouble_is_said_once_again_after_a_minute_and_forgotten_when_over() -> None:
+    troubles = Troubles()
+    assert troubles.look([T0], 0.0) == ({}, [])
+    assert troubles.look([T0, T1], TOLD_AFTER_MS) == ({T0: 3.0}, [])
+    assert troubles.look([T0, T1], TOLD_AFTER_MS + 1) == ({}, [])
+    assert troubles.look([T0], 2 * TOLD_AFTER_MS) == ({}, []), "nobody was told of t-1"
+    assert troubles.look([T0], TOLD_AFTER_MS + TOLD_AGAIN_AFTER_MS) == ({T0: 63.0}, [])
+    assert troubles.look([], 70_000.0) == ({}, ["t-0 is read again, after 70 s"])
+    assert troubles.look([T0], 80_000.0) == ({}, [])
