@@ -38,6 +38,8 @@ class SimulatedCluster:
         self._stops: dict[int, asyncio.Event] = {}
         self.asked_to_stop_at: dict[int, float] = {}
         """When a process of that broker was last asked to end, whichever became of it."""
+        self.starting: set[int] = set()
+        """Whose new process has not run a line yet: `brokers` still holds the one before it."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -50,6 +52,7 @@ class SimulatedCluster:
     # ------------------------------------------------------------------------------------------------------ brokers
     def start(self, broker_id: int) -> None:
         """Start a broker's process, again over its old disk if it ran before."""
+        self.starting.add(broker_id)
         self._stops[broker_id] = asyncio.Event()  # at once: a SIGTERM may come before the process has run a line
         self.world.start(f"broker-{broker_id}", lambda runtime: self._run(broker_id, runtime))
 
@@ -70,6 +73,7 @@ class SimulatedCluster:
         }
         broker = compose(load_config(None, [f"{key}={value}" for key, value in settings.items()], {}), runtime)
         self.brokers[broker_id] = broker
+        self.starting.discard(broker_id)
         stop = self._stops[broker_id]
         try:
             await broker.start()

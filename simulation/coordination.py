@@ -24,8 +24,9 @@ from minibroker.runtime.ports import (
     Stat,
     Watcher,
 )
+from minibroker.runtime.refused_session import Refusals
 from minibroker.simulation.node import Process
-from minibroker.simulation.zookeeper import Link, LinkOwner, Request, SimulatedZooKeeper
+from minibroker.simulation.zookeeper import REFUSED, Link, LinkOwner, Request, SimulatedZooKeeper
 
 NEVER = float("-inf")
 HEARTBEATS_PER_SESSION = 6
@@ -49,6 +50,8 @@ class SimulatedCoordination(LinkOwner):
         self._session_id = 0
         self._session_ended = False
         self._session_deadline = NEVER
+        self._zxid_seen = 0
+        self._refusals = Refusals()
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._link: Link | None = None
         self._unanswered: dict[int, tuple[float, asyncio.Future[Any], bool]] = {}
@@ -139,12 +142,18 @@ class SimulatedCoordination(LinkOwner):
                 granted.set_result((session_id, timeout_ms))
 
         sent_at = self._loop.time()
-        link.ask_for_session(0 if self._session_ended else self._session_id, self._timeout_ms, answer)
+        wanted, seen = (0, 0) if self._session_ended else (self._session_id, self._zxid_seen)
+        link.ask_for_session(wanted, seen, self._timeout_ms, answer)
         try:
             async with asyncio.timeout(RECONNECT_DELAY_SECONDS_MAX):
                 session_id, timeout_ms = await granted
         except TimeoutError:
             link.break_from_client()
+            return None
+        if timeout_ms == REFUSED:
+            link.break_from_client()
+            if self._refusals.refused(self._loop.time(), self._session_deadline, self._granted_ms / 1000):
+                self._on_expired()
             return None
         if timeout_ms == 0:
             self._on_expired()
@@ -153,6 +162,8 @@ class SimulatedCoordination(LinkOwner):
         return link
 
     def _on_connected(self, link: Link, session_id: int, timeout_ms: int, sent_at: float) -> None:
+        self._refusals.answered()
+        self._zxid_seen = self._server.tree.zxid
         is_first = self._session_id == 0
         is_new = session_id != self._session_id
         self._link = link
@@ -227,6 +238,7 @@ class SimulatedCoordination(LinkOwner):
         def answer(result: Any, error: CoordinationError | None) -> None:
             self._unanswered.pop(serial, None)
             self._last_heard = self._loop.time()
+            self._zxid_seen = max(self._zxid_seen, self._server.tree.zxid)
             if session_id == self._session_id and not self._session_ended:
                 self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)
             if answered.done():
@@ -301,7 +313,14 @@ class SimulatedCoordination(LinkOwner):
         return results, stats
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        make_parents: bool = False,
+        is_secret: bool = False,
     ) -> tuple[str, Stat]:
         operation = CreateOp(path=path, data=data, ephemeral=ephemeral, sequence=sequence)
         try:
@@ -320,6 +339,10 @@ class SimulatedCoordination(LinkOwner):
         for depth in range(1, len(names) + 1):
             with contextlib.suppress(NodeExists):
                 await self.create("/" + "/".join(names[:depth]), b"")
+
+    async def protect(self, paths: Sequence[str]) -> list[str]:
+        """Nobody has credentials here."""
+        return []
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
         results, _ = await self._write(SetOp(path=path, data=data, version=version))

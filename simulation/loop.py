@@ -368,7 +368,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         refuse("a socket (use the network door)")
 
     def _record_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
+        error, task = context.get("exception"), context.get("future")
+        if isinstance(task, VirtualTask) and task.process is not None and not task.process.alive:
+            return  # whoever waited for it died before it could hear of the error
         if not isinstance(error, ProcessDead):
             self.unhandled.append(f"{context['message']}: {error!r} {describe_origin(error)}")
             self._first_unhandled = self._first_unhandled or error

@@ -150,6 +150,10 @@ class Pipe:
         self._waiting.clear()
 
 
+REFUSED = -1
+"""Instead of a granted timeout: the real server ends the connection without a word."""
+
+
 class Link:
     """One connection between a client and the server. `owner` is told of answers, watches and its end."""
 
@@ -166,8 +170,10 @@ class Link:
         """To the server; `answer` is called in the client's process, or never."""
         self._requests.put(self._server.receive, self, request, answer)
 
-    def ask_for_session(self, session_id: int, timeout_ms: int, answer: Callable[[int, int], None]) -> None:
-        self._requests.put(self._server.connect, self, session_id, timeout_ms, answer)
+    def ask_for_session(
+        self, session_id: int, zxid_seen: int, timeout_ms: int, answer: Callable[[int, int], None]
+    ) -> None:
+        self._requests.put(self._server.connect, self, session_id, zxid_seen, timeout_ms, answer)
 
     def deliver(self, call: Callable[..., None], *arguments: Any) -> None:
         """To the client."""
@@ -323,8 +329,14 @@ class SimulatedZooKeeper:
         return not self._stopped
 
     # ------------------------------------------------------------------------------------------------ sessions
-    def connect(self, link: Link, session_id: int, timeout_ms: int, answer: Callable[[int, int], None]) -> None:
-        """Take a link into a session; answers (session id, granted timeout), the latter 0 if the session is over."""
+    def connect(
+        self, link: Link, session_id: int, zxid_seen: int, timeout_ms: int, answer: Callable[[int, int], None]
+    ) -> None:
+        """Take a link into a session; answers (session id, granted timeout), the latter 0 if the session is over, and
+        REFUSED if it has seen younger data than there is."""
+        if zxid_seen > self.tree.zxid:
+            link.deliver(answer, session_id, REFUSED)
+            return
         if session_id == 0:
             session = self._new_session(timeout_ms)
         else:

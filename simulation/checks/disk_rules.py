@@ -98,6 +98,8 @@ class DiskRules:
             if now is None or now is before:
                 continue
             self._seen[broker_id] = now
+            if before is None and self._faulty.get(broker_id, now) is None:
+                self._faulty[broker_id] = now  # whole again: who runs had found it unreadable, and remembers none of it
             faulty = self._faulty.get(broker_id)
             if before is None or (faulty is not None and faulty.content in (before.content, now.content)):
                 continue  # the disk's fault made the one or the other

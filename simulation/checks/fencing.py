@@ -34,7 +34,7 @@ from minibroker.protocol.znodes import (
     broker_path,
     topic_path,
 )
-from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, NoNode, Operation, SetOp
+from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
@@ -58,6 +58,8 @@ NEVER_HEARD_SECONDS = 1.0
 UNSEEN_SECONDS = 3.0
 """So young a registration may go for the sins of the one before it (decision 0011): who removes it has looked, and may
 stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
+UNMADE_SECONDS = 1.0
+"""So long ago a call to the disk may have failed that kept a broker from making a log: it answers the order at once."""
 QUEUED_SECONDS = 1.0
 """As long before the state of a partition was written may its writer have looked at the registrations."""
 
@@ -88,6 +90,7 @@ class FencingJudge:
         self._changed_at: dict[int, float] = {}
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
+        self._disk_failed_at: dict[int, float] = {}
         self._known: dict[TopicPartition, TrueState] = {}
         self._reign_began: dict[TopicPartition, float] = {}
         self._wrap()
@@ -116,9 +119,28 @@ class FencingJudge:
         def watched_receive(link: Link, request: Request, answer: Answer) -> None:
             receive(link, request, self._hearing(link, request, answer))
 
+        for broker_id in self._cluster.broker_ids:
+            self._watch_disk(broker_id)
         tree.transact = watched_transact  # type: ignore[method-assign]
         tree.delete_ephemerals = watched_delete  # type: ignore[method-assign]
         zookeeper.receive = watched_receive  # type: ignore[method-assign]
+
+    def _watch_disk(self, broker_id: int) -> None:
+        """One failed call may be all there is to see of a log that was not made (seed 17052041)."""
+        storage = self._cluster.world.machine(name_of(broker_id)).storage
+
+        def watched(check: Callable[[str, str], None]) -> Callable[[str, str], None]:
+            def checked(call: str, path: str) -> None:
+                try:
+                    check(call, path)
+                except DiskError:
+                    self._disk_failed_at[broker_id] = self._loop.elapsed
+                    raise
+
+            return checked
+
+        storage.check_fault = watched(storage.check_fault)  # type: ignore[assignment, method-assign]
+        storage.check_descriptor = watched(storage.check_descriptor)  # type: ignore[assignment, method-assign]
 
     # ------------------------------------------------------------------------------------------- what ZooKeeper took
     def _written(self, operations: Sequence[Operation], before: dict[str, ZNode], session_id: int) -> None:
@@ -270,7 +292,10 @@ class FencingJudge:
         if broker is None or not hasattr(broker, "manager"):
             return False
         replica, directory = broker.manager.partitions.get(partition), broker.manager.log_directory
-        return directory.offline or directory.full if replica is None else replica.state.role is Role.OFFLINE
+        if replica is not None:
+            return replica.state.role is Role.OFFLINE
+        failed_at = self._disk_failed_at.get(broker_id, -math.inf)
+        return directory.offline or directory.full or self._loop.elapsed - failed_at < UNMADE_SECONDS
 
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
         """A full disk may have room again after a millisecond: between two samples (seed 8000487)."""

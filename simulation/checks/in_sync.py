@@ -46,6 +46,8 @@ class Reign(Struct):
     start: int
     """The leader's log end when it took office."""
     mark: int
+    began: float
+    """When its broker heard of it: the controller may have died before it told anybody (seed 17071403)."""
     outstanding: int | None = None
     """The proposal that was sent and not answered."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
@@ -138,7 +140,9 @@ class InSyncJudge:
         assert state.leader_epoch is not None
         now = self._loop.time()
         followers = {b: Follower(now, now) for b in state.assignment}
-        return Reign(state.leader_epoch, followers, start=state.log_end_offset, mark=state.high_watermark)
+        return Reign(
+            state.leader_epoch, followers, state.log_end_offset, state.high_watermark, began=self._loop.elapsed
+        )
 
     def _on_fetched(self, seen: Seen, event: ev.FollowerFetched) -> None:
         follower = seen.reign.followers.get(event.replica_id)
@@ -300,6 +304,13 @@ class InSyncJudge:
             )
             self._truth.find("H14", "the ISR fell below the minimum without an fsync", after.partition, *facts)
 
+    def _reign_began(self, host: str, true: TrueState) -> float:
+        for (writer, partition), reign in self._reigns.items():
+            found = (f"broker-{writer.broker_id}", partition, reign.leader_epoch)
+            if found == (host, true.partition, true.leader_epoch):
+                return reign.began
+        return 0.0
+
     def _sample(self) -> None:
         """Hardening rule 4: some time after the ISR fell below the minimum, its leader's copy survives a power loss.
         Time counts in which its process ran."""
@@ -311,7 +322,11 @@ class InSyncJudge:
                 continue
             host = f"broker-{true.leader}"
             replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
-            moments = (self._led_since.get(true.partition, 0.0), self._stood_still.get(true.leader, 0.0))
+            moments = (
+                self._led_since.get(true.partition, 0.0),
+                self._stood_still.get(true.leader, 0.0),
+                self._reign_began(host, true),
+            )
             since = max(true.since, *moments)
             settled = self._loop.elapsed - since > SETTLED_SECONDS
             if replica is None or not settled or self._cluster.world.machine(host).storage.faults:

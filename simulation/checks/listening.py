@@ -5,7 +5,7 @@ heard. The program knows nothing of it and is not changed by it: a listener read
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from minibroker.broker import partition as partition_module
@@ -15,6 +15,7 @@ from minibroker.broker.replica_orders import ReplicaOrders
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.leader import FetchRefused
 from minibroker.broker.replication.state import ReplicaState
+from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer
 
@@ -51,7 +52,6 @@ def listening(listener: Listener) -> Iterator[None]:
     handle, handle_fetch = Partition.handle, Partition.handle_fetch
     leader_and_isr, stop_replica = ReplicaOrders.leader_and_isr, ReplicaOrders.stop_replica
     load, append = Partition.__init__, PartitionLog.append
-    truncate_to, reset_to = PartitionLog.truncate_to, PartitionLog.reset_to
 
     acting: list[Partition] = []
     """Whose step it is; one replica's effect may be another's event."""
@@ -85,14 +85,6 @@ def listening(listener: Listener) -> Iterator[None]:
         append(self, batches)
         listener.appended(self, [header for header, _ in batches])
 
-    def heard_cut(self: PartitionLog, offset: int, cut: Any, *told: Any) -> None:
-        failed = True
-        try:
-            cut(self, offset, *told)
-            failed = False
-        finally:
-            listener.cut(self, failed)
-
     patches: list[tuple[Any, str, Any]] = [
         (partition_module, "step", heard_step),
         (partition_module, "step_fetch", heard_step_fetch),
@@ -102,8 +94,7 @@ def listening(listener: Listener) -> Iterator[None]:
         (Partition, "handle_fetch", lambda self, event: acts(self, event, handle_fetch)),
         (Partition, "__init__", heard_load),
         (PartitionLog, "append", heard_append),
-        (PartitionLog, "truncate_to", lambda self, end_offset: heard_cut(self, end_offset, truncate_to)),
-        (PartitionLog, "reset_to", lambda self, offset, *told: heard_cut(self, offset, reset_to, *told)),
+        *_cuts(listener),
     ]
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in patches]
     try:
@@ -113,3 +104,36 @@ def listening(listener: Listener) -> Iterator[None]:
     finally:
         for owner, name, original in reversed(before):
             setattr(owner, name, original)
+
+
+def _cuts(listener: Listener) -> list[tuple[Any, str, Any]]:
+    """What tells of logs that are cut, as patches."""
+    truncate_to, reset_to, trim_before = PartitionLog.truncate_to, PartitionLog.reset_to, PartitionLog.trim_before
+
+    def heard_cut(log: PartitionLog, cut: Callable[[], None]) -> None:
+        failed = True
+        try:
+            cut()
+            failed = False
+        finally:
+            listener.cut(log, failed)
+
+    def heard_truncate(self: PartitionLog, end_offset: int) -> None:
+        heard_cut(self, lambda: truncate_to(self, end_offset))
+
+    def heard_reset(self: PartitionLog, *told: Any, **named: Any) -> None:
+        heard_cut(self, lambda: reset_to(self, *told, **named))
+
+    def heard_trim(
+        self: PartitionLog, offset: int, reason: LogStartReason = LogStartReason.COPIED, drops_all: bool = False
+    ) -> None:
+        if drops_all:
+            heard_cut(self, lambda: trim_before(self, offset, reason, drops_all=True))
+        else:
+            trim_before(self, offset, reason)
+
+    return [
+        (PartitionLog, "truncate_to", heard_truncate),
+        (PartitionLog, "reset_to", heard_reset),
+        (PartitionLog, "trim_before", heard_trim),
+    ]

@@ -61,6 +61,8 @@ class ReplicaJudge:
         self._logs: dict[PartitionLog, Seat] = {}
         self._shadows: dict[tuple[int, TopicPartition], ShadowLog] = {}
         self._shadows_before: dict[tuple[int, TopicPartition], ShadowLog] = {}
+        self._last_sound: dict[tuple[int, TopicPartition], ShadowLog] = {}
+        """What each log held when it was sound for the last time."""
         self._disks: dict[tuple[int, TopicPartition], Disk] = {}
         self._lineages: dict[TopicPartition, Lineage] = {}
         self._members: dict[TopicPartition, tuple[int, ...]] = {}
@@ -130,6 +132,8 @@ class ReplicaJudge:
         self._shadows[key] = found
         if old is not None:
             self._shadows_before[key] = old
+        if old is not None and not old.uncertain:
+            self._last_sound[key] = old
         self._disks[key] = Disk(storage.root, storage.boots, log)
         if before is not None and before.log.damage is not None and before.log.directory == log.directory:
             self._check_dropped(broker_id, replica, log.damage is not None)
@@ -163,6 +167,9 @@ class ReplicaJudge:
     def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
         """I40: a damaged log is given up only where nobody counts on it. One whose bytes somebody has mended is not."""
         true = self.truth.state(replica.topic_partition)
+        sound = self._last_sound.get((broker_id, replica.topic_partition))
+        if sound is not None and not sound.batches:
+            return  # it was empty before it was damaged, and is whole again (seed 17070655)
         if not is_damaged and not replica.log.size_bytes and true is not None and broker_id in true.members:
             facts = (f"the ISR is {true.members} in epoch {true.leader_epoch}",)
             text = f"broker {broker_id} gave its damaged log up while it was in the ISR"
@@ -192,6 +199,8 @@ class ReplicaJudge:
             self._check_epochs(seat)
         elif log.log_start_offset == log.log_end_offset > seat.shadow.end:
             seat.shadow.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
+        elif log.segments[0].base_offset == log.log_end_offset == seat.shadow.end:
+            seat.shadow.reset_to(log.log_end_offset)  # nobody could compare it: all is dropped (seed 17100189)
 
     def _check_cut(self, seat: Seat, gone: Sequence[Batch]) -> None:
         if seat.writer.broker_id in self.truth.faulty and seat.replica.state.role is not Role.LEADER:
@@ -262,7 +271,7 @@ class ReplicaJudge:
             if broker_id not in true.members:
                 holders += holds
             elif self._is_restarted(broker_id, true):
-                holders += holds or self._held_before_power_loss(broker_id, seat.partition, new)
+                holders += holds or self._held_before_loss(broker_id, seat.partition, new)
             else:
                 holders += holds
                 self._check_member(seat, broker_id, holds, state.high_watermark)
@@ -270,10 +279,12 @@ class ReplicaJudge:
             facts = (f"min.insync.replicas={true.min_isr}", f"{holders} logs hold {[str(b) for b in new]}")
             self.truth.find("I24", "committed with too few copies", seat.partition, *facts)
 
-    def _held_before_power_loss(self, broker_id: int, partition: TopicPartition, new: Sequence[Batch]) -> bool:
+    def _held_before_loss(self, broker_id: int, partition: TopicPartition, new: Sequence[Batch]) -> bool:
         """Without flushing, a follower's copy counts from its fetch on. Its power may fail before the mark covers it:
-        the leader does not know of that yet (seed 17001320)."""
-        return not self._only_synced and _holds(self._shadows_before.get((broker_id, partition)), new)
+        the leader does not know of that yet (seed 17001320). With flushing, only a disk that is faulty takes a synced
+        copy away: an older one in its place (seed 17071539)."""
+        may_be_lost = not self._only_synced or broker_id in self.truth.faulty
+        return may_be_lost and _holds(self._shadows_before.get((broker_id, partition)), new)
 
     def _check_member(self, leader: Seat, broker_id: int, holds: bool, mark: int) -> None:
         member = self.seat(broker_id, leader.partition)

@@ -231,7 +231,9 @@ class Truth:
                 )
 
     def incarnation(self, broker_id: int) -> str | None:
-        """Of the living process, as it registers itself."""
+        """Of the living process, as it registers itself; None if it has not drawn one yet (seed 17072105)."""
+        if broker_id in self._cluster.starting:
+            return None
         broker = self._cluster.brokers.get(broker_id)
         return broker.registration.incarnation_id if broker is not None and hasattr(broker, "registration") else None
 

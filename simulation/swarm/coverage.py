@@ -32,7 +32,6 @@ LINES = {
     "log directory failed": ("log directory %s is %s: %s",),
     "log directory has room again": ("has room again",),
     "AlterPartition unanswered or refused": ("AlterPartition %s",),
-    "fetch session ended": ("fetch session at broker",),
     "leader silent": ("is silent, connecting anew",),
     "process stood still": ("this process stood still",),
     "registration replaced an earlier start's": ("replacing what an earlier start",),
@@ -54,7 +53,6 @@ ANSWERS = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
 TRACED = {"zk-session-end": "ZooKeeper session ended", "disk-fault": "disk call failed", "zk-write": "ZooKeeper write"}

@@ -79,14 +79,19 @@ class FaultyDisk:
         hand.suspects.add(broker_id)
 
     def rots(self, path: str, position: int, after: int) -> None:
-        """One byte of the faulty broker's disk changes."""
+        """One byte of the faulty broker's disk changes; a second change may undo the first (seed 17052830)."""
         assert self.broker is not None
         storage = self._hand.storage(self.broker)
         node = storage.find_file(path)
         before = node.content[position]
         node.scribble(position, bytes([after]))
         storage.trace.record("bit-rot", storage.host, path, position)
-        self.rot.append(Rot(path, node, position, before, after))
+        earlier = [each for each in self.rot if each.node is node and each.position == position]
+        if earlier and earlier[-1].after == before:
+            before = earlier[-1].before
+        self.rot = [each for each in self.rot if each not in earlier]
+        if after != before:
+            self.rot.append(Rot(path, node, position, before, after))
 
     def is_rotten(self, path: str, position: int) -> None:
         """Somebody else has changed this byte, of a file that is scrubbed."""

@@ -81,7 +81,7 @@ class Hand:
 
     def may_lose(self, victims: set[int], synced_too: bool = False) -> bool:
         """Whether each partition keeps a good copy if these brokers lose what is not synced (or all of it)."""
-        if self.hangs_by_a_thread() or not all(map(self.may_fall, victims)):
+        if self.hangs_by_a_thread() or not self.may_fall(*victims):
             return False
         synced_too = synced_too or bool(victims & self.lying)
         if self.options.flushes and not synced_too:
@@ -120,14 +120,15 @@ class Hand:
         reborn = self.truth.state(REBORN)
         return [*self.truth.states(), *(() if reborn is None else (reborn,))]
 
-    def may_fall(self, victim: int) -> bool:
-        """While one disk is faulty, each partition of its broker keeps another in-sync replica that is up: damage may
-        be found at any moment, and a damaged replica alone in its ISR can neither lead nor be helped."""
+    def may_fall(self, *victims: int) -> bool:
+        """All of them at once. While one disk is faulty, each partition of its broker keeps another in-sync replica
+        that is up: damage may be found at any moment, and a damaged replica alone in its ISR can neither lead nor be
+        helped."""
         if self.held:
             return False  # somebody is down on purpose, and maybe all will be
         if not self.suspects:
             return True
-        sound = self.steady_brokers() - {victim}
+        sound = self.steady_brokers() - set(victims)
         return all(
             not self.suspects & set(state.members) or self.truth.has_sound_member(state, sound)
             for state in self.guarded_states()

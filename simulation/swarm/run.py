@@ -179,6 +179,9 @@ def _perform(
         if not isinstance(error, ProcessCrashed):
             outcome.findings.append(crash_finding(error, None))
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
+    for broker_id, broker in sorted(cluster.brokers.items()):
+        for api in broker.failed_reads():
+            outcome.findings.append(Finding(invariant="crash", text=f"broker {broker_id} met a bug in {api}"))
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
     outcome.deliveries, outcome.callbacks = cluster.world.trace.kinds["net"], cluster.world.loop.callbacks_run

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.crash_points import CALLS_OF_A_START, CrashPoints
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import FIRST_ROT, OLDER, SHORTENED
@@ -193,6 +194,20 @@ class WholeCluster:
                 return victim
         return None
 
+    def _is_copied(self, victim: int) -> bool:
+        """Of each partition another member ended with all that the victim had: nobody can help who alone has a record
+        that is damaged, committed or not (seed 17072750)."""
+        return all(
+            max((self._last_end(b, state.partition) for b in state.members if b != victim), default=-1)
+            >= self._last_end(victim, state.partition)
+            for state in self.hand.guarded_states()
+        )
+
+    def _last_end(self, broker_id: int, partition: TopicPartition) -> int:
+        broker = self.hand.cluster.brokers[broker_id]
+        replica = broker.manager.partitions.get(partition) if hasattr(broker, "manager") else None
+        return 0 if replica is None else replica.log.log_end_offset
+
     def _replace(self, victim: int) -> bool:
         self._disk.becomes(victim)
         self._disk.replace()
@@ -201,6 +216,8 @@ class WholeCluster:
 
     def _rot(self, victim: int) -> bool:
         """Its machine may have lost its power, too: then a start takes more for a torn write."""
+        if not self._is_copied(victim):
+            return False
         if self.random.random() < POWERLESS_SHARE:
             if not self.hand.options.flushes:
                 self.hand.weaken(victim)
@@ -216,6 +233,8 @@ class WholeCluster:
         )
 
     def _lose_segment(self, victim: int) -> bool:
+        if not self._is_copied(victim):
+            return False
         what = self._faults.remove_segment(self.hand.storage(victim))
         if what is not None:
             self._disk.becomes(victim)

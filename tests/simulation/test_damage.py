@@ -109,6 +109,24 @@ async def test_a_leader_with_a_flipped_bit_is_replaced_and_repairs_itself(
     assert (await c.audit(acked)).success
 
 
+@pytest.mark.parametrize("call", ["rename", "make_directory", "replace_file"])
+@simulated(brokers=3, seed=3, settings=SETTINGS)
+async def test_a_replica_that_had_no_room_to_repair_itself_does_so_later(c: SimulatedTestedCluster, call: str) -> None:
+    """Seed 17111979: there is one order to start anew, and it came while the disk was full."""
+    await c.create_topic(TOPIC)
+    acked = await produce(c, 45)
+    leader, _ = await followers(c)
+    rot(c, leader, 0, 1, PAYLOAD)
+    disk(c, leader).fail(call, is_full=True)
+    assert await read(c, 45) == {m.offset: value for m, value in acked}
+    await asyncio.sleep(5)
+    disk(c, leader).heal()
+    await c.wait_in_sync(TOPIC)
+    await asyncio.sleep(3)
+    assert c.simulation.brokers[leader].counters.repairs_done == 1
+    assert (await c.audit(acked)).success
+
+
 @pytest.mark.parametrize("gone", ["segment", "partition"])
 @simulated(brokers=3, seed=3, settings=SETTINGS)
 async def test_a_leader_whose_files_are_gone_is_replaced_and_repairs_itself(

@@ -35,6 +35,32 @@ def test_killed_process_does_nothing_more() -> None:
     assert ticks == [1, 2]
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_an_error_that_nobody_hears_of_fails_the_run_unless_its_process_is_dead(is_killed: bool) -> None:
+    """Seed 17060692: who waited for the task died in the moment in which it failed."""
+    world = SimulatedWorld()
+    failed: list[asyncio.Future[None]] = []
+
+    async def fail() -> None:
+        raise OSError("in the moment of the kill")
+
+    async def program(runtime: Runtime) -> None:
+        failed.append(asyncio.ensure_future(fail()))
+        await asyncio.sleep(10)
+
+    async def main() -> None:
+        world.start("broker-1", program)
+        await asyncio.sleep(1)
+        if is_killed:
+            world.kill("broker-1")
+        context = {"message": "never retrieved", "exception": failed[0].exception(), "future": failed[0]}
+        world.loop.call_exception_handler(context)
+        assert bool(world.loop.unhandled) is not is_killed
+        world.loop.unhandled.clear()
+
+    world.run(main())
+
+
 def test_cleanup_of_a_killed_process_reaches_no_door() -> None:
     world = SimulatedWorld()
 
