@@ -6,6 +6,7 @@ Names are loaded when they are first used, so that `import minibroker` (every st
 """
 
 from importlib import import_module
+from os import getpid
 from typing import TYPE_CHECKING
 
 from minibroker.client import doors as _doors
@@ -75,6 +76,7 @@ def _real_doors() -> "Runtime":
 
 
 _doors.open_default = _real_doors
+_doors.process_id = getpid
 
 
 def __getattr__(name: str) -> object:

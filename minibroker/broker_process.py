@@ -49,16 +49,18 @@ def configuration_file(data_directory: Path, broker_id: int) -> Path:
 
 
 def start_broker(data_directory: Path, record: ClusterRecord, broker_id: int) -> BrokerRecord:
-    """Start the process in the background, its output appended to broker-<id>.log; returns the record of it."""
+    """Start the process in the background, its output appended to broker-<id>.log; returns the record of it. The
+    broker rotates the file (`runtime/log_file`); what it says before it has begun to is led there, too."""
     configuration = configuration_file(data_directory, broker_id)
     configuration.touch(PRIVATE_FILE)
     configuration.write_text(configuration_text(data_directory, record, broker_id))
     log_file = data_directory / f"broker-{broker_id}.log"
     log_file.touch(PRIVATE_FILE)
+    command = [sys.executable, "-P", "-m", "minibroker", "broker"]  # -P: no code of the working directory may run
+    command += ["--config", str(configuration), "--log-file", str(log_file)]
     with log_file.open("ab") as log:
         child = subprocess.Popen(
-            # -P: the working directory holds data, and no code of it may run
-            [sys.executable, "-P", "-m", "minibroker", "broker", "--config", str(configuration)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

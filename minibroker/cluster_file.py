@@ -7,7 +7,8 @@ two JSON files, and that two commands do not change them at once. Refuses to sta
     <data-dir>/cluster.lock            held by a command while it changes cluster.json
     <data-dir>/cluster-state.json      what the cluster said of itself when it went down, for the audit
     <data-dir>/zookeeper/              ZooKeeper's configuration, data and log
-    <data-dir>/broker-<id>.properties  configuration; broker-<id>.log what the process printed
+    <data-dir>/broker-<id>.properties  configuration; broker-<id>.log what the process printed,
+                                       broker-<id>.log.1 what it printed before that
     <data-dir>/broker-<id>/            the broker's log.dir
 """
 
@@ -31,7 +32,7 @@ LOCK_FILE = "cluster.lock"
 LOCK_TIMEOUT_S = 10.0
 """A command holds it while it starts processes and writes the file, not while it waits for them."""
 ZOOKEEPER_DIRECTORY = "zookeeper"
-OF_ONE_BROKER = re.compile(r"broker-(0|[1-9]\d{0,9})(\.properties|\.log|)")
+OF_ONE_BROKER = re.compile(r"broker-(0|[1-9]\d{0,9})(\.properties|\.log(\.[1-9])?|)")
 OF_THE_CLUSTER = {CLUSTER_FILE, STATE_FILE, f"{CLUSTER_FILE}.tmp", f"{STATE_FILE}.tmp", LOCK_FILE}
 PRIVATE_DIRECTORY, PRIVATE_FILE, PRIVATE_UMASK = 0o700, 0o600, 0o077
 """Records and settings are for their owner alone, on a machine with other users, too."""

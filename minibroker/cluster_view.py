@@ -22,6 +22,10 @@ from minibroker.protocol.messages import (
 NAMES_SHOWN = 5
 """Partitions named in one sentence."""
 
+LEFT_ALONE_CURE = (
+    "correct the node, or delete it if it is nobody's; then delete /controller in ZooKeeper: the next controller reads"
+    " all again"
+)
 COPIES_CURE = "start the brokers that hold a copy, or cut the log with `minibroker log repair` where none does"
 ELECT_CURE = "says what each replica holds, and elects one of them with --accept-loss"
 
@@ -46,6 +50,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     waits: dict[TopicPartition, str] = {}
     """Why nobody leads a partition, and whom that waits for, in the controller's words."""
     topic_ids: dict[str, str] = {}
+    left_alone: dict[str, str] = {}
+    """Nodes of ZooKeeper that the controller cannot read or does not believe, and why, in its words."""
 
     def broker(self, broker_id: int) -> BrokerView | None:
         return next((broker for broker in self.brokers if broker.broker_id == broker_id), None)
@@ -87,7 +93,19 @@ async def look_at_cluster(
         partitions=partitions,
         waits=await _waits(asker, addresses.get(metadata.controller_id), leaderless, timeout_s),
         topic_ids={topic.name: topic.topic_id for topic in metadata.topics},
+        left_alone=await _left_alone(asker, addresses.get(metadata.controller_id), timeout_s) if topics is None else {},
     )
+
+
+async def _left_alone(asker: Asker, controller: str | None, timeout_s: float) -> dict[str, str]:
+    """Known to the controller alone; one that does not answer is named for that."""
+    if controller is None:
+        return {}
+    try:
+        described = await asker.describe_cluster(controller, timeout_s)
+    except NoAnswer:
+        return {}
+    return {node.path: node.reason for node in described.left_alone}
 
 
 async def _waits(
@@ -140,6 +158,7 @@ def wrong_with_partitions(view: ClusterView) -> list[Wrong]:
         found.append(
             Wrong("no controller is elected", "start the brokers that are down, or see whether ZooKeeper runs")
         )
+    found += _left_alone_by_the_controller(view)
     for name, partition in view.partitions.items():
         replicas, isr = list(partition.replica_nodes), list(partition.isr_nodes)
         if view.broker(partition.leader_id) is None:
@@ -151,6 +170,15 @@ def wrong_with_partitions(view: ClusterView) -> list[Wrong]:
             missing = sorted(set(replicas) - set(isr))
             found.append(Wrong(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
     return found + _wrong_with_replicas(view) + [Wrong(each) for each in _ahead_of_the_map(view)]
+
+
+def _left_alone_by_the_controller(view: ClusterView) -> list[Wrong]:
+    named = [
+        Wrong(f"the controller leaves {path} in ZooKeeper alone: {reason}", LEFT_ALONE_CURE)
+        for path, reason in list(view.left_alone.items())[:NAMES_SHOWN]
+    ]
+    more = len(view.left_alone) - len(named)
+    return [*named, Wrong(f"the controller leaves {more} more nodes in ZooKeeper alone")] if more else named
 
 
 def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:

@@ -23,6 +23,7 @@ EXIT_INTERRUPTED = 130
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_DATA_DIRECTORY = "./minibroker-data"
+JSON_OPTIONS = frozenset({"--json", "-J"})
 PROGRESS_AFTER_S = 2.0
 """Progress that ends sooner than a reader could read it is noise."""
 PROGRESS_EVERY_S = 0.2
@@ -94,7 +95,7 @@ def run_command_line(command: click.Command) -> NoReturn:
         code = command.main(prog_name="minibroker", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        _show(error)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         code = EXIT_INTERRUPTED
@@ -102,7 +103,7 @@ def run_command_line(command: click.Command) -> NoReturn:
         if (error.name or "").partition(".")[0] == "minibroker":
             raise
         missing = f"the package {error.name} is not installed for {sys.executable}"
-        CommandFailed(f"{missing}: run `make setup`, or pip install 'minibroker[audit]'").show()
+        _show(CommandFailed(f"{missing}: run `make setup`, or pip install 'minibroker[audit]'"))
         code = EXIT_COULD_NOT
     except BrokenPipeError:
         code = EXIT_FINE  # the reader (head, less) has what it wanted
@@ -113,6 +114,16 @@ def run_command_line(command: click.Command) -> NoReturn:
     if isinstance(code, bool) or not isinstance(code, int):
         code = EXIT_FINE
     _leave(code)
+
+
+def _show(error: click.ClickException) -> None:
+    """On stderr; as JSON for who asked for JSON, also where the command line could not be read so far."""
+    if not JSON_OPTIONS.intersection(sys.argv[1:]):
+        error.show()
+        return
+    import json
+
+    click.echo(json.dumps({"error": error.format_message(), "exit_code": error.exit_code}), err=True)
 
 
 def exit_with(code: object, **parameters: object) -> None:
@@ -187,6 +198,18 @@ def timeout_option(default: float, text: str = "Give up after this many seconds.
         show_default=True,
         help=text,
     )
+
+
+class ExistingPath(click.Path):
+    """A path that has to be there. One that is not is no wrong usage: every command leaves with 1 then."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(exists=True, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.path.lexists(value):
+            raise CommandFailed(f"there is no {os.fsdecode(value)}: check the path")
+        return super().convert(value, param, ctx)
 
 
 def json_option(function: F) -> F:

@@ -1,15 +1,17 @@
-"""A client that a command opens: a person at a terminal is told when no broker answers at first.
+"""A client that a command opens: a person at a terminal is told when no broker answers at first, and what the client
+warns of later.
 
-Owns: that one line. A client looks for a first broker for ten seconds, even where all refuse, for a cluster may be
-starting; without a word that looks like a command that hangs.
+Owns: these lines. A client looks for a first broker for ten seconds, even where all refuse, for a cluster may be
+starting; without a word that looks like a command that hangs. So does a partition whose leader refuses to serve it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar
 
-from minibroker.command_line import ProgressLine
+from minibroker.command_line import ProgressLine, warn
 
 LOOKING_AFTER_S = 1.0
 """A broker that is well answers a client's first question in milliseconds."""
@@ -25,9 +27,32 @@ async def opened(client: AbstractAsyncContextManager[T], servers: str) -> AsyncI
         LOOKING_AFTER_S, progress.show, f"no broker answers yet at {servers}: still looking (Ctrl-C ends it)"
     )
     async with AsyncExitStack() as stack:
+        stack.enter_context(_client_warnings(progress))
         try:
             entered = await stack.enter_async_context(client)
         finally:
             looking.cancel()
             progress.clear()
         yield entered
+
+
+@contextmanager
+def _client_warnings(progress: ProgressLine) -> Iterator[None]:
+    """What the client logs as a warning goes to stderr like any other warning of a command."""
+    handler = _Warnings(progress)
+    log = logging.getLogger("minibroker.client")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def __init__(self, progress: ProgressLine) -> None:
+        super().__init__(logging.WARNING)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.clear()
+        warn(record.getMessage())

@@ -112,7 +112,8 @@ def _boot_id() -> str:
 
 
 def _ask_ps(pid: int, field: str) -> str | None:
-    answer = subprocess.run(["ps", "-o", f"{field}=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    command = ["ps", "-o", f"{field}=", "-p", str(pid)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return answer.stdout.strip() or None
 
 

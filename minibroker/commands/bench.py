@@ -8,6 +8,7 @@ import click
 from minibroker.command_line import (
     EXIT_FINE,
     CommandFailed,
+    ExistingPath,
     LazyGroup,
     ProgressLine,
     WrongUsage,
@@ -145,8 +146,8 @@ def list_cases(as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--write", "page", type=click.Path(exists=True, dir_okay=False), metavar="PAGE", help="Renew its tables.")
+@click.argument("files", nargs=-1, required=True, type=ExistingPath(dir_okay=False))
+@click.option("--write", "page", type=ExistingPath(dir_okay=False), metavar="PAGE", help="Renew its tables.")
 @click.option("--svg", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="Draw the ratios.")
 @json_option
 def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: bool) -> int:

@@ -17,9 +17,17 @@ from minibroker.command_line import EXIT_FINE, CommandFailed, WrongUsage, json_o
     help="File of key=value lines, with Kafka's dotted names. [default: $MINIBROKER_CONFIG]",
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Overrides file and environment.")
+@click.option(
+    "--log-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the log, and all other output, to this file; it is rotated at 10 MiB, and four older ones are kept."
+    " [default: stderr]",
+)
 @click.option("--print-config", is_flag=True, help="Print every setting, its value and its source; do not start.")
 @json_option
-def broker(config_file: Path | None, settings: tuple[str, ...], print_config: bool, as_json: bool) -> int:
+def broker(
+    config_file: Path | None, settings: tuple[str, ...], log_file: Path | None, print_config: bool, as_json: bool
+) -> int:
     """Run one broker in the foreground.
 
     Settings come from --set, then the environment (MINIBROKER_BROKER_ID=1 for broker.id), then --config. SIGTERM or
@@ -41,7 +49,10 @@ def broker(config_file: Path | None, settings: tuple[str, ...], print_config: bo
     if not print_config:
         from minibroker.broker.__main__ import run_broker
 
-        return run_broker(config)
+        try:
+            return run_broker(config, None if log_file is None else str(log_file))
+        except OSError as error:
+            raise CommandFailed(f"the log cannot be written to {log_file}: {error.strerror}") from None
     for setting in describe(config):
         if as_json:
             print_json({"name": setting.name, "value": setting.value, "source": setting.source, "doc": setting.doc})

@@ -285,7 +285,11 @@ def down(data_dir: Path, wipe: bool, timeout_s: float, as_json: bool) -> int:
     async def end() -> list[str]:
         return await LocalCluster.open(data_dir).down(timeout_s=timeout_s, wipe=wipe)
 
-    problems = run_on_cluster(end(), timeout_s + 30, "cluster down")
+    try:
+        problems = run_on_cluster(end(), timeout_s + 30, "cluster down")
+    except KeyboardInterrupt:
+        note("interrupted: a part of the cluster may still run; `minibroker cluster down` again stops the rest")
+        raise
     if as_json:
         print_json({"down": True, "wiped": wipe, "problems": problems})
     else:

@@ -9,6 +9,7 @@ from minibroker.command_line import (
     EXIT_FINE,
     EXIT_FOUND_WRONG,
     CommandFailed,
+    ExistingPath,
     LazyGroup,
     ProgressLine,
     json_option,
@@ -23,7 +24,7 @@ COMMANDS = {
         "Name what is damaged in a stopped broker's log.dir; cure it.",
     ),
 }
-PATH = click.argument("path", type=click.Path(exists=True, path_type=Path))
+PATH = click.argument("path", type=ExistingPath(path_type=Path))
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, CommandFailed, json_option, print_json
+from minibroker.command_line import (
+    EXIT_FINE,
+    EXIT_FOUND_WRONG,
+    CommandFailed,
+    ExistingPath,
+    json_option,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from minibroker.log_examination import Examined
@@ -22,7 +29,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.argument("log_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("log_dir", type=ExistingPath(file_okay=False, path_type=Path))
 @click.option("--apply", "is_applied", is_flag=True, help="Do it; without this, only say what would be done.")
 @click.option(
     "--cut",
@@ -107,12 +114,16 @@ def _lock(log_dir: Path) -> Any:
     from minibroker.top_entries import cure_of
 
     if not (log_dir / META_PROPERTIES).exists():
-        if any(parse_partition_directory_name(each.name) is not None for each in log_dir.iterdir()):
+        names = (each for each in log_dir.iterdir() if parse_partition_directory_name(each.name) is not None)
+        if any(next(each.glob("*.log"), None) is not None for each in names):
             raise CommandFailed(
                 f"{log_dir} has logs and no {META_PROPERTIES}: put the former one back; a broker makes a new one, and"
                 " the logs count for nothing then until they have caught up with a leader"
             )
-        raise CommandFailed(f"{log_dir} is no log.dir of a broker: it has no {META_PROPERTIES}")
+        raise CommandFailed(
+            f"{log_dir} is no log.dir of a broker, for it has no {META_PROPERTIES}: give the log.dir that the broker's"
+            " settings name, such as minibroker-data/broker-1"
+        )
     try:
         return RealDisk().lock(f"{log_dir}/{LOCK}")
     except LockHeld:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from minibroker import cures
-from minibroker.cluster_view import BrokerView, ClusterView, what_is_wrong
+from minibroker.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, what_is_wrong
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     DescribedReplicaTopic,
@@ -67,6 +67,13 @@ def on_directory(healthy: BrokerView, state: str, reason: str) -> BrokerView:
     return msgspec.structs.replace(healthy, says=says)
 
 
+def test_of_many_nodes_that_are_left_alone_the_first_are_named() -> None:
+    left_alone = {f"/brokers/topics/{number}": "why" for number in range(NAMES_SHOWN + 3)}
+    said = what_is_wrong(msgspec.structs.replace(view(), left_alone=left_alone))
+    assert len(said) == NAMES_SHOWN + 1
+    assert said[-1] == "the controller leaves 3 more nodes in ZooKeeper alone"
+
+
 def test_healthy_cluster_has_nothing_wrong() -> None:
     assert what_is_wrong(view(), 3) == []
 
@@ -74,6 +81,12 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
 @pytest.mark.parametrize(
     ("sick", "reason"),
     [
+        (
+            msgspec.structs.replace(view(), left_alone={"/brokers/topics/x": "'partitions' is missing"}),
+            "the controller leaves /brokers/topics/x in ZooKeeper alone: 'partitions' is missing"
+            " (correct the node, or delete it if it is nobody's; then delete /controller in ZooKeeper: the next"
+            " controller reads all again)",
+        ),
         (view(isr=(1, 2)), "t-0 is under-replicated: ISR [1, 2] of [1, 2, 3], missing [3]"),
         (view(leader=-1), f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3] {ELECT}"),
         (

@@ -1,9 +1,12 @@
 """The conventions that every command keeps."""
 
 import importlib
+import json
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -114,6 +117,55 @@ def test_failure_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -
 
     assert leave(fail) == EXIT_COULD_NOT
     assert capsys.readouterr() == ("", "error: it is broken: mend it\n")
+
+
+@pytest.mark.parametrize("arguments", [["status", "--json"], ["consume", "-J"]])
+def test_failure_is_json_for_who_asked_for_json(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["minibroker", *arguments])
+
+    @click.command(context_settings={"ignore_unknown_options": True})
+    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+    def command(rest: tuple[str, ...]) -> None:
+        raise CommandFailed("no broker answers: start one")
+
+    with pytest.raises(SystemExit) as left:
+        run_command_line(command)
+    assert left.value.code == EXIT_COULD_NOT
+    out, err = capsys.readouterr()
+    assert (out, json.loads(err)) == ("", {"error": "no broker answers: start one", "exit_code": 1})
+
+
+def test_wrong_usage_is_json_for_who_asked_for_json() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "minibroker", "offsets", "--json", "--nonsense"], capture_output=True, text=True
+    )
+    assert run.returncode == EXIT_USAGE
+    assert json.loads(run.stderr)["exit_code"] == EXIT_USAGE
+    assert "--nonsense" in json.loads(run.stderr)["error"]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["log dump", "log verify", "log repair", "audit --engine local", "bench report", "produce -t t"]
+)
+def test_a_path_that_is_not_there_is_no_wrong_usage(arguments: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "nosuch")
+    result = CliRunner().invoke(minibroker, [*arguments.split(), path], standalone_mode=True)
+    assert result.exit_code == EXIT_COULD_NOT
+    assert path in result.output
+
+
+def test_a_cluster_that_is_taken_down_by_halves_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(work: Coroutine[Any, Any, Any], *rest: object) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minibroker.commands.cluster.run_on_cluster", interrupted)
+    result = CliRunner().invoke(minibroker, ["cluster", "down", "--data-dir", str(tmp_path)])
+    assert "interrupted: a part of the cluster may still run" in result.output
 
 
 def test_interrupt_leaves_with_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,16 +197,16 @@ async def test_wipe_removes_a_clusters_files_and_no_others(tmp_path: Path) -> No
     """It removed the user's project: the data directory was '.'."""
     cluster = LocalCluster(tmp_path, 2)
     write_cluster_file(tmp_path, cluster.record)
-    for name in ("broker-1/a-0/x.log", "broker-2.log", "broker-1.properties", "zookeeper/data/y"):
+    for name in ("broker-1/a-0/x.log", "broker-2.log", "broker-2.log.4", "broker-1.properties", "zookeeper/data/y"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    theirs = ("main.py", "broker-7/notes", "broker-1.py", ".git/config")
+    theirs = ("main.py", "broker-7/notes", "broker-1.py", "broker-1.log.gz", ".git/config")
     for name in theirs:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (said,) = await cluster.down(wipe=True)
     assert "stays, for it holds what is not the cluster's" in said
-    assert sorted(os.listdir(tmp_path)) == [".git", "broker-1.py", "broker-7", "main.py"]
+    assert sorted(os.listdir(tmp_path)) == [".git", "broker-1.log.gz", "broker-1.py", "broker-7", "main.py"]
     assert all((tmp_path / name).exists() for name in theirs)
 
 

@@ -452,6 +452,14 @@ def test_logs_without_meta_properties_are_named(log_dir: Path) -> None:
     assert "has logs and no meta.properties: put the former one back" in result.output
 
 
+def test_a_directory_that_is_no_brokers_is_named_as_such(tmp_path: Path) -> None:
+    """It said of /etc that it has logs, because of directories such as X-11."""
+    (tmp_path / "X-11").mkdir()
+    result = CliRunner().invoke(minibroker, ["log", "repair", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is no log.dir of a broker, for it has no meta.properties: give the log.dir that" in result.output
+
+
 def test_what_may_not_be_read_gets_the_right_to_it(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said 'move away what cannot be read', of a sound log."""
 

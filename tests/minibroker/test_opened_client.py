@@ -1,6 +1,7 @@
 """What a person at a terminal sees while a command's client looks for a first broker."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,3 +49,12 @@ async def test_a_start_that_works_says_nothing(
     async with opened(client(None), "host:9092"):
         pass
     assert capsys.readouterr().err == ""
+
+
+async def test_what_the_client_warns_of_is_a_warning_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("minibroker.client")
+    async with opened(client(None), "host:9092"):
+        log.warning("no records of %s", "t-0")
+        log.info("t-0 is read again")
+    log.warning("nobody's")
+    assert capsys.readouterr().err == "warning: no records of t-0\n"
