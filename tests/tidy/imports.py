@@ -6,19 +6,23 @@ import sys
 
 from tests.tidy.source import PACKAGES, SourceFile
 
-# runtime/ modules that any side may use: ports are interfaces; rpc and server (and what that is made of) speak the
-# protocol over any network door.
+# runtime/ modules that any side may use: ports are interfaces; rpc, broker_dialer and server (and what that is made of)
+# speak the protocol over any network door; refused_session decides for every coordination door alike.
 # They are held to the rules of the portable code (tests/tidy/purity.py), so that they run on virtual doors.
 PORTABLE_RUNTIME = (
     "ports",
+    "principal",
+    "broker_dialer",
     "descriptor_shares",
     "rpc",
     "server",
     "server_connection",
     "server_limits",
+    "complaints",
     "heavy_requests",
     "incoming_request",
     "loop_turn",
+    "refused_session",
     "unread_replies",
     "waiting_requests",
 )
