@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 PROC = Path("/proc")
+COMMAND_LINE_WAIT_S = 0.5
+"""For the words of a program that has just been started: they come within a millisecond of processor time."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -33,8 +35,15 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
     def was_started_with(self, file: Path) -> bool:
         """Whether it lives and its command line names this file: then it is no stranger's process, whoever wrote its
-        number down."""
-        return self.is_alive() and any(_is_same_file(word, file) for word in command_line(self.pid))
+        number down. Linux tells a parent that the program runs before it shows the program's words: those of a process
+        that has none yet are waited for."""
+        deadline = time.monotonic() + COMMAND_LINE_WAIT_S
+        while self.is_alive():
+            words = command_line(self.pid)
+            if words or time.monotonic() > deadline:
+                return any(_is_same_file(word, file) for word in words)
+            time.sleep(0.001)
+        return False
 
     def is_paused(self) -> bool:
         return self.is_alive() and _state_of(self.pid) in ("T", "t")

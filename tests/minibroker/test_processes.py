@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from minibroker import processes
 from minibroker.processes import ProcessIdentity, free_ports, identify
 
 
@@ -35,6 +37,18 @@ def test_recycled_number_is_another_process(sleeper: "subprocess.Popen[bytes]") 
     assert not former.is_alive()
     assert not former.send(signal.SIGKILL)
     assert sleeper.poll() is None
+
+
+def test_process_that_has_no_words_yet_is_no_stranger(
+    sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that had just been started 'has ended by itself: (nothing)': Linux showed no command line yet."""
+    answers: list[list[str]] = [[], [], [sys.executable]]
+    monkeypatch.setattr(processes, "command_line", lambda pid: answers.pop(0))
+    identity = identify(sleeper.pid)
+    assert identity is not None
+    assert identity.was_started_with(Path(sys.executable))
+    assert not answers
 
 
 def test_killed_child_is_dead_though_nobody_waited(sleeper: "subprocess.Popen[bytes]") -> None:
