@@ -130,6 +130,7 @@ class Partition:
             role=Role.NONE if self.log.damage is None else Role.OFFLINE,
             damage=self.log.damage,
             log_start_offset=start,
+            low_watermark=min(start, self.log.segments[0].base_offset),
             log_end_offset=end,
             synced_end_offset=min(self.log.recovery_point, end),
             high_watermark=max(start, min(high_watermark, end)),

@@ -185,7 +185,7 @@ def on_leader_ends_answered(state: ReplicaState, event: LeaderEndsAnswered, effe
         state.epoch_history.clear()
         effects.append(ResetTo(offset=event.log_start_offset, producers=event.producers))
         effects.append(WriteEpochHistory(sync=True))
-        _log_is(state, event.log_start_offset, event.log_start_offset)
+        _begin_anew(state, event.log_start_offset)
     if (state.log_start_offset, state.log_end_offset) == before:
         _align_again(state, effects)  # in the leader's range, and yet refused: of an epoch it never heard of
     else:
@@ -245,8 +245,11 @@ def _contradicts_itself(event: FetchAnswered) -> bool:
 
 
 def _note_comparison(state: ReplicaState, event: FetchAnswered) -> None:
-    """An answer without an error: the leader's history has the epoch of the last record held, at this very end."""
-    if event.log_start_offset is not None and event.log_start_offset < state.log_end_offset:
+    """An answer without an error: the leader's history has the epoch of the last record held, at this very end. That
+    history reaches as far down as the leader's files do, and these go in front of the low watermark only."""
+    compared_from = event.log_start_offset if event.low_watermark is None else event.low_watermark
+    holds_records = state.log_start_offset < state.log_end_offset
+    if holds_records and compared_from is not None and compared_from < state.log_end_offset:
         state.is_proven = True
 
 
@@ -319,7 +322,7 @@ def _truncate(state: ReplicaState, end_offset: int, reason: str, effects: list[E
     is_history_cut = state.epoch_history.truncate_to(min(end_offset, state.log_end_offset))
     if end_offset < state.log_start_offset:
         effects.append(ResetTo(offset=end_offset))
-        _log_is(state, end_offset, end_offset)
+        _begin_anew(state, end_offset)
     elif end_offset < state.log_end_offset:
         below = end_offset < state.high_watermark
         effects.append(TruncateTo(end_offset=end_offset, reason=reason, below_high_watermark=below))
@@ -332,6 +335,12 @@ def on_log_truncated(state: ReplicaState, event: LogTruncated) -> None:
     """What the log really is after a cut: a cut inside a batch drops the whole batch."""
     state.epoch_history.truncate_to(event.log_end_offset)
     _log_is(state, event.log_start_offset, event.log_end_offset)
+
+
+def _begin_anew(state: ReplicaState, offset: int) -> None:
+    """No file is left, and the next one begins here."""
+    _log_is(state, offset, offset)
+    state.low_watermark = offset
 
 
 def _log_is(state: ReplicaState, log_start_offset: int, log_end_offset: int) -> None:

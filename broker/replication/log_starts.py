@@ -63,8 +63,10 @@ def starts_like_leader(state: ReplicaState, remote: RemoteReplica) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------- follower
 def follow_log_start(state: ReplicaState, leader_start: int | None, effects: list[Effect]) -> None:
-    """Start where the leader does, but not above what is committed here. Below the leader's start nobody can compare: a
-    log that ends there and was not proven before is dropped."""
+    """Start where the leader does, but not above what is committed here. A log that ends where everybody's files may
+    begin, and was not proven before, is dropped: nobody can compare it any more, and nobody will start earlier. Where
+    files in front of the leader's start are still there, the leader has compared the log by them (seed 17112752: it was
+    dropped, and the next leader started earlier)."""
     if leader_start is None:
         return
     new_start = min(leader_start, state.high_watermark)

@@ -130,7 +130,8 @@ class ReplicaState(Struct, kw_only=True):
     log_start_offset: int = 0
     low_watermark: int = 0
     """Every in-sync replica has durably recorded a start at or above it; files may go in front of it only. A leader
-    finds it, a follower is told. It falls only where the own start does."""
+    finds it, a follower is told. It falls only where the own start does. No file that begins in front of it is missing:
+    nobody may tell a lower one than where its own files begin."""
     log_end_offset: int = 0
     synced_end_offset: int = 0
     high_watermark: int = 0
@@ -165,7 +166,7 @@ class ReplicaState(Struct, kw_only=True):
     # follower only
     phase: FollowerPhase | None = None
     is_proven: bool = False
-    """This epoch's leader compared this log with its own at an offset behind its own start: all before is equal."""
+    """This epoch's leader compared this log with its own at an offset behind its low watermark: all before is equal."""
     diverged_at: tuple[int, int | None] | None = None
     """(log end, latest epoch) when this epoch's leader last said that the logs part though they were aligned."""
     fruitless_alignments: int = 0

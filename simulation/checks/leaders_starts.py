@@ -1,7 +1,8 @@
 """Whose word a log start is: the leader's alone (I39, log_start(replica) <= log_start(leader)).
 
 Owns: two looks at each follower. A start that rises in a step lies at or below the start of the leader of that epoch;
-and no follower has deleted what its leader's log still begins with. Refuses to know why a start rises (`log_starts`
+and no follower has deleted what its leader's log still begins with. And one at each replica: its files begin at its low
+watermark or in front of it. Refuses to know why a start rises (`log_starts`
 has a sum of its own for that) and what a damaged replica holds.
 """
 
@@ -25,8 +26,6 @@ class LeadersStarts:
         self._cluster = cluster
         self._truth = truth
         self._starts: dict[Partition, int] = {}
-        self._dropped: dict[tuple[int, TopicPartition], int] = {}
-        """Where a follower starts that had nothing left which its leader could compare, and dropped it (section 11)."""
         truth.samplers.append(self.look)
 
     def replica_loaded(self, replica: Partition) -> None:
@@ -36,9 +35,6 @@ class LeadersStarts:
         start = replica.state.log_start_offset
         before, self._starts[replica] = self._starts.get(replica, start), start
         if start <= before or replica.state.role is not Role.FOLLOWER:
-            return
-        if start == replica.state.log_end_offset:
-            self._dropped[replica.state.config.broker_id, replica.topic_partition] = start
             return
         leader = self._leader_of(replica)
         if leader is not None and leader.state.log_start_offset < start:
@@ -51,18 +47,23 @@ class LeadersStarts:
         for true in self._truth.states():
             for broker_id in self._cluster.broker_ids:
                 replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
-                if replica is None or replica.state.role is not Role.FOLLOWER or not replica.log.size_bytes:
+                if replica is None or replica.log.damage is not None:
                     continue
-                counts = broker_id in true.members or first_offset(replica) > self._dropped.get(
-                    (broker_id, true.partition), 0
-                )
-                if counts:  # who dropped all is out of sync; under a leader that starts earlier it begins anew
+                if replica.state.role in (Role.LEADER, Role.FOLLOWER):
+                    self._check_low_watermark(broker_id, replica, true.partition)
+                if replica.state.role is Role.FOLLOWER and replica.log.size_bytes:
                     self._compare(broker_id, replica, true.partition)
+
+    def _check_low_watermark(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
+        first, low = first_offset(replica), replica.state.low_watermark
+        if first > low:
+            facts = (f"its files begin at {first}", f"its low watermark is {low}")
+            self._truth.find("I39", f"broker {broker_id} has deleted behind its low watermark", partition, *facts)
 
     def _compare(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
         leader = self._leader_of(replica)
         first = first_offset(replica)
-        if leader is None or replica.log.damage is not None or first <= leader.state.log_start_offset:
+        if leader is None or first <= leader.state.log_start_offset:
             return
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
         self._truth.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)

@@ -80,6 +80,44 @@ def test_a_log_that_was_compared_is_kept_when_its_leader_starts_at_its_end() -> 
     assert trim.drops_all
 
 
+@pytest.mark.invariant("I39", "I44")
+@pytest.mark.parametrize(("low_watermark", "drops_all"), [(0, False), (1, False), (END, True)])
+def test_a_log_is_dropped_only_where_all_members_have_recorded_the_start(low_watermark: int, drops_all: bool) -> None:
+    """Until then the leader's files reach further down than its start, and it has compared this log by them. Dropped,
+    its head would be missing where a member leads next that starts earlier (seed 17112752)."""
+    state = follower()
+    state.is_proven = False
+    (trim,) = [
+        each for each in step(state, answer(END, low_watermark=low_watermark)) if isinstance(each, ev.TrimBefore)
+    ]
+    assert trim.drops_all == drops_all
+
+
+@pytest.mark.invariant("I39")
+def test_an_answer_to_a_log_without_records_has_compared_nothing() -> None:
+    state = follower()
+    state.is_proven = False
+    step(state, answer(END, low_watermark=END))
+    step(state, answer(END, low_watermark=1))
+    assert not state.is_proven
+
+
+@pytest.mark.invariant("I39")
+def test_no_replica_tells_a_lower_low_watermark_than_where_its_files_begin() -> None:
+    """Else others would take its answers for comparisons with what it does not have."""
+    state = follower()
+    step(state, ev.FetchAnswered(leader_epoch=0, fetch_offset=END, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    ends = ev.LeaderEndsAnswered(
+        leader_epoch=0,
+        error_code=ErrorCode.NONE,
+        log_start_offset=END + 6,
+        log_end_offset=END + 9,
+        low_watermark=END + 6,
+    )
+    step(state, ends)
+    assert state.low_watermark == END + 6
+
+
 @pytest.mark.invariant("I39")
 def test_a_start_above_the_leader_s_is_lowered_before_anything_is_appended() -> None:
     state = follower()
