@@ -38,7 +38,7 @@ from minibroker.audit.witnessed import check_witness
 from minibroker.protocol.ids import TopicPartition
 
 
-def judge_partition(
+def compare_partition(
     partition: TopicPartition,
     replicas: Sequence[Replica],
     acked: Iterable[AckedChunk] = (),

@@ -7,7 +7,7 @@ from itertools import groupby
 from minibroker.audit.acked_file import AckedChunk, covers_whole_records, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.judge import judge_partition
+from minibroker.audit.judge import compare_partition
 from minibroker.audit.planning import plan_ranges
 from minibroker.audit.producer_snapshots import read_snapshots
 from minibroker.audit.replica import Replica, ReplicaFacts, assemble
@@ -19,7 +19,7 @@ from minibroker.protocol.ids import TopicPartition
 WHOLE_FILE_BYTES = 1 << 62
 
 
-def judge_locally(
+def compare_locally(
     inventory: Inventory,
     acked: str | None,
     *,
@@ -50,7 +50,7 @@ def judge_locally(
         replicas = [_read_replica(each, with_values, whole_records) for each in facts.get(partition, [])]
         read = time.monotonic()
         chunks = by_partition.pop(partition, ())
-        results.append(judge_partition(partition, replicas, chunks, expected.get(partition)))
+        results.append(compare_partition(partition, replicas, chunks, expected.get(partition)))
         stopwatch.add(scan=read - began, judge=time.monotonic() - read)
     return results
 

@@ -95,7 +95,7 @@ def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeT
     return filled
 
 
-def judge_shares(replicas: Iterable[ReplicaFacts], cores: int) -> dict[TopicPartition, int]:
+def comparison_shares(replicas: Iterable[ReplicaFacts], cores: int) -> dict[TopicPartition, int]:
     """Which judge each partition goes to, numbered from 0: one a core, or as many as keep each below SHARE_BYTES."""
     sizes: dict[TopicPartition, int] = {}
     for facts in replicas:

@@ -18,7 +18,7 @@ from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import Expected, Told
 from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.html_page import html_page
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.replica import ReplicaFacts
 from minibroker.audit.report import AuditReport, Meta, make_report, write_report
 from minibroker.audit.timings import Stopwatch
@@ -115,7 +115,7 @@ def _engine(
     stopwatch: Stopwatch,
 ) -> Iterator[Judge]:
     if engine == LOCAL:
-        yield lambda inventory: judge_locally(
+        yield lambda inventory: compare_locally(
             inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
         )
         return
@@ -125,11 +125,11 @@ def _engine(
     progress("starting Spark")
     began = time.monotonic()
     with spark_context(master, ship_package=ship_package) as context:
-        from minibroker.audit.spark_job import judge_on_spark
+        from minibroker.audit.spark_job import compare_on_spark
 
         warm_up(context)
         stopwatch.add(start=time.monotonic() - began)
-        yield lambda inventory: judge_on_spark(
+        yield lambda inventory: compare_on_spark(
             context, inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
         )
         began = time.monotonic()

@@ -22,8 +22,8 @@ from minibroker.audit.discovery import Inventory
 from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.judge import judge_partition
-from minibroker.audit.planning import judge_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
+from minibroker.audit.judge import compare_partition
+from minibroker.audit.planning import comparison_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
 from minibroker.audit.producer_snapshots import read_snapshots
 from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range
@@ -65,7 +65,7 @@ class _Judged(msgspec.Struct, frozen=True):
     failure: str | None = None
 
 
-def judge_on_spark(
+def compare_on_spark(
     context: "SparkContext",
     inventory: Inventory,
     acked: str | None,
@@ -78,7 +78,7 @@ def judge_on_spark(
     """Results in order of topic and partition."""
     cores = context.defaultParallelism
     work = _portions(inventory, acked, range_bytes, cores)
-    shares = judge_shares(inventory.replicas, cores)
+    shares = comparison_shares(inventory.replicas, cores)
     count = max(shares.values(), default=0) + 1
     began = time.time()
     whole_records = acked is not None and open_acked(acked).covers_whole_records
@@ -163,7 +163,7 @@ def _judge(
             scans = [row.scan for row in read if row.scan is not None]
             acked = [row.acked for row in read if row.acked is not None]
             held = [_replica(facts, scans, with_values, whole_records) for facts in replicas.get(partition, ())]
-            results.append(judge_partition(partition, held, acked, expected.get(str(partition))))
+            results.append(compare_partition(partition, held, acked, expected.get(str(partition))))
         yield msgspec.msgpack.encode(_Judged(began, tuple(results)))
 
     return judge
@@ -196,7 +196,7 @@ def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> l
         if partition not in seen:
             missing.setdefault(partition, []).append(assemble(facts, [], read_snapshots(facts)))
     return [
-        judge_partition(partition, replicas, (), inventory.expected.get(str(partition)))
+        compare_partition(partition, replicas, (), inventory.expected.get(str(partition)))
         for partition, replicas in missing.items()
     ]
 

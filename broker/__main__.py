@@ -51,7 +51,7 @@ def compose(config: BrokerConfig, runtime: Runtime) -> Broker:
                 default_min_insync_replicas=config.min_insync_replicas,
                 delete_topic_enable=config.delete_topic_enable,
                 answer_timeout_ms=max(ANSWER_TIMEOUT_MS_MIN, config.zookeeper_session_timeout_ms),
-                detects_lost_connections=config.broker_death_detection == "connection",
+                detects_lost_connections=config.broker_failure_detection == "connection",
                 request_timeout_ms=config.request_timeout_ms,
             ),
             coordination,

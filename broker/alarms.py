@@ -1,6 +1,6 @@
 """Many deadlines on one timer.
 
-Owns: when the next of them is due. Refuses to know what is waited for. A timer of the loop for each parked fetch, made
+Owns: when the next of them is due. Refuses to know what is waited for. A timer of the loop for each delayed fetch, made
 and cancelled thousands of times a second, costs more than what it guards; here a deadline costs a heap entry, and a
 cancelled one is skipped when its time comes.
 """

@@ -26,7 +26,7 @@ SPEAKERS: dict[type[m.Request], Callable[[Any], Speaker]] = {
     m.AlterPartitionRequest: lambda body: (body.broker_id, body.broker_epoch),
     m.ControlledShutdownRequest: lambda body: (body.broker_id, body.broker_epoch),
     m.GetReplicaLogInfoRequest: lambda body: (None, None),
-    m.ConfirmDeathRequest: lambda body: (None, None),
+    m.ConfirmFailureRequest: lambda body: (None, None),
     m.FetchRequest: lambda body: (body.replica_id, body.replica_epoch),
     m.ListOffsetsRequest: lambda body: (body.replica_id, None),
     m.OffsetForLeaderEpochRequest: lambda body: (body.replica_id, None),

@@ -16,14 +16,13 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from minibroker.broker.authentication import Authentication
-from minibroker.broker.chores import Chores
 from minibroker.broker.cluster_secret import SharedSecret
 from minibroker.broker.config import BROKER_RESERVE_BYTES, advertised_endpoints, warnings
 from minibroker.broker.config_table import BrokerConfig
 from minibroker.broker.controller_epochs import ControllerEpochs
 from minibroker.broker.controller_link import ControllerLink
-from minibroker.broker.death_witness import DeathWitness
 from minibroker.broker.dynamic_config import DynamicConfig
+from minibroker.broker.failure_confirmation import FailureConfirmation
 from minibroker.broker.gauges import look, readiness
 from minibroker.broker.handlers import VERSION, ControllerRole, RequestHandlers
 from minibroker.broker.http_endpoint import HttpEndpoint, broker_routes
@@ -34,6 +33,7 @@ from minibroker.broker.log.tail_cache import TailCache
 from minibroker.broker.log.warm_segments import WarmSegments
 from minibroker.broker.metadata_image import MetadataImage
 from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.periodic_tasks import PeriodicTasks
 from minibroker.broker.produce import ProduceHandler
 from minibroker.broker.producer_ids import ProducerIds
 from minibroker.broker.registration import BrokerIdentity, Registration, draw_id, open_session
@@ -216,7 +216,7 @@ class Broker:
             producer_ids=ProducerIds(self.coordination, config.broker_id),
             dynamic_config=self._dynamic_config,
             controller=self.controller,
-            witness=DeathWitness(
+            witness=FailureConfirmation(
                 network=runtime.network,
                 image=self.image,
                 refusals=self.manager.refusals,
@@ -265,14 +265,14 @@ class Broker:
     # ------------------------------------------------------------------------------------------------------- serve
     async def serve(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises BrokerIdTaken, or whatever bug of our own ended a task."""
-        chores = Chores(self.manager, self._produce, self.runtime.clock)
+        periodic_tasks = PeriodicTasks(self.manager, self._produce, self.runtime.clock)
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(self.registration.run(), name="registration"),
             asyncio.create_task(self.secret.run(), name="cluster-secret"),
             asyncio.create_task(self._dynamic_config.run(), name="dynamic-config"),
             asyncio.create_task(self.controller.run(), name="controller"),
             asyncio.create_task(self._link.run(), name="controller-link"),
-            asyncio.create_task(chores.run(), name="chores"),
+            asyncio.create_task(periodic_tasks.run(), name="periodic_tasks"),
             asyncio.create_task(self.witness.run(), name="witness"),
         ]
         stopped = asyncio.create_task(stop.wait(), name="stop")

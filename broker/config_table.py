@@ -56,7 +56,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
             is_secret=True,
         ),
     ] = ""
-    broker_death_detection: Annotated[
+    broker_failure_detection: Annotated[
         Literal["connection", "session"],
         Key(
             doc="How a broker's death is found out. connection: its connections broke and its address refuses, as a"

@@ -96,7 +96,8 @@ class ControllerLink:
         return True
 
     async def shut_down(self, attempts: int, pause_ms: int) -> bool:
-        """Hand all leaderships over before stopping; False if some stay (the cluster will notice by the session)."""
+        """FaultInjector all leaderships over before stopping; False if some stay (the cluster will notice by the
+        session)."""
         for attempt in range(attempts):
             if attempt:
                 await asyncio.sleep(pause_ms / 1000)

@@ -4,10 +4,11 @@ Owns: which replicas stop after an error of the disk, that the controller hears 
 Refuses to know what an error means for the directory (`log.storage`) and what a replica does when its log fails (the
 core).
 
-Theory: an error is met by whoever touches the disk first: an append, a read, a chore that belongs to no partition. The
-directory notes it, and from then on nobody in it may lead, whoever met it (hardening rule 13): an idle leader that is
-not told keeps its leadership on a dead disk for as long as nobody writes. A lack of file descriptors passes and is no
-error of the disk: a read is refused, a sync waits, and only a replica whose own step could not be performed rests.
+Theory: an error is met by whoever touches the disk first: an append, a read, a periodic task that belongs to no
+partition. The directory notes it, and from then on nobody in it may lead, whoever met it (hardening rule 13): an idle
+leader that is not told keeps its leadership on a dead disk for as long as nobody writes. A lack of file descriptors
+passes and is no error of the disk: a read is refused, a sync waits, and only a replica whose own step could not be
+performed rests.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Owns: who is answered how (a consumer lists all its partitions each time, a follower has a session), and the news that
 wake waiting fetches. Refuses to know which records may be read: the core's verdict says from where to where.
 
-A fetch with nothing to say is parked until records or a newer high watermark come, its partition changes hands, or
+A fetch with nothing to say is delayed until records or a newer high watermark come, its partition changes hands, or
 max_wait_ms passes. Where too much waits already it is answered at once, and its connection is not read for that time.
 """
 
@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from minibroker.broker.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.fetch_answers import FetchAnswers
 from minibroker.broker.fetch_sessions import FetchSessions
 from minibroker.broker.metrics import BrokerCounters
-from minibroker.broker.parked_fetches import ParkedFetch, ParkedFetches
 from minibroker.broker.replication.leader import (
     FetchGranted,
     FetchRefused,
@@ -32,7 +32,7 @@ from minibroker.runtime.server import IncomingRequest, ServerConnection
 if TYPE_CHECKING:
     from minibroker.broker.partition import Partition
 
-READ_PER_TURN_BYTES = 8 * 1024 * 1024
+READ_PER_ITERATION_BYTES = 8 * 1024 * 1024
 """Records read for consumers in one turn of the loop: some milliseconds."""
 READ_MIN_BYTES = 64 * 1024
 """An answer may always have so much: a few batches."""
@@ -42,7 +42,7 @@ class ReadTurn:
     """What consumers read within one turn of the loop: many of them that catch up must not hold up everybody else."""
 
     def __init__(self) -> None:
-        self._left = READ_PER_TURN_BYTES
+        self._left = READ_PER_ITERATION_BYTES
 
     @property
     def room(self) -> int:
@@ -51,12 +51,12 @@ class ReadTurn:
 
     def took(self, size_bytes: int) -> None:
         if size_bytes:
-            if self._left == READ_PER_TURN_BYTES:
+            if self._left == READ_PER_ITERATION_BYTES:
                 asyncio.get_running_loop().call_soon(self._begin)
             self._left = max(0, self._left - size_bytes)
 
     def _begin(self) -> None:
-        self._left = READ_PER_TURN_BYTES
+        self._left = READ_PER_ITERATION_BYTES
 
 
 class Found:
@@ -75,8 +75,8 @@ class Found:
         response = answer.response
         self.is_urgent = self.is_urgent or bool(response.error_code) or response.diverging_epoch is not None
 
-    def is_enough_for(self, parked: ParkedFetch) -> bool:
-        return self.is_urgent or self.size_bytes >= max(1, parked.min_bytes)
+    def is_enough_for(self, delayed: DelayedFetch) -> bool:
+        return self.is_urgent or self.size_bytes >= max(1, delayed.min_bytes)
 
 
 class FetchHandler:
@@ -110,7 +110,7 @@ class FetchHandler:
             now_ms=now_ms,
             counters=counters,
         )
-        self._waiting = ParkedFetches(self._answer)
+        self._waiting = DelayedFetches(self._answer)
         self._sessions = FetchSessions(
             partitions=partitions,
             answers=self._answers,
@@ -128,70 +128,70 @@ class FetchHandler:
             self._handle_whole(request, body)
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Its session and its parked fetches go."""
+        """Its session and its delayed fetches go."""
         self._sessions.connection_closed(connection)
         self._waiting.connection_closed(connection)
 
-    def parked_count(self) -> int:
+    def delayed_count(self) -> int:
         """Fetches that wait now."""
         return self._waiting.count
 
-    def _answer(self, parked: ParkedFetch, force: bool) -> bool:
-        if parked.session is not None:
-            return self._sessions.answer(parked, force)
-        return self._answer_whole(parked, force)
+    def _answer(self, delayed: DelayedFetch, force: bool) -> bool:
+        if delayed.session is not None:
+            return self._sessions.answer(delayed, force)
+        return self._answer_whole(delayed, force)
 
     # ------------------------------------------------------------------------------------------------------- news
     def appended(self, partition: "Partition") -> None:
         """New records for followers."""
         for session in partition.sessions:
             session.news[partition.topic_partition] = None
-            if session.parked is not None:
-                self._waiting.wake(session.parked)
+            if session.delayed is not None:
+                self._waiting.wake(session.delayed)
 
     def high_watermark_rose(self, partition: "Partition") -> None:
         """New records for consumers; a newer mark, or log start, for followers, which can wait a little."""
-        for parked in partition.waiting_fetches:
-            self._waiting.wake(parked)
+        for delayed in partition.waiting_fetches:
+            self._waiting.wake(delayed)
         for session in partition.sessions:
             session.news[partition.topic_partition] = None
-            if session.parked is not None:
-                self._waiting.wake_for_mark(session.parked)
+            if session.delayed is not None:
+                self._waiting.wake_for_mark(session.delayed)
 
     def partition_changed(self, partition: "Partition") -> None:
         """Its role or epoch changed, or it is gone: whoever waits for it must hear."""
-        for parked in partition.waiting_fetches:
-            self._waiting.wake(parked)
+        for delayed in partition.waiting_fetches:
+            self._waiting.wake(delayed)
         self.appended(partition)
 
     # -------------------------------------------------------------------------------------------------- consumers
     def _handle_whole(self, request: IncomingRequest, body: FetchRequest) -> None:
         """A consumer's fetch (or a bare follower's): all partitions are listed each time."""
-        parked = ParkedFetch(request, body, None)
-        found = self._look(parked, first=True)
-        if found.is_enough_for(parked) or body.max_wait_ms <= 0:
-            self._send(parked, found)
-        elif self._waiting.park(parked):
+        delayed = DelayedFetch(request, body, None)
+        found = self._look(delayed, first=True)
+        if found.is_enough_for(delayed) or body.max_wait_ms <= 0:
+            self._send(delayed, found)
+        elif self._waiting.delay(delayed):
             for topic in body.topics:
                 for fetch in topic.partitions:
                     partition = self._partitions.get(TopicPartition(topic.topic, fetch.partition))
                     if partition is not None:
-                        parked.watch(partition)
+                        delayed.watch(partition)
         else:
-            self._send(parked, found)
-            request.connection.mute(parked.wait_seconds)
+            self._send(delayed, found)
+            request.connection.mute(delayed.wait_seconds)
 
-    def _answer_whole(self, parked: ParkedFetch, force: bool) -> bool:
+    def _answer_whole(self, delayed: DelayedFetch, force: bool) -> bool:
         """Answer if min_bytes are there, anything went wrong, or it must end now."""
-        found = self._look(parked, first=False)
-        if not force and not found.is_enough_for(parked):
+        found = self._look(delayed, first=False)
+        if not force and not found.is_enough_for(delayed):
             return False
-        self._send(parked, found)
+        self._send(delayed, found)
         return True
 
-    def _look(self, parked: ParkedFetch, first: bool) -> "Found":
+    def _look(self, delayed: DelayedFetch, first: bool) -> "Found":
         """At every partition that is listed."""
-        body = parked.body
+        body = delayed.body
         budget = min(body.max_bytes, self._response_max_bytes, self._reply_room(), self._turn.room)
         found = Found()
         for topic in body.topics:
@@ -205,11 +205,11 @@ class FetchHandler:
         self._turn.took(found.size_bytes)
         return found
 
-    def _send(self, parked: ParkedFetch, found: "Found") -> None:
-        self._waiting.answered(parked)
+    def _send(self, delayed: DelayedFetch, found: "Found") -> None:
+        self._waiting.answered(delayed)
         self._counters.bytes_out += found.size_bytes
-        frame = encode_fetch_response(parked.request.correlation_id, FetchResponse(), found.topics)
-        parked.request.respond_frame(frame)
+        frame = encode_fetch_response(delayed.request.correlation_id, FetchResponse(), found.topics)
+        delayed.request.respond_frame(frame)
 
     def _answer_listed(
         self, body: FetchRequest, topic: FetchTopic, fetch: FetchPartition, budget: int, first: bool, report: bool

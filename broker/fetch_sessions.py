@@ -1,15 +1,15 @@
 """Followers' standing fetches: only partitions that changed are listed, only those with news are looked at (KIP-227).
 
 Owns: what each session knows of its follower, and the answer to it. Refuses to know what a consumer is. Unlike Kafka a
-session belongs to its connection and dies with it, and a new request of a session ends the parked one.
+session belongs to its connection and dies with it, and a new request of a session ends the delayed one.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from minibroker.broker.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.fetch_answers import FetchAnswers, marks
 from minibroker.broker.metrics import BrokerCounters
-from minibroker.broker.parked_fetches import ParkedFetch, ParkedFetches
 from minibroker.broker.replication.leader import FetchRefused, grant_follower, refuse_fetch
 from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
@@ -76,7 +76,7 @@ class SessionPartition:
 class FetchSession:
     """One follower's standing fetch on one connection, which is of one registration of it (`authorization`)."""
 
-    __slots__ = ("connection", "epoch", "id", "news", "parked", "partitions", "replica_epoch", "replica_id")
+    __slots__ = ("connection", "delayed", "epoch", "id", "news", "partitions", "replica_epoch", "replica_id")
 
     def __init__(self, connection: ServerConnection, body: FetchRequest) -> None:
         self.id = connection.id & 0x7FFFFFFF or 1
@@ -90,7 +90,7 @@ class FetchSession:
 
         One that was served leaves, and its position report puts it behind those that had no room: nobody starves.
         """
-        self.parked: ParkedFetch | None = None
+        self.delayed: DelayedFetch | None = None
 
     def drop(self, topic_partition: TopicPartition) -> None:
         entry = self.partitions.pop(topic_partition, None)
@@ -107,7 +107,7 @@ class FetchSessions:
         *,
         partitions: Mapping[TopicPartition, "Partition"],
         answers: FetchAnswers,
-        waiting: ParkedFetches,
+        waiting: DelayedFetches,
         response_max_bytes: int,
         counters: BrokerCounters,
     ) -> None:
@@ -131,19 +131,19 @@ class FetchSessions:
             request.respond(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
             return
         session.epoch += 1
-        if session.parked is not None:
-            self.answer(session.parked, force=True)
+        if session.delayed is not None:
+            self.answer(session.delayed, force=True)
         refused = self._update(session, body)
         request.send_answers()  # producers that waited for this report go on while the rest is done
-        parked = ParkedFetch(request, body, session)
-        session.parked = parked
-        if self.answer(parked, body.max_wait_ms <= 0 or bool(refused), refused):
+        delayed = DelayedFetch(request, body, session)
+        session.delayed = delayed
+        if self.answer(delayed, body.max_wait_ms <= 0 or bool(refused), refused):
             return
-        if not self._waiting.park(parked):
-            self.answer(parked, force=True)
-            request.connection.mute(parked.wait_seconds)
+        if not self._waiting.delay(delayed):
+            self.answer(delayed, force=True)
+            request.connection.mute(delayed.wait_seconds)
         elif session.news:
-            self._waiting.wake_for_mark(parked)  # this very report may have raised the mark
+            self._waiting.wake_for_mark(delayed)  # this very report may have raised the mark
 
     def connection_closed(self, connection: ServerConnection) -> None:
         session = self._sessions.get(connection)
@@ -162,10 +162,10 @@ class FetchSessions:
 
     def _end(self, session: FetchSession) -> None:
         """Its partitions are watched no more; a request that waits is answered with nothing, if its peer is there."""
-        parked = session.parked
-        if parked is not None:
-            self._waiting.answered(parked)
-            parked.request.respond(FetchResponse(session_id=session.id))
+        delayed = session.delayed
+        if delayed is not None:
+            self._waiting.answered(delayed)
+            delayed.request.respond(FetchResponse(session_id=session.id))
         for topic_partition in list(session.partitions):
             session.drop(topic_partition)
         del self._sessions[session.connection]
@@ -206,12 +206,12 @@ class FetchSessions:
         return None
 
     # ----------------------------------------------------------------------------------------------------- answer
-    def answer(self, parked: ParkedFetch, force: bool, refused: Refusals | None = None) -> bool:
+    def answer(self, delayed: DelayedFetch, force: bool, refused: Refusals | None = None) -> bool:
         """Answer if there is something to say, or if it must end now. Looks only at partitions with news."""
-        session = parked.session
+        session = delayed.session
         assert session is not None
         topics: dict[str, list[FetchedRecords]] = refused or {}
-        budget = min(parked.body.max_bytes, self._response_max_bytes)
+        budget = min(delayed.body.max_bytes, self._response_max_bytes)
         size, urgent = 0, bool(topics)
         with_marks: list[TopicPartition] = []
         for topic_partition in list(session.news):
@@ -242,10 +242,10 @@ class FetchSessions:
             return False
         for topic_partition in with_marks:
             self._add_marks(session, topic_partition, topics)
-        self._waiting.answered(parked)
+        self._waiting.answered(delayed)
         self._counters.replication_bytes_out += size
         head = FetchResponse(session_id=session.id)
-        parked.request.respond_frame(encode_fetch_response(parked.request.correlation_id, head, list(topics.items())))
+        delayed.request.respond_frame(encode_fetch_response(delayed.request.correlation_id, head, list(topics.items())))
         return True
 
     def _answer_entry(

@@ -38,7 +38,7 @@ def look(broker: "Broker") -> BrokerGauges:
         offline_replicas=sum(s.role is Role.OFFLINE for s in states),
         damaged_replicas=sum(s.damage is not None for s in states),
         waiting_produce_requests=sum(len(s.waiters) for s in led),
-        waiting_fetch_requests=broker.manager.fetches.parked_count(),
+        waiting_fetch_requests=broker.manager.fetches.delayed_count(),
         max_lag=max((_lag(s.log_end_offset, r.log_end_offset) for s in led for r in s.remotes.values()), default=0),
         is_controller=int(broker.controller.is_active),
         offline_partitions=sum(info.leader is None for _, info in broker.image.all_partitions()),

@@ -3,7 +3,7 @@
 Owns: the table from API to handler, and which requests need the broker to be in good standing. Refuses to hold state:
 handlers turn a request into calls on the parts, and their result into a response.
 
-Produce, Fetch and questions are answered in the call itself (or parked by their handler); requests that need ZooKeeper
+Produce, Fetch and questions are answered in the call itself (or delayed by their handler); requests that need ZooKeeper
 or the controller run as tasks, a bounded number at a time.
 """
 
@@ -17,9 +17,9 @@ from minibroker.broker import administration_events
 from minibroker.broker.authentication import Authentication
 from minibroker.broker.authorization import CLUSTER_ACTIONS, READS_AS_REPLICA, refuse
 from minibroker.broker.controller_epochs import ControllerEpochs
-from minibroker.broker.death_witness import DeathWitness
 from minibroker.broker.describe_configs import answer_describe_configs
 from minibroker.broker.dynamic_config import DynamicConfig
+from minibroker.broker.failure_confirmation import FailureConfirmation
 from minibroker.broker.metadata_image import MetadataChange, MetadataImage
 from minibroker.broker.metrics import BrokerCounters
 from minibroker.broker.offset_requests import answer_list_offsets, answer_offset_for_leader_epoch
@@ -73,7 +73,7 @@ class RequestHandlers:
         producer_ids: ProducerIds,
         dynamic_config: DynamicConfig,
         controller: ControllerRole,
-        witness: DeathWitness,
+        witness: FailureConfirmation,
         authentication: Authentication,
         controller_epochs: ControllerEpochs,
         counters: BrokerCounters,
@@ -118,7 +118,7 @@ class RequestHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._later(controller.handle),
             ApiKey.ALTER_PARTITION: self._later(controller.handle),
             ApiKey.CONTROLLED_SHUTDOWN: self._later(controller.handle),
-            ApiKey.CONFIRM_DEATH: self._later(witness.answer),
+            ApiKey.CONFIRM_FAILURE: self._later(witness.answer),
         }
         assert set(self._table) == set(m.APIS), "every API has a handler"
         for key in CLUSTER_ACTIONS:

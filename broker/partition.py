@@ -118,7 +118,7 @@ class Partition:
         self.sessions: list[Any] = []
         """Fetch sessions of followers that include this partition (fetch_sessions.FetchSession)."""
         self.waiting_fetches: dict[Any, None] = {}
-        """Consumers' fetches that wait for records of this partition (parked_fetches.ParkedFetch)."""
+        """Consumers' fetches that wait for records of this partition (delayed_fetches.DelayedFetch)."""
         self.fetched_buffers: Sequence[Buffer] = ()
         self.state = self._loaded_state(config, high_watermark)
 

@@ -3,7 +3,7 @@
 Owns: that memory. Where an address goes away with its process (a container), a kernel refuses for some milliseconds
 only, and nothing answers afterwards: who is asked for a second opinion then can only say what it met by itself. So a
 fetcher that loses its leader and is refused notes it here, as does a candidate that loses the controller, and
-`death_witness` may rely on it (docs/decisions/0011).
+`failure_confirmation` may rely on it (docs/decisions/0011).
 """
 
 import asyncio

@@ -331,7 +331,7 @@ class ReplicaFetcher:
 
     # --------------------------------------------------------------------------------------------------- fetching
     def _send_fetch(self, connection: RpcConnection) -> None:
-        """List what changed. With nothing changed one fetch stays parked at the leader, so that news come at once."""
+        """List what changed. With nothing changed one fetch stays delayed at the leader, so that news come at once."""
         changed = self._take_positions()
         if self._in_flight >= FETCHES_IN_FLIGHT_MAX or (self._in_flight and not changed and not self._forgotten):
             self._put_back(changed)
@@ -374,7 +374,7 @@ class ReplicaFetcher:
             if partition is None or not isinstance(partition.state.phase, Fetching):
                 continue
             state = partition.state
-            if state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset:
+            if state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset:
                 continue  # its end must not count yet: the sync that is under way lists it (hardening rule 2)
             unchecked = state.config.truncation_rule is TruncationRule.HIGH_WATERMARK
             changed[topic_partition] = FetchPartition(

@@ -2,7 +2,7 @@
 
 Owns: the map of partitions, fencing of all partitions at once, and fetchers per leader. Refuses to decide about
 replication (the core does) and to parse requests. What the controller orders is in `replica_orders`, periodic work in
-`chores`; what an error of the disk means for replicas is in `disk_health`.
+`periodic_tasks`; what an error of the disk means for replicas is in `disk_health`.
 
 Source: replication rules, section 7; hardening rules 7, 8, 13.
 """
@@ -129,7 +129,7 @@ class ReplicaManager:
             broker_id=self.config.broker_id,
             min_insync_replicas=topic_config.min_insync_replicas,
             replica_lag_time_max_ms=self.config.replica_lag_time_max_ms,
-            vote_with_synced_end=topic_config.counts_only_synced,
+            counts_only_synced=topic_config.counts_only_synced,
             truncation_rule=TruncationRule(self.config.replica_truncation_rule),
         )
 

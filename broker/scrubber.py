@@ -36,7 +36,7 @@ interpreter while the event loop waits for it."""
 
 
 class Scrubber:
-    """Of one broker. `run` is a task of its chores."""
+    """Of one broker. `run` is a task of its periodic tasks."""
 
     def __init__(self, manager: ReplicaManager, clock: Clock) -> None:
         self._manager = manager

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from minibroker.client.cluster import Cluster, ClusterSettings
+from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.descriptions import (
     BrokerDescription,
     BrokerReplicas,
@@ -26,7 +27,6 @@ from minibroker.client.descriptions import (
     resource_of,
     topic_description,
 )
-from minibroker.client.doors import doors
 from minibroker.client.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -134,7 +134,7 @@ class AdminClient:
         if self._started or self._closed:
             raise ClientClosed("an admin client is started once")
         self._owner = Owner("admin client")
-        self._cluster = Cluster(doors(self._runtime), self._settings)
+        self._cluster = Cluster(runtime_or_default(self._runtime), self._settings)
         await self._cluster.start()
         self._started = True
 

@@ -15,7 +15,7 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.connection_state import ConnectionState, describe_connection
 from minibroker.client.consumer_settings import ConsumerSettings
 from minibroker.client.cursor import Cursor
-from minibroker.client.doors import doors
+from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.errors import (
     CallTimedOut,
     ClientClosed,
@@ -117,7 +117,7 @@ class Consumer:
         if self._started or self._closed:
             raise ClientClosed("a consumer is started once")
         self._owner = Owner("consumer")
-        self._cluster = Cluster(doors(self._runtime), self._cluster_settings)
+        self._cluster = Cluster(runtime_or_default(self._runtime), self._cluster_settings)
         self._fetcher = Fetcher(self._cluster, self._settings.for_fetcher(), self._tell_news, self._drop_current)
         self._cluster.want_topics(self._topics)
         try:
@@ -220,7 +220,7 @@ class Consumer:
         return cursor.position
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of these partitions until `resume`. They keep their position."""
+        """FaultInjector out nothing of these partitions until `resume`. They keep their position."""
         for partition in partitions:
             self._cursor(partition).paused = True
         if self._current_cursor is not None and self._current_cursor.paused:

@@ -39,7 +39,7 @@ BATCH_MEMORY_STEP_BYTES = 4 * 1024
 few records each do not use up what a few full batches may."""
 BUFFER_ROOM_BYTES = 128 * 1024
 """Who waits for buffer_memory goes on when this is free: waiting costs as much as sending a hundred records."""
-BREATH_BYTES = 64 * 1024
+YIELD_BYTES = 64 * 1024
 """After batches of this size the loop has to run before the next one is begun, so that a caller who never waits does
 not starve the sending."""
 FAILURES_REMEMBERED = 1_000

@@ -12,7 +12,7 @@ from minibroker.client.batches import Batch
 from minibroker.client.buffer_memory import BufferMemory
 from minibroker.client.deliveries import Deliveries, Delivery
 from minibroker.client.errors import RecordTooLarge
-from minibroker.client.limits import BATCH_MEMORY_STEP_BYTES, BREATH_BYTES
+from minibroker.client.limits import BATCH_MEMORY_STEP_BYTES, YIELD_BYTES
 from minibroker.client.producer_settings import ProducerSettings
 from minibroker.client.producer_topic import ProducerTopic
 from minibroker.client.record_input import Headers, RecordColumns, record_size
@@ -37,10 +37,10 @@ class OpenBatches:
         self._sender = sender
         self._random = rng
         self._check_open = check_open
-        self._bytes_in_one_breath = 0
+        self._bytes_since_yield = 0
         self._begun: Batch | None = None
         """A batch that more records go to before the sender hears of it: without linger it would leave with one."""
-        self.breath_due = False
+        self.yield_due = False
         """Enough was taken in one go: no batch is begun before the loop has run. Whoever lets it run says so here."""
 
     def put(
@@ -62,7 +62,7 @@ class OpenBatches:
         size = record_size(key, value, headers)
         self.check_size(topic.name, size)
         if not self._accumulator.has_place(queue, size):
-            if self.breath_due:
+            if self.yield_due:
                 return None
             self._seal(queue)
             if keyless:
@@ -169,8 +169,8 @@ class OpenBatches:
     def _seal(self, queue: PartitionQueue) -> None:
         if queue.open_batch is None:
             return
-        self._bytes_in_one_breath += queue.open_batch.size_bytes
-        if self._bytes_in_one_breath >= BREATH_BYTES:
-            self._bytes_in_one_breath, self.breath_due = 0, True
+        self._bytes_since_yield += queue.open_batch.size_bytes
+        if self._bytes_since_yield >= YIELD_BYTES:
+            self._bytes_since_yield, self.yield_due = 0, True
         self._accumulator.seal(queue)
         self._sender.batch_sealed(queue)

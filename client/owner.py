@@ -6,7 +6,7 @@ serves neither: without the check such a call waits for ever, or loses records o
 
 import asyncio
 
-from minibroker.client import doors
+from minibroker.client import default_runtime
 from minibroker.client.errors import ForeignCaller
 
 
@@ -18,12 +18,12 @@ class Owner:
     def __init__(self, what: str) -> None:
         self._what = what
         self._loop = asyncio.get_running_loop()
-        self._process_id = doors.process_id()
+        self._process_id = default_runtime.process_id()
 
     def check(self) -> None:
         """Raises ForeignCaller. Costs as much as a record of a batch, so it is made once a batch or wait, not a
         record."""
-        if doors.process_id() != self._process_id:
+        if default_runtime.process_id() != self._process_id:
             raise ForeignCaller(
                 f"this {self._what} was started before the process was forked, and belongs to the process before:"
                 " start another one after the fork"

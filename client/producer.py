@@ -14,8 +14,8 @@ from minibroker.client.accumulator import Accumulator, PartitionQueue
 from minibroker.client.batches import Batch
 from minibroker.client.buffer_memory import BufferMemory
 from minibroker.client.cluster import Cluster
+from minibroker.client.default_runtime import runtime_or_default
 from minibroker.client.deliveries import Deliveries, Delivery, RecordMetadata
-from minibroker.client.doors import doors
 from minibroker.client.errors import (
     BufferTimedOut,
     CallTimedOut,
@@ -34,6 +34,7 @@ from minibroker.client.limits import (
     FLUSH_SLACK_MS,
     Deadline,
 )
+from minibroker.client.loop_clock import LoopClock
 from minibroker.client.open_batches import OpenBatches
 from minibroker.client.outcomes import not_acknowledged, without_outcome
 from minibroker.client.owner import Owner
@@ -48,10 +49,9 @@ from minibroker.client.record_input import (
     check_timestamp,
     checked_headers,
 )
-from minibroker.client.send_lines import SendLines
 from minibroker.client.sender import Sender
 from minibroker.client.topics import known_topic
-from minibroker.client.turn_clock import TurnClock
+from minibroker.client.waiting_sends import WaitingSends
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
@@ -119,7 +119,7 @@ class Producer:
         self._memory = BufferMemory(buffer_memory)
         self._failures = Failures()
         self._topics: dict[str, ProducerTopic] = {}
-        self._lines = SendLines()
+        self._lines = WaitingSends()
         self._flushes = 0
         self._started = False
         self._closing = False
@@ -129,9 +129,9 @@ class Producer:
         """Find the cluster. Raises ClusterUnreachable, saying server by server why, after bootstrap_timeout_ms."""
         if self._started or self._closing:
             raise ClientClosed("a producer is started once")
-        runtime = doors(self._runtime)
+        runtime = runtime_or_default(self._runtime)
         self._owner = Owner("producer")
-        self._clock = TurnClock(runtime.clock, self._owner.check)
+        self._clock = LoopClock(runtime.clock, self._owner.check)
         self._cluster = Cluster(runtime, self._cluster_settings)
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._on_finished, self._on_packed)
         self._batches = OpenBatches(
@@ -210,8 +210,8 @@ class Producer:
         delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
         if delivery is None:
             return await self._send_when_possible(topic, value, key, partition, headers, timestamp_ms)
-        if self._batches.breath_due:
-            await self._breathe()
+        if self._batches.yield_due:
+            await self._yield_to_loop()
         return delivery
 
     def try_send(
@@ -285,13 +285,13 @@ class Producer:
         deliveries = Deliveries(self._clock.now_ms() if timestamp_ms is None else timestamp_ms)
         try:
             while len(deliveries) < len(columns):
-                if self._batches.breath_due:
-                    await self._breathe()
+                if self._batches.yield_due:
+                    await self._yield_to_loop()
                 state = self._topics.get(topic)
                 if state is not None and state.has(partition) and not self._lines.hold_back(topic):
                     columns.choose_partitions(state)
                     self._batches.put_many(state, columns, deliveries)
-                    if self._batches.breath_due:
+                    if self._batches.yield_due:
                         continue
                 if len(deliveries) < len(columns):
                     await self._send_some_when_possible(topic, columns, deliveries)
@@ -348,13 +348,13 @@ class Producer:
         async with self._lines.turn(topic, deadline):
             await self._partition_known(topic, partition, deadline)
             while True:
-                if self._batches.breath_due:
-                    await self._breathe()
+                if self._batches.yield_due:
+                    await self._yield_to_loop()
                 with self._lines.served():
                     delivery = self.try_send(topic, value, key, partition, headers, timestamp_ms)
                 if delivery is not None:
                     return delivery
-                if not self._batches.breath_due:
+                if not self._batches.yield_due:
                     await self._wait_for_memory(deadline)
 
     async def _send_some_when_possible(self, topic: str, columns: RecordColumns, deliveries: Deliveries) -> None:
@@ -365,17 +365,17 @@ class Producer:
             columns.choose_partitions(state)
             before = len(deliveries)
             while True:
-                if self._batches.breath_due:
-                    await self._breathe()
+                if self._batches.yield_due:
+                    await self._yield_to_loop()
                 self._batches.put_many(state, columns, deliveries)
                 if len(deliveries) > before:
                     return
-                if not self._batches.breath_due:
+                if not self._batches.yield_due:
                     await self._wait_for_memory(deadline)
 
-    async def _breathe(self) -> None:
+    async def _yield_to_loop(self) -> None:
         """Let the loop run, which a caller that never waits would starve."""
-        self._batches.breath_due = False
+        self._batches.yield_due = False
         await asyncio.sleep(0)
 
     async def _partition_known(self, topic: str, partition: int | None, deadline: Deadline) -> ProducerTopic:
@@ -390,7 +390,7 @@ class Producer:
         return state
 
     async def _wait_for_memory(self, deadline: Deadline) -> None:
-        self._rush()
+        self._flush_at_once()
         try:
             if not await self._memory.wait(deadline):
                 raise BufferTimedOut(
@@ -449,7 +449,7 @@ class Producer:
             batch.notify()
 
     # ----------------------------------------------------------------------------------------------- flush and close
-    def _rush(self) -> None:
+    def _flush_at_once(self) -> None:
         """Send open batches at once while somebody waits for them."""
         self._flushes += 1
         self._accumulator.rushing = True
@@ -472,7 +472,7 @@ class Producer:
         self._failures.report()
 
     async def _wait_for(self, pending: list[Batch], deadline: Deadline) -> None:
-        self._rush()
+        self._flush_at_once()
         try:
             waiting = await without_outcome(pending, deadline)
         finally:

@@ -10,10 +10,10 @@ from base64 import urlsafe_b64encode
 from collections import Counter
 from functools import partial
 
+from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
 from minibroker.controller.deletion import waiting_for
 from minibroker.controller.events import DeletionsSeen, TopicConfigsSeen, TopicsSeen
-from minibroker.controller.term import Term
 from minibroker.controller.topic_creation import Draw, Refusal, ValidateConfig, plan_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
@@ -41,16 +41,16 @@ come too early are told to retry."""
 
 
 class Administration:
-    """Bound to one term."""
+    """Bound to one active."""
 
     def __init__(
         self,
-        term: Term,
+        active: ActiveController,
         chance: random.Random,
         validate_topic_config: ValidateConfig,
         validate_broker_config: ValidateConfig,
     ) -> None:
-        self._term = term
+        self._active = active
         self._chance = chance
         self._validate_topic_config = validate_topic_config
         self._validate_broker_config = validate_broker_config
@@ -58,7 +58,7 @@ class Administration:
     # ------------------------------------------------------------------------------------------------------- create
     async def create_topics(self, request: CreateTopicsRequest) -> Response:
         """Answers when the new partitions have leaders and brokers know it, or at the request's timeout."""
-        await self._term.gathered()
+        await self._active.gathered()
         response = await self._create(request)
         if not request.validate_only:
             await self._until_told(request.timeout_ms)
@@ -74,9 +74,9 @@ class Administration:
                 text = f"topic {wish.name} is named more than once"
                 results.append(_not_created(wish, Refusal(ErrorCode.INVALID_REQUEST, text)))
                 continue
-            if self._term.is_over:
+            if self._active.is_over:
                 return Response(error_code=ErrorCode.NOT_CONTROLLER)
-            answer = await self._term.in_turn(partial(self._create_one, wish, request.validate_only, planned))
+            answer = await self._active.in_turn(partial(self._create_one, wish, request.validate_only, planned))
             if not isinstance(answer, CreateTopicsResponse):
                 return answer
             results += answer.topics
@@ -87,22 +87,22 @@ class Administration:
         return CreateTopicsResponse(topics=[await self._created(wish, validate_only, planned)])
 
     async def _created(self, wish: CreatableTopic, validate_only: bool, planned: int) -> CreatableTopicResult:
-        term = self._term
+        active = self._active
         draw = Draw(
             topic_id=urlsafe_b64encode(self._chance.getrandbits(128).to_bytes(16, "big")).decode().rstrip("="),
             first_broker=self._chance.randrange(1_000_000),
             shift=self._chance.randrange(1_000_000),
         )
-        plan = plan_topic(term.state, wish, self._validate_topic_config, draw, planned)
+        plan = plan_topic(active.state, wish, self._validate_topic_config, draw, planned)
         if isinstance(plan, Refusal):
             return _not_created(wish, plan)
         if not validate_only:
             try:
-                await term.store.create_topic(wish.name, plan)
+                await active.store.create_topic(wish.name, plan)
             except TopicExists:
                 refusal = Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} exists already")
                 return _not_created(wish, refusal)
-            await term.happen(TopicsSeen(added={wish.name: plan}))
+            await active.happen(TopicsSeen(added={wish.name: plan}))
         return CreatableTopicResult(
             name=wish.name,
             topic_id="" if validate_only else plan.topic_id,
@@ -113,46 +113,46 @@ class Administration:
     # ------------------------------------------------------------------------------------------------------- delete
     async def delete_topics(self, request: DeleteTopicsRequest) -> Response:
         """Answers when the topics are gone, or at the request's timeout, with what the deletion waits for."""
-        response = await self._term.in_turn(lambda: self._delete(request))
+        response = await self._active.in_turn(lambda: self._delete(request))
         if not isinstance(response, DeleteTopicsResponse):
             return response
         waits = [self._until_erased(result, request.timeout_ms) for result in response.responses]
         return DeleteTopicsResponse(responses=list(await asyncio.gather(*waits)))
 
     async def _delete(self, request: DeleteTopicsRequest) -> Response:
-        term = self._term
+        active = self._active
         results = []
         for name in dict.fromkeys(request.topic_names):
             code, text = ErrorCode.NONE, None
-            if not term.state.settings.delete_topics:
+            if not active.state.settings.delete_topics:
                 code, text = ErrorCode.INVALID_REQUEST, "topics cannot be deleted: delete.topic.enable is false"
-            elif name not in term.state.topics:
+            elif name not in active.state.topics:
                 code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
             else:
-                await term.store.mark_deleted(name)
+                await active.store.mark_deleted(name)
             results.append(DeletableTopicResult(name=name, error_code=code, error_message=text))
         marked = tuple(result.name for result in results if not result.error_code)
-        await term.happen(DeletionsSeen(topics=marked))
+        await active.happen(DeletionsSeen(topics=marked))
         return DeleteTopicsResponse(responses=results)
 
     async def _until_erased(self, result: DeletableTopicResult, timeout_ms: int) -> DeletableTopicResult:
-        state = self._term.state
+        state = self._active.state
         if result.error_code or result.name not in state.topics:
             return result
         try:
             async with asyncio.timeout(max(0, timeout_ms) / 1000):
-                await self._term.erased(result.name)
+                await self._active.erased(result.name)
         except TimeoutError:
             text = f"topic {result.name} is marked for deletion{waiting_for(state, result.name)}"
             return DeletableTopicResult(name=result.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
-        if self._term.is_over:
+        if self._active.is_over:
             text = f"topic {result.name} is marked for deletion; the next controller goes on with it"
             return DeletableTopicResult(name=result.name, error_code=ErrorCode.NOT_CONTROLLER, error_message=text)
         return result
 
     # ----------------------------------------------------------------------------------------------------- settings
     async def alter_configs(self, request: IncrementalAlterConfigsRequest, timeout_ms: int) -> Response:
-        response = await self._term.in_turn(lambda: self._alter(request))
+        response = await self._active.in_turn(lambda: self._alter(request))
         if not request.validate_only:
             await self._until_told(timeout_ms)
         return response
@@ -176,7 +176,7 @@ class Administration:
     def _check(self, resource: AlterConfigsResource) -> Refusal | None:
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
-            if name not in self._term.state.topics:
+            if name not in self._active.state.topics:
                 return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             validate = self._validate_topic_config
         elif resource.resource_type == ResourceType.BROKER:
@@ -206,15 +206,15 @@ class Administration:
 
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
-            configs = await self._term.store.write_config(topic_config_path(name), change)
-            await self._term.happen(TopicConfigsSeen(topic=name, configs=configs))
+            configs = await self._active.store.write_config(topic_config_path(name), change)
+            await self._active.happen(TopicConfigsSeen(topic=name, configs=configs))
         else:
-            await self._term.store.write_config(broker_config_path(int(name)), change)
+            await self._active.store.write_config(broker_config_path(int(name)), change)
 
     async def _until_told(self, timeout_ms: int) -> None:
         try:
             async with asyncio.timeout(min(max(0, timeout_ms) / 1000, TOLD_SECONDS_MAX)):
-                await self._term.told()
+                await self._active.told()
         except TimeoutError:
             return
 

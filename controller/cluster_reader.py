@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
-from minibroker.controller.contest import Office
+from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.events import TopicsSeen
 from minibroker.controller.left_alone import LeftAlone
 from minibroker.protocol import znodes
@@ -57,20 +57,20 @@ class Deposed(Exception):
 
 
 class Resigned(Deposed):
-    """This controller leaves its office by itself, to somebody who may do better."""
+    """This controller resigns, so that another may do better."""
 
 
 class ClusterReader:
-    """Reads on behalf of one office."""
+    """Reads on behalf of one fence."""
 
-    def __init__(self, coordination: Coordination, office: Office) -> None:
+    def __init__(self, coordination: Coordination, fence: ControllerFence) -> None:
         self._coordination = coordination
-        self._office = office
+        self._fence = fence
         self.left_alone = LeftAlone()
         self.on_broker_gone: Callable[[str], None] = lambda name: None
         """Called when a registration that was just listed is not there any more: its name."""
 
-    async def holds_office(self, watcher: Watcher) -> bool:
+    async def is_still_active(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
         return stat is not None and stat.ephemeral_owner == self._coordination.session_id
 
@@ -212,8 +212,8 @@ class ClusterReader:
                 self._leave_state_alone(path, error)
                 unreadable.append(partition)
                 return None
-            if leadership.controller_epoch > self._office.controller_epoch:
-                await self._check_office(leadership.controller_epoch, path)
+            if leadership.controller_epoch > self._fence.controller_epoch:
+                await self._check_controller_epoch(leadership.controller_epoch, path)
                 told = f"controller epoch {leadership.controller_epoch} was never given to a controller"
                 cure = f"correct it, or write that epoch to {znodes.CONTROLLER_EPOCH} if that was set back"
                 self._leave_state_alone(path, f"{told}; {cure}")
@@ -224,19 +224,19 @@ class ClusterReader:
         states = await self.all(partitions, read)
         return dict(zip(partitions, states, strict=True)), frozenset(unreadable)
 
-    async def _check_office(self, epoch: ControllerEpoch, path: str) -> None:
+    async def _check_controller_epoch(self, epoch: ControllerEpoch, path: str) -> None:
         """Deposed only if ZooKeeper has given a higher epoch out: a state alone may say anything."""
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(znodes.CONTROLLER_EPOCH))
         except NoNode as error:
             raise Deposed(f"{znodes.CONTROLLER_EPOCH} is gone") from error
-        if stat.version != self._office.fence_version:
+        if stat.version != self._fence.epoch_version:
             told = f"controller epoch {epoch} has written {path}"
             raise Deposed(f"{told}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
 
     # ---------------------------------------------------------------------------------------------------- asking
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Wait while ZooKeeper cannot be reached; the end of the session is the end of the office."""
+        """Wait while ZooKeeper cannot be reached; its end comes with the end of the session."""
         while True:
             try:
                 return await ask()

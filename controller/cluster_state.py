@@ -136,7 +136,7 @@ UNCLEAN_CONFIG = "unclean.leader.election.enable"
 
 
 class ClusterState(msgspec.Struct, kw_only=True):
-    """Everything one controller knows in one term of office. Changed only by `steps.step`."""
+    """Everything one controller knows in one controller epoch. Changed only by `steps.step`."""
 
     settings: ControllerSettings
     controller_epoch: ControllerEpoch
@@ -144,7 +144,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
     shutting_down: frozenset[BrokerId] = frozenset()
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
     """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
-    lost_lines: dict[BrokerId, float] = {}
+    lost_connections: dict[BrokerId, float] = {}
     """Registered brokers whose idle connection broke and has not been made again, and when (loop seconds)."""
     logs: dict[BrokerId, dict[TopicPartition, ReplicaLog]] = {}
     """What registered brokers said of replicas of partitions without a leader."""

@@ -17,7 +17,7 @@ import msgspec
 
 from minibroker.controller.cluster_reader import RETRY_SECONDS, ClusterReader, Deposed, to_partition_state
 from minibroker.controller.cluster_state import Leadership, Topic
-from minibroker.controller.contest import Office
+from minibroker.controller.controller_election import ControllerFence
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.events import LeadershipsWritten
 from minibroker.protocol import znodes
@@ -49,19 +49,19 @@ class TopicExists(Exception):
 
 
 class ClusterStore(ClusterReader):
-    """Reads anything; writes with the fence of one office."""
+    """Reads anything; writes under the fence of one controller epoch."""
 
-    def __init__(self, coordination: Coordination, office: Office) -> None:
-        super().__init__(coordination, office)
-        self._fence = CheckOp(path=znodes.CONTROLLER_EPOCH, version=office.fence_version)
+    def __init__(self, coordination: Coordination, fence: ControllerFence) -> None:
+        super().__init__(coordination, fence)
+        self._epoch_check = CheckOp(path=znodes.CONTROLLER_EPOCH, version=fence.epoch_version)
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         """All or nothing, fenced. Raises Deposed, what the operations raise, and OutcomeUnknown."""
         try:
-            results = await self.patiently(lambda: self._coordination.multi([self._fence, *operations]))
+            results = await self.patiently(lambda: self._coordination.multi([self._epoch_check, *operations]))
         except (BadVersion, NoNode) as error:
             if error.index == 0:
-                raise Deposed(f"controller epoch {self._office.controller_epoch} is over") from error
+                raise Deposed(f"controller epoch {self._fence.controller_epoch} is over") from error
             raise
         return results[1:]
 

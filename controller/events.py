@@ -132,7 +132,7 @@ class TopicErased(Event, frozen=True, kw_only=True):
     topic: str
 
 
-class LineLost(Event, frozen=True, kw_only=True):
+class LivenessConnectionLost(Event, frozen=True, kw_only=True):
     """The idle connection to this registration of a broker broke, by no will of ours."""
 
     broker_id: BrokerId
@@ -141,7 +141,7 @@ class LineLost(Event, frozen=True, kw_only=True):
     """On the event loop's clock."""
 
 
-class LineHeld(Event, frozen=True, kw_only=True):
+class LivenessConnectionHeld(Event, frozen=True, kw_only=True):
     """The idle connection to this registration stands, or stands again."""
 
     broker_id: BrokerId
@@ -157,7 +157,7 @@ class BrokerRefused(Event, frozen=True, kw_only=True):
     """Refusals since the line was lost; 1 is the first."""
 
 
-class DeathConfirmed(Event, frozen=True, kw_only=True):
+class FailureConfirmed(Event, frozen=True, kw_only=True):
     """Another live broker is refused there, too."""
 
     broker_id: BrokerId
@@ -168,7 +168,7 @@ class DeathConfirmed(Event, frozen=True, kw_only=True):
     """From the refusal to the confirmation."""
 
 
-class DeathUnconfirmed(Event, frozen=True, kw_only=True):
+class FailureUnconfirmed(Event, frozen=True, kw_only=True):
     """Nobody who was asked is refused there."""
 
     broker_id: BrokerId
@@ -275,9 +275,9 @@ class EraseTopic(Effect, frozen=True, kw_only=True):
     partitions: tuple[int, ...]
 
 
-class ConfirmDeath(Effect, frozen=True, kw_only=True):
-    """Ask these whether that broker refuses them; goes on beside other events, and is answered with DeathConfirmed or
-    DeathUnconfirmed."""
+class ConfirmFailure(Effect, frozen=True, kw_only=True):
+    """Ask these whether that broker refuses them; goes on beside other events, and is answered with FailureConfirmed or
+    FailureUnconfirmed."""
 
     broker: LiveBroker
     witnesses: tuple[LiveBroker, ...]
@@ -300,7 +300,7 @@ class Unregister(Effect, frozen=True, kw_only=True):
 
 
 class Resign(Effect, frozen=True, kw_only=True):
-    """Leave the office to somebody who reaches the brokers."""
+    """Resign, so that a controller that reaches the brokers takes over."""
 
     reason: str
 

@@ -10,7 +10,7 @@ from minibroker.protocol.messages import LEFT_ALONE_MAX
 
 
 class LeftAlone:
-    """Of one term of office."""
+    """Of one controller epoch."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}

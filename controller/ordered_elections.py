@@ -10,9 +10,9 @@ import contextlib
 from msgspec.structs import replace
 
 from minibroker.controller.accepted_loss import Logs, choice_of, outlook
+from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_state import LossChoice
 from minibroker.controller.events import LossAccepted
-from minibroker.controller.term import Term
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
 from minibroker.protocol.messages import (
@@ -28,64 +28,64 @@ ANSWER_SECONDS_MAX = 3.0
 """A broker that has not said by then what it holds is no candidate."""
 
 
-async def elect_leaders(term: Term, request: ElectLeadersRequest) -> Response:
+async def elect_leaders(active: ActiveController, request: ElectLeadersRequest) -> Response:
     """Answers with the outlook, and after an election with who leads."""
-    await term.gathered()
-    partitions = _asked_about(term, request)
-    logs = await _logs(term, partitions)
+    await active.gathered()
+    partitions = _asked_about(active, request)
+    logs = await _logs(active, partitions)
     wanted = from_wire(request.leader)
-    outlooks = {each: outlook(term.state, each, logs, wanted) for each in partitions}
+    outlooks = {each: outlook(active.state, each, logs, wanted) for each in partitions}
     if not request.confirmed:
         return ElectLeadersResponse(partitions=list(outlooks.values()))
     chosen = {
-        partition: choice_of(term.state, told, outlooks[partition])
+        partition: choice_of(active.state, told, outlooks[partition])
         for partition, told in _confirmed(request).items()
         if partition in outlooks
     }
 
     async def elect() -> Response:
         choices = tuple(each for each in chosen.values() if isinstance(each, LossChoice))
-        await term.happen(LossAccepted(choices=choices))
+        await active.happen(LossAccepted(choices=choices))
         return ElectLeadersResponse(
-            partitions=[_outcome(term, outlooks[partition], each) for partition, each in chosen.items()]
+            partitions=[_outcome(active, outlooks[partition], each) for partition, each in chosen.items()]
         )
 
-    return await term.in_turn(elect)
+    return await active.in_turn(elect)
 
 
 def _confirmed(request: ElectLeadersRequest) -> dict[TopicPartition, ConfirmedElection]:
     return {TopicPartition(each.topic_name, each.partition_index): each for each in request.confirmed}
 
 
-def _asked_about(term: Term, request: ElectLeadersRequest) -> list[TopicPartition]:
+def _asked_about(active: ActiveController, request: ElectLeadersRequest) -> list[TopicPartition]:
     if request.confirmed:
         return list(_confirmed(request))[:PARTITIONS_MAX]
     if request.topics is not None:
         named = [TopicPartition(topic.topic_name, number) for topic in request.topics for number in topic.partitions]
         return list(dict.fromkeys(named))[:PARTITIONS_MAX]
-    found = term.state.leaderships
+    found = active.state.leaderships
     return [each for each in sorted(found) if found[each].leader is None][:PARTITIONS_MAX]
 
 
-async def _logs(term: Term, partitions: list[TopicPartition]) -> Logs:
+async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> Logs:
     """Of those live replicas that answer in time."""
-    state = term.state
+    state = active.state
 
     async def ask(broker_id: BrokerId) -> Logs:
         held = [each for each in partitions if broker_id in state.assignment(each)]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await term.logs_of(state.brokers[broker_id], held) if held else {}
+                return await active.logs_of(state.brokers[broker_id], held) if held else {}
         return {}
 
     answers = await asyncio.gather(*(ask(each) for each in sorted(state.brokers)))
     return {broker_id: logs for answer in answers for broker_id, logs in answer.items()}
 
 
-def _outcome(term: Term, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
+def _outcome(active: ActiveController, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
     """NEW_LEADER_ELECTED would be a lie where something had changed meanwhile: nobody was elected then."""
     partition = TopicPartition(now.topic_name, now.partition_index)
-    leadership = term.state.leaderships.get(partition)
+    leadership = active.state.leaderships.get(partition)
     if isinstance(choice, LossChoice) and leadership is not None and leadership.leader == choice.leader:
         return now
     if now.error_code == ErrorCode.ELECTION_NOT_NEEDED:

@@ -77,7 +77,7 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
     is_witnessed = sum(each.is_undisturbed for each in ready) >= WITNESSES
     waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
     is_alone = bool(ready) and is_patient and not is_witnessed
-    unasked = _witnesses_to_come(state, partition, leadership) if is_alone else []
+    unasked = _confirmers_to_ask(state, partition, leadership) if is_alone else []
     waits_for = (*(each.broker_id for each in waited), *unasked)
     problems = "; ".join(f"broker {each.broker_id} {each.problem}" for each in standings if each.problem is not None)
     if waits_for and not is_witnessed:
@@ -186,7 +186,7 @@ def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
     return Standing(broker_id=member.broker_id, problem=problem)
 
 
-def _witnesses_to_come(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
+def _confirmers_to_ask(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
     """Replicas outside of the ISR that are there, answer, and have not said yet what they know."""
     return [
         each
@@ -220,7 +220,7 @@ def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict
             is_asked = partition in state.asked_logs.get(broker_id, ())
             if not is_asked and standing(state, partition, leadership, broker_id).must_be_asked:
                 found.setdefault(broker_id, []).append(partition)
-        for broker_id in _witnesses_to_come(state, partition, leadership):
+        for broker_id in _confirmers_to_ask(state, partition, leadership):
             if partition not in state.asked_logs.get(broker_id, ()):
                 found.setdefault(broker_id, []).append(partition)
     return found

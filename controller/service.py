@@ -1,7 +1,7 @@
-"""The controller candidate in every broker process: contest, serve a term, contest again.
+"""The controller candidate in every broker process: contest, serve as active controller, contest again.
 
 Owns: the life between registration and the end of a session, and the door for requests. Refuses to know how this
-broker is registered (its owner says when) and everything that happens inside a term.
+broker is registered (its owner says when) and everything that happens inside a active.
 
 Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and ZooKeeper
 tells the owner of a session last that it is over. So `is_active` also asks our own clock: past the deadline up to which
@@ -17,13 +17,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from minibroker.controller.active_controller import ActiveController, ActiveControllerSettings
 from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed, Resigned
 from minibroker.controller.cluster_state import ControllerSettings
-from minibroker.controller.contest import Candidate, Office, contest, resign, succeed
+from minibroker.controller.controller_election import Candidate, ControllerFence, contest, resign, succeed
 from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.controller.succession import Succession
-from minibroker.controller.term import Term, TermSettings
 from minibroker.controller.topic_creation import ValidateConfig
 from minibroker.protocol.errors import ErrorCode, ProtocolError
 from minibroker.protocol.ids import ControllerEpoch
@@ -44,7 +44,7 @@ RETRY_SECONDS = 1.0
 """Pause after ZooKeeper gave an answer that nobody expects, or holds what cannot be read: an operator may be needed."""
 
 RESIGNED_SECONDS = 2.0
-"""Who has left the office by itself lets others try first; they contest at once when the node is gone."""
+"""A controller that has resigned lets others try first; they contest at once when the node is gone."""
 
 logger = logging.getLogger("minibroker.controller")
 
@@ -66,7 +66,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout_ms: int = 6_000
     """A leader that answers no order for so long is replaced: as long as a session, and at least six seconds."""
     detects_lost_connections: bool = True
-    """broker.death.detection=connection: do not wait for the session of a broker that is evidently dead."""
+    """broker.failure.detection=connection: do not wait for the session of a broker that is evidently dead."""
 
 
 def _anything_goes(name: str, value: str) -> str | None:
@@ -104,8 +104,8 @@ class ControllerService:
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
-        self._office: Office | None = None
-        self._term: Term | None = None
+        self._fence: ControllerFence | None = None
+        self._active: ActiveController | None = None
         self._administration: Administration | None = None
 
     # ------------------------------------------------------------------------------------------------ for the owner
@@ -119,11 +119,11 @@ class ControllerService:
 
     def session_lost(self) -> None:
         """The session expired, or the registration was removed: resign at once."""
-        if self._office is not None:
-            epoch = self._office.controller_epoch
+        if self._fence is not None:
+            epoch = self._fence.controller_epoch
             logger.warning("resigned as controller of epoch %d: this broker's registration is over", epoch)
         self._candidate = None
-        self._office = None
+        self._fence = None
         self._end_term()
         if self._campaign is not None:
             self._campaign.cancel()
@@ -131,16 +131,16 @@ class ControllerService:
     @property
     def is_active(self) -> bool:
         """Controller, as far as our own clock can tell."""
-        return self._term is not None and asyncio.get_running_loop().time() < self._coordination.session_deadline
+        return self._active is not None and asyncio.get_running_loop().time() < self._coordination.session_deadline
 
     @property
     def controller_epoch(self) -> int | None:
-        """The epoch of the term being served, if any."""
-        return None if self._office is None else self._office.controller_epoch
+        """The epoch of the active being served, if any."""
+        return None if self._fence is None else self._fence.controller_epoch
 
     def left_alone(self) -> dict[str, str]:
         """Nodes of ZooKeeper that this controller leaves alone, and why; none unless it is active."""
-        return self._term.store.left_alone.nodes() if self._term is not None and self.is_active else {}
+        return self._active.store.left_alone.nodes() if self._active is not None and self.is_active else {}
 
     async def run(self) -> None:
         """Until cancelled. Raises only for bugs of our own."""
@@ -158,7 +158,7 @@ class ControllerService:
             await self._end_cleanly()
 
     async def _end_cleanly(self) -> None:
-        office, self._office = self._office, None
+        fence, self._fence = self._fence, None
         self._end_term()
         if self._campaign is not None:
             self._campaign.cancel()
@@ -166,11 +166,11 @@ class ControllerService:
             error = None if self._campaign.cancelled() else self._campaign.exception()
             if error is not None:  # raised by `run`, unless that is being cancelled at this very moment
                 logger.critical("the controller ended because of a bug", exc_info=error)
-        if office is not None:
-            await resign(self._coordination, office)
+        if fence is not None:
+            await resign(self._coordination, fence)
 
     def _end_term(self) -> None:
-        self._term = None
+        self._active = None
         self._administration = None
 
     # ----------------------------------------------------------------------------------------------------- campaign
@@ -180,61 +180,63 @@ class ControllerService:
         succession = Succession(self._coordination, self._dialer, candidate, listener, self.on_refused)
         try:
             while True:
-                office = await self._obtain_office(candidate, succession)
+                fence = await self._become_active(candidate, succession)
                 succession.release()
                 try:
-                    await self._serve(office)
+                    await self._serve(fence)
                 except* Deposed as deposed:
                     why = deposed.exceptions[0]
-                    logger.warning("resigned as controller of epoch %d: %s", office.controller_epoch, why)
-                self._office = None
+                    logger.warning("resigned as controller of epoch %d: %s", fence.controller_epoch, why)
+                self._fence = None
                 self._end_term()
                 if isinstance(why, Resigned):
-                    await resign(self._coordination, office)
+                    await resign(self._coordination, fence)
                     await asyncio.sleep(RESIGNED_SECONDS)
         except SessionExpired:
             return
         finally:
             succession.release()
 
-    async def _obtain_office(self, candidate: Candidate, succession: Succession) -> Office:
+    async def _become_active(self, candidate: Candidate, succession: Succession) -> ControllerFence:
         """Wait for it, for ever. Raises SessionExpired."""
         while True:
             changed = asyncio.Event()
             try:
-                office = await contest(self._coordination, self._clock, candidate, changed.set)
-                if office is None:
-                    office = await self._await_turn(candidate, succession, changed)
+                fence = await contest(self._coordination, self._clock, candidate, changed.set)
+                if fence is None:
+                    fence = await self._await_turn(candidate, succession, changed)
             except SessionExpired:
                 raise
             except (ProtocolError, CoordinationError) as error:
                 logger.error("cannot contest, trying again: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if office is not None:
-                return office
+            if fence is not None:
+                return fence
 
-    async def _await_turn(self, candidate: Candidate, succession: Succession, changed: asyncio.Event) -> Office | None:
+    async def _await_turn(
+        self, candidate: Candidate, succession: Succession, changed: asyncio.Event
+    ) -> ControllerFence | None:
         """Until /controller may have changed, or its holder is evidently dead and we are the one who succeeds it."""
         if not self._config.detects_lost_connections:
             await changed.wait()
             return None
         change = asyncio.create_task(changed.wait(), name="controller-changed")
-        death = asyncio.create_task(succession.death_of_incumbent(), name="death-of-controller")
+        death = asyncio.create_task(succession.failure_of_active_controller(), name="death-of-controller")
         try:
             await asyncio.wait([change, death], return_when=asyncio.FIRST_COMPLETED)
             if changed.is_set():
                 return None
-            office = await succeed(self._coordination, self._clock, candidate, death.result())
-            if office is not None:
+            fence = await succeed(self._coordination, self._clock, candidate, death.result())
+            if fence is not None:
                 self.on_dead_broker()
-            return office
+            return fence
         finally:
             for task in (change, death):
                 task.cancel()
             await asyncio.gather(change, death, return_exceptions=True)
 
-    async def _serve(self, office: Office) -> None:
+    async def _serve(self, fence: ControllerFence) -> None:
         config = self._config
         settings = ControllerSettings(
             controller_id=config.broker_id,
@@ -246,28 +248,30 @@ class ControllerService:
             answer_seconds_max=config.answer_timeout_ms / 1000,
         )
         interval = config.leader_imbalance_check_interval_seconds
-        term_settings = TermSettings(
+        active_settings = ActiveControllerSettings(
             inter_broker_listener=config.inter_broker_listener_name,
             rebalance_interval_seconds=interval if config.auto_leader_rebalance_enable else None,
             request_timeout_ms=config.request_timeout_ms,
             default_min_insync_replicas=config.default_min_insync_replicas,
             detects_lost_connections=config.detects_lost_connections,
         )
-        term = Term(office, settings, term_settings, self._coordination, self._dialer, lambda: self._is_served(term))
-        term.on_dead_broker = self.on_dead_broker
-        term.store.on_broker_gone = self._broker_gone
-        self._office, self._term = office, term
-        self._administration = Administration(
-            term, self._random, self._validate_topic_config, self._validate_broker_config
+        active = ActiveController(
+            fence, settings, active_settings, self._coordination, self._dialer, lambda: self._is_served(active)
         )
-        await term.run()
+        active.on_dead_broker = self.on_dead_broker
+        active.store.on_broker_gone = self._broker_gone
+        self._fence, self._active = fence, active
+        self._administration = Administration(
+            active, self._random, self._validate_topic_config, self._validate_broker_config
+        )
+        await active.run()
 
     def _broker_gone(self, name: str) -> None:
         if name == str(self._config.broker_id):
             self.on_unregistered()
 
-    def _is_served(self, term: Term) -> bool:
-        return self._term is term and self.is_active
+    def _is_served(self, active: ActiveController) -> bool:
+        return self._active is active and self.is_active
 
     # ----------------------------------------------------------------------------------------------------- requests
     async def handle(self, request: Request) -> Response:
@@ -285,26 +289,26 @@ class ControllerService:
             return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
         return response
 
-    async def _hand_over(self, term: Term, request: ControlledShutdownRequest) -> Response:
-        """Our own broker stops, and this term ends with it: first let all hear who leads now, for nobody else will tell
-        them before the next controller has taken over."""
-        response = await term.ask(request)
+    async def _hand_over(self, active: ActiveController, request: ControlledShutdownRequest) -> Response:
+        """Our own broker stops, and this active ends with it: first let all hear who leads now, for nobody else will
+        tell them before the next controller has taken over."""
+        response = await active.ask(request)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TELL_SECONDS_MAX):
-                await term.told()
+                await active.told()
         return response
 
     async def _dispatch(self, request: Request) -> Response:
-        assert self._term is not None and self._administration is not None
+        assert self._active is not None and self._administration is not None
         match request:
             case ControlledShutdownRequest(broker_id=self._config.broker_id, offline_partitions=None):
-                return await self._hand_over(self._term, request)
+                return await self._hand_over(self._active, request)
             case AlterPartitionRequest() | ControlledShutdownRequest():
-                return await self._term.ask(request)
+                return await self._active.ask(request)
             case CreateTopicsRequest():
                 return await self._administration.create_topics(request)
             case ElectLeadersRequest():
-                return await elect_leaders(self._term, request)
+                return await elect_leaders(self._active, request)
             case DeleteTopicsRequest():
                 return await self._administration.delete_topics(request)
             case IncrementalAlterConfigsRequest():

@@ -8,10 +8,10 @@ reaches that process. A broker that turned everybody away was unregistered by ev
 place: writes stood still for as long as a producer would wait. So a registration counts in elections once it has
 answered an order, and as long as it answers. A leader that hears nothing for `answer_seconds_max` can neither be told
 of a new epoch nor ask for another ISR; if somebody can take over its registration is removed first, as that of a dead
-one (`deaths`). It registers anew, and has to answer before it leads again.
+one (`failure_detection`). It registers anew, and has to answer before it leads again.
 
-A controller that most brokers do not answer had better doubt itself: it accuses nobody and leaves its office to
-somebody who reaches them. The same goes for a leader that says that it does not reach its controller.
+A controller that most brokers do not answer had better doubt itself: it suspects no broker and resigns: another may
+reach them. The same goes for a leader that says that it does not reach its controller.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 Owns: what follows from each event: which elections, who is told what, in which order. Refuses to know ZooKeeper, queues
 and time; what brokers ask for is in `broker_requests`, deletions are in `deletion`, the elections in `election`, and
-who is taken for dead in `deaths`.
+who is taken for dead in `failure_detection`.
 
 Order matters in three places (replication rules 9.3 to 9.7): brokers hear of a decision only after it was written; on
 taking over UpdateMetadata goes to all before any LeaderAndIsr, so that a follower knows its leader to be alive; and a
@@ -13,7 +13,7 @@ broker that has just registered hears everything, because it remembers nothing.
 
 import msgspec
 
-from minibroker.controller import broker_requests, deaths, deletion, silence
+from minibroker.controller import broker_requests, deletion, failure_detection, silence
 from minibroker.controller.accepted_loss import elect_as_chosen
 from minibroker.controller.announcements import (
     ask_logs,
@@ -35,17 +35,17 @@ from minibroker.controller.events import (
     BrokersSeen,
     CloseChannel,
     ControlledShutdownAsked,
-    DeathConfirmed,
-    DeathUnconfirmed,
     DeletionBegun,
     DeletionsSeen,
     Effect,
     Event,
+    FailureConfirmed,
+    FailureUnconfirmed,
     LeaderCutOff,
     LeadershipsWritten,
     LeadersMoved,
-    LineHeld,
-    LineLost,
+    LivenessConnectionHeld,
+    LivenessConnectionLost,
     LogsHeard,
     LossAccepted,
     OpenChannel,
@@ -107,16 +107,16 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return write(elect_as_chosen(state, event.choices))
         case TopicConfigsSeen():
             return _on_topic_configs_seen(state, event)
-        case LineLost():
-            return deaths.on_line_lost(state, event)
-        case LineHeld():
-            return deaths.on_line_held(state, event)
+        case LivenessConnectionLost():
+            return failure_detection.on_liveness_connection_lost(state, event)
+        case LivenessConnectionHeld():
+            return failure_detection.on_liveness_connection_held(state, event)
         case BrokerRefused():
-            return deaths.on_broker_refused(state, event)
-        case DeathConfirmed():
-            return deaths.on_death_confirmed(state, event)
-        case DeathUnconfirmed():
-            return deaths.on_death_unconfirmed(state, event)
+            return failure_detection.on_broker_refused(state, event)
+        case FailureConfirmed():
+            return failure_detection.on_failure_confirmed(state, event)
+        case FailureUnconfirmed():
+            return failure_detection.on_failure_unconfirmed(state, event)
     raise AssertionError(f"unknown event {event}")
 
 
@@ -141,7 +141,7 @@ def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
         return []
     state.brokers = dict(now)
     state.shutting_down = state.shutting_down - affected
-    state.lost_lines = {each: at for each, at in state.lost_lines.items() if each not in affected}
+    state.lost_connections = {each: at for each, at in state.lost_connections.items() if each not in affected}
     offline = state.offline_replicas
     state.offline_replicas = {each: offline[each] for each in offline if each not in affected}
     state.unheard = (state.unheard - affected) | frozenset([*came, *bounced])

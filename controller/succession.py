@@ -1,7 +1,7 @@
 """What a broker that is not controller does about the one that is: hold a line to it, and succeed it when it dies.
 
 Owns: the evidence that the controller's process is gone, for one candidate. Refuses to write: the multi that deposes it
-is `contest.succeed`, and what a new controller does is a term like any other.
+is `contest.succeed`, and what a new controller does then is the same as ever.
 
 Theory (docs/decisions/0011). Nobody stands above the controller, so every candidate watches it by the same evidence by
 which the controller watches brokers: a line that was held and broke, an address that refuses, another live broker that
@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from minibroker.controller.contest import Candidate, Incumbent
-from minibroker.controller.deaths import choose_witnesses
-from minibroker.controller.inquiry import Witness, first_to_confirm
-from minibroker.controller.lifeline import LineEvents, hold_line
+from minibroker.controller.controller_election import Candidate, CurrentController
+from minibroker.controller.failure_confirmation import Witness, first_to_confirm
+from minibroker.controller.failure_detection import choose_confirmers
+from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.znodes import (
     BROKER_IDS,
@@ -33,7 +33,7 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode
 
 LOOK_AGAIN_SECONDS = 1.0
-"""Pause while there is no incumbent to hold a line to: it is between two registrations."""
+"""Pause while there is no current to hold a line to: it is between two registrations."""
 RETRY_SECONDS = 0.1
 """Pause while ZooKeeper cannot be asked."""
 
@@ -57,48 +57,48 @@ class Succession:
         self._listener_name = listener_name
         self._on_refused = on_refused
         self._client_id = f"candidate-{candidate.broker_id}"
-        self._incumbent: Incumbent | None = None
+        self._current: CurrentController | None = None
         self._line: asyncio.Task[None] | None = None
         self._refusals = 0
         """Since the line was lost; 0 while it is held."""
         self._refused = asyncio.Event()
 
-    async def death_of_incumbent(self) -> Incumbent:
+    async def failure_of_active_controller(self) -> CurrentController:
         """Wait until the controller is evidently dead; it may take for ever. Raises SessionExpired."""
         while True:
-            incumbent = await self._look()
-            self._hold_line_to(incumbent)
-            if incumbent is None:
+            current = await self._look()
+            self._hold_connection_to(current)
+            if current is None:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
                 continue
             await self._refused.wait()
             self._refused.clear()
-            found, others = await asyncio.gather(self._look(), self._read_others(incumbent))
-            if found == incumbent and self._refusals and await self._is_confirmed(incumbent, others, self._refusals):
-                return incumbent
+            found, others = await asyncio.gather(self._look(), self._read_others(current))
+            if found == current and self._refusals and await self._is_confirmed(current, others, self._refusals):
+                return current
 
     def release(self) -> None:
         """Let the line go."""
-        self._hold_line_to(None)
+        self._hold_connection_to(None)
 
-    def _hold_line_to(self, incumbent: Incumbent | None) -> None:
-        if incumbent == self._incumbent:
+    def _hold_connection_to(self, current: CurrentController | None) -> None:
+        if current == self._current:
             return
-        self._incumbent = incumbent
+        self._current = current
         self._refusals = 0
         self._refused.clear()
         if self._line is not None:
             self._line.cancel()
             self._line = None
-        if incumbent is not None:
-            events = LineEvents(
-                on_held=lambda: self._see(0), on_refused=partial(self._is_refused, incumbent), on_silent=self._see
+        if current is not None:
+            events = LivenessEvents(
+                on_held=lambda: self._see(0), on_refused=partial(self._is_refused, current), on_silent=self._see
             )
-            line = hold_line(self._dialer.network, incumbent.address, self._client_id, events)
-            self._line = asyncio.create_task(line, name=f"line-to-controller-{incumbent.broker_id}")
+            line = hold_liveness_connection(self._dialer.network, current.address, self._client_id, events)
+            self._line = asyncio.create_task(line, name=f"line-to-controller-{current.broker_id}")
 
-    def _is_refused(self, incumbent: Incumbent, refusals: int) -> None:
-        self._on_refused(incumbent.broker_id, incumbent.broker_epoch)
+    def _is_refused(self, current: CurrentController, refusals: int) -> None:
+        self._on_refused(current.broker_id, current.broker_epoch)
         self._see(refusals)
 
     def _see(self, refusals: int) -> None:
@@ -108,29 +108,29 @@ class Succession:
         else:
             self._refused.clear()
 
-    async def _is_confirmed(self, incumbent: Incumbent, others: dict[int, Witness], attempt: int) -> bool:
+    async def _is_confirmed(self, current: CurrentController, others: dict[int, Witness], attempt: int) -> bool:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        asked = [others[each] for each in choose_witnesses(sorted(others), attempt)]
-        host, port = incumbent.address
+        asked = [others[each] for each in choose_confirmers(sorted(others), attempt)]
+        host, port = current.address
         witness_id = await first_to_confirm(
-            self._dialer, self._client_id, asked, incumbent.broker_id, incumbent.broker_epoch
+            self._dialer, self._client_id, asked, current.broker_id, current.broker_epoch
         )
         if witness_id is None:
             if attempt == 1:
                 logger.warning(
                     "the controller, broker %d, refuses connections; no other broker confirms: waiting for its session",
-                    incumbent.broker_id,
+                    current.broker_id,
                 )
             return False
         logger.warning(
             "the controller, broker %d, is dead: its connection was lost, %s:%d refuses, broker %d confirms (%d ms)",
-            *(incumbent.broker_id, host, port, witness_id, round((loop.time() - begun) * 1000)),
+            *(current.broker_id, host, port, witness_id, round((loop.time() - begun) * 1000)),
         )
         return True
 
     # ------------------------------------------------------------------------------------------------------ reading
-    async def _look(self) -> Incumbent | None:
+    async def _look(self) -> CurrentController | None:
         """Who is controller; None if nobody is, or nodes of two sessions tell of it. Waits for ZooKeeper."""
         while True:
             try:
@@ -138,10 +138,10 @@ class Succession:
             except CoordinationUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _read(self) -> Incumbent | None:
+    async def _read(self) -> CurrentController | None:
         coordination = self._coordination
         try:
-            epoch, epoch_stat = await coordination.get(CONTROLLER_EPOCH)  # first: see `contest`
+            epoch, epoch_stat = await coordination.get(CONTROLLER_EPOCH)  # first: see `controller_election`
             content, stat = await coordination.get(CONTROLLER)
             broker_id = ControllerNode.decode(content).brokerid
             node, node_stat = await coordination.get(broker_path(broker_id))
@@ -151,7 +151,7 @@ class Succession:
             return None
         if self._listener_name not in listeners or stat.ephemeral_owner != node_stat.ephemeral_owner:
             return None
-        return Incumbent(
+        return CurrentController(
             broker_id=broker_id,
             broker_epoch=node_stat.czxid,
             address=listeners[self._listener_name],
@@ -161,9 +161,9 @@ class Succession:
             registration_version=node_stat.version,
         )
 
-    async def _read_others(self, incumbent: Incumbent) -> dict[int, Witness]:
+    async def _read_others(self, current: CurrentController) -> dict[int, Witness]:
         """Registered brokers but ourselves and the one in question, by id; none if ZooKeeper cannot be asked."""
-        excluded = (incumbent.broker_id, self._candidate.broker_id)
+        excluded = (current.broker_id, self._candidate.broker_id)
         try:
             names = await self._coordination.get_children(BROKER_IDS)
             asked = [name for name in names if name not in map(str, excluded)]

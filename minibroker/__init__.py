@@ -9,7 +9,7 @@ from importlib import import_module
 from os import getpid
 from typing import TYPE_CHECKING
 
-from minibroker.client import doors as _doors
+from minibroker.client import default_runtime as _default_runtime
 
 if TYPE_CHECKING:
     from minibroker.client.admin import AdminClient as AdminClient
@@ -68,15 +68,15 @@ __all__ = [
 ]
 
 
-def _real_doors() -> "Runtime":
+def _real_runtime() -> "Runtime":
     """The doors of this machine, for clients that are given none."""
     from minibroker.runtime.real import real_runtime
 
     return real_runtime()
 
 
-_doors.open_default = _real_doors
-_doors.process_id = getpid
+_default_runtime.open_default = _real_runtime
+_default_runtime.process_id = getpid
 
 
 def __getattr__(name: str) -> object:

@@ -73,10 +73,10 @@ def measure(load: Load, virtual_seconds: float) -> Speed:
 async def _live(cluster: SimulatedCluster, load: Load, virtual_seconds: float, found: list[Speed]) -> None:
     cluster.start_all()
     await cluster.until_ready()
-    world, doors, servers = cluster.world, cluster.client_runtime(), cluster.bootstrap_servers
-    async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+    world, runtime, servers = cluster.world, cluster.client_runtime(), cluster.bootstrap_servers
+    async with AdminClient(bootstrap_servers=servers, runtime=runtime) as admin:
         await admin.create_topic(TOPIC, partitions=load.partitions, replication_factor=3)
-    async with Producer(bootstrap_servers=servers, linger_ms=load.linger_ms, runtime=doors) as producer:
+    async with Producer(bootstrap_servers=servers, linger_ms=load.linger_ms, runtime=runtime) as producer:
         began, callbacks, deliveries = time.process_time(), world.loop.callbacks_run, world.trace.kinds["net"]
         acknowledged = await _send(producer, load, virtual_seconds)
         found.append(

@@ -110,16 +110,16 @@ class Sum(msgspec.Struct, kw_only=True):
         """Kinds of event and of fault that no run had; empty while there are too few runs to tell."""
         from minibroker.simulation.swarm.beyond import DISASTERS
         from minibroker.simulation.swarm.coverage import MUST_SEE, RARELY_SEEN
-        from minibroker.simulation.swarm.disk_options import CLUSTER_PLOTS, DISK_FAULTS
-        from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, PLOTS
+        from minibroker.simulation.swarm.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
+        from minibroker.simulation.swarm.options import ADDRESS_GONE, FAULTS, SEQUENCES
 
         if self.runs < RUNS_TO_SEE_ALL:
             return []
         if self.beyond:
             return [f"disaster {each}" for each in DISASTERS if not self.injected[f"disaster {each}"]]
-        kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_PLOTS)]
+        kinds = [*(f"disk {each}" for each in DISK_FAULTS), *(f"cluster {each}" for each in CLUSTER_SEQUENCES)]
         kinds = [] if self.disk_faults is False else kinds
-        kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"plot {each}" for each in PLOTS)]
+        kinds += [*(f"fault {each}" for each in (*FAULTS, ADDRESS_GONE)), *(f"plot {each}" for each in SEQUENCES)]
         events = [*MUST_SEE, *(RARELY_SEEN if self.runs >= RUNS_TO_SEE_RARE else ())]
         return [each for each in events if not self.seen[each]] + [each for each in kinds if not self.injected[each]]
 

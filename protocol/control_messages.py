@@ -1,7 +1,7 @@
 """What the controller orders brokers to do, and what brokers ask of the controller: shapes and defaults.
 
 Owns: LeaderAndIsr, UpdateMetadata, StopReplica, GetReplicaLogInfo, ControlledShutdown, AlterPartition, and
-ConfirmDeath, with which any of them asks another one for a second opinion. Import from `messages`.
+ConfirmFailure, with which any of them asks another one for a second opinion. Import from `messages`.
 """
 # ruff: noqa: RUF012 - msgspec gives every struct its own copy of a default list or map
 
@@ -248,10 +248,10 @@ class GetReplicaLogInfoResponse(Response, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------------------- between brokers
-class ConfirmDeathRequest(Request, frozen=True, kw_only=True):
+class ConfirmFailureRequest(Request, frozen=True, kw_only=True):
     broker_id: BrokerId  # about: whose connection was lost and whose address refuses, seen from who asks
     broker_epoch: BrokerEpoch  # about: the registration it was lost from; its address is the one the asked broker knows
 
 
-class ConfirmDeathResponse(Response, frozen=True, kw_only=True):
+class ConfirmFailureResponse(Response, frozen=True, kw_only=True):
     refused: bool = False  # about: true: it refuses the asked broker, too. False: anything else

@@ -115,8 +115,8 @@ from minibroker.protocol.control_messages import (
     AlterPartitionTopicResponse,
     BrokerEndpoint,
     BrokerState,
-    ConfirmDeathRequest,
-    ConfirmDeathResponse,
+    ConfirmFailureRequest,
+    ConfirmFailureResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     GetReplicaLogInfoRequest,
@@ -182,8 +182,8 @@ __all__ = [
     "BrokerState",
     "ConfigOperation",
     "ConfigSource",
-    "ConfirmDeathRequest",
-    "ConfirmDeathResponse",
+    "ConfirmFailureRequest",
+    "ConfirmFailureResponse",
     "ConfirmedElection",
     "ControlledShutdownRequest",
     "ControlledShutdownResponse",
@@ -308,7 +308,7 @@ class ApiKey(IntEnum):
     ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
     GET_REPLICA_LOG_INFO = 93
-    CONFIRM_DEATH = 127
+    CONFIRM_FAILURE = 127
     DESCRIBE_REPLICA_STATE = 1000
 
 
@@ -346,7 +346,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.ALTER_PARTITION, AlterPartitionRequest, AlterPartitionResponse, is_cluster_action=True),
         Api(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
         Api(ApiKey.GET_REPLICA_LOG_INFO, GetReplicaLogInfoRequest, GetReplicaLogInfoResponse, is_cluster_action=True),
-        Api(ApiKey.CONFIRM_DEATH, ConfirmDeathRequest, ConfirmDeathResponse, is_cluster_action=True),
+        Api(ApiKey.CONFIRM_FAILURE, ConfirmFailureRequest, ConfirmFailureResponse, is_cluster_action=True),
         Api(ApiKey.DESCRIBE_REPLICA_STATE, DescribeReplicaStateRequest, DescribeReplicaStateResponse),
     )
 }

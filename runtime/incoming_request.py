@@ -8,9 +8,9 @@ from minibroker.protocol.messages import FetchRequest, ProduceRequest, Request, 
 from minibroker.runtime.ports import Buffer
 from minibroker.runtime.server_limits import (
     DECODED_GROWTH,
+    PARTITION_COST,
     PARTITION_COST_BYTES,
-    PARTITION_TURN_COST,
-    RECORDS_PER_TURN_COST,
+    RECORDS_PER_COST,
     REQUEST_COST_BYTES,
 )
 from minibroker.runtime.waiting_requests import Charge
@@ -52,7 +52,7 @@ class IncomingRequest:
         """Whether the server is handling what came on some connection just now; `after_requests` follows."""
         return self._connection.is_in_step
 
-    def park(self, partitions: int) -> bool:
+    def delay(self, partitions: int) -> bool:
         """Ask to let this request wait with so many partitions listed. False: too much waits already, answer it now."""
         return self._connection.may_wait(self._charge, partitions * PARTITION_COST_BYTES)
 
@@ -85,8 +85,8 @@ def costs_of(body: Request, size_bytes: int) -> tuple[int, int]:
     how much memory it needs in order to wait (`park`)."""
     if isinstance(body, ProduceRequest):
         count = sum([len(topic.partition_data) for topic in body.topic_data])
-        turn_cost = PARTITION_TURN_COST * count + size_bytes // RECORDS_PER_TURN_COST
-        return REQUEST_COST_BYTES + PARTITION_COST_BYTES * count, turn_cost
+        iteration_cost = PARTITION_COST * count + size_bytes // RECORDS_PER_COST
+        return REQUEST_COST_BYTES + PARTITION_COST_BYTES * count, iteration_cost
     if isinstance(body, FetchRequest):
         return REQUEST_COST_BYTES, size_bytes
     return REQUEST_COST_BYTES + DECODED_GROWTH * size_bytes, size_bytes

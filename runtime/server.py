@@ -17,7 +17,7 @@ from minibroker.protocol.session import MemoryBudget
 from minibroker.runtime.complaints import Complaints
 from minibroker.runtime.heavy_requests import HeavyRequests
 from minibroker.runtime.incoming_request import IncomingRequest
-from minibroker.runtime.loop_turn import LoopTurn
+from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.ports import Listener, Network
 from minibroker.runtime.server_connection import ServerConnection
 from minibroker.runtime.server_limits import (
@@ -54,7 +54,7 @@ class RpcServer:
         self.unread_replies = UnreadReplies(self.limits.unread_replies_max_bytes, self._reconsider_soon)
         self.waiting = WaitingRequests(self.limits.waiting_max_bytes, self._reconsider_soon)
         self.heavy = HeavyRequests(self.unread_replies.has_room)
-        self.turn = LoopTurn()
+        self.turn = LoopIteration()
         self.complaints = Complaints()
         self.connections: dict[int, ServerConnection] = {}
         self.is_short_of_buffers = False
@@ -105,7 +105,7 @@ class RpcServer:
             self._shortage_timer.cancel()
 
     @property
-    def parked_cost_bytes(self) -> int:
+    def delayed_cost_bytes(self) -> int:
         """Estimated memory of clients' requests that wait for their answer."""
         return self.waiting.small_bytes + self.waiting.other_bytes
 

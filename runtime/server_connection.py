@@ -30,7 +30,7 @@ from minibroker.runtime.server_limits import (
     BROKER_UNREAD_ALLOWED_BYTES,
     HELD_REPLY_MAX_BYTES,
     LARGE_WAIT_BYTES,
-    REQUEST_TURN_COST,
+    REQUEST_COST,
     REQUESTS_IN_FLIGHT_MAX,
     SMALL_WAIT_BYTES,
     SWEEP_INTERVAL_MS,
@@ -335,7 +335,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _on_frame(self, data: memoryview) -> None:
         if not self.is_broker:
-            self._server.turn.spend(REQUEST_TURN_COST)
+            self._server.turn.spend(REQUEST_COST)
         frame = decode_request_frame(data)
         self.has_asked = True
         if frame.api_key not in APIS or frame.api_version != API_VERSION:
@@ -357,8 +357,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         charge = None
         if not self.is_broker:
             charge = Charge()
-            cost, turn_cost = costs_of(body, len(data))
-            self._server.turn.spend(turn_cost)
+            cost, iteration_cost = costs_of(body, len(data))
+            self._server.turn.spend(iteration_cost)
             if not self._take(charge, cost, may_refuse=frame.api_key != ApiKey.PRODUCE):
                 refusal = "too many large requests wait for their answer; try again"
                 self.answer(encode_response(frame.correlation_id, _refusal(ErrorCode.REQUEST_TIMED_OUT, refusal)))

@@ -7,18 +7,18 @@ MIB = 1024 * KIB
 
 SWEEP_INTERVAL_MS = 2_000
 """How often all connections are looked at for deadlines; one timer for all of them."""
-TURN_COST = 64 * KIB
+ITERATION_COST = 64 * KIB
 """What clients may ask for within one turn of the loop, in bytes of requests without records: some 20 ms of work."""
-HANDSHAKES_PER_TURN = 32
+HANDSHAKES_PER_ITERATION = 32
 """Steps of an authentication that are taken in a turn in which nothing else is left for clients: a broker is one of
 them until it has proven itself, and must not wait behind a flood. Each takes some microseconds."""
 HANDSHAKE_MAX_BYTES = 2_048
 """Of a frame of such a step."""
-REQUEST_TURN_COST = 256
+REQUEST_COST = 256
 """Of any request, however small; about 50 us."""
-PARTITION_TURN_COST = 26
+PARTITION_COST = 26
 """Of one partition of a Produce: what it takes at least in requests without records."""
-RECORDS_PER_TURN_COST = 64
+RECORDS_PER_COST = 64
 """Bytes of records that cost as much as one byte of a request without."""
 REQUESTS_IN_FLIGHT_MAX = 1_000
 """Requests of one connection that may wait for an answer; above it the connection is not read."""

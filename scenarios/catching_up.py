@@ -4,7 +4,7 @@ from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.telling.rows import Shows
 from minibroker.scenarios.telling.simulated import SimulatedStage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 
 
 async def play(stage: SimulatedStage) -> Ending:
@@ -18,7 +18,7 @@ async def play(stage: SimulatedStage) -> Ending:
         A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A"),
         B=Shows(leo=1),
     )
-    asked = stage.gate("A", "C", requests(ApiKey.ALTER_PARTITION))
+    asked = stage.hold_messages("A", "C", requests(ApiKey.ALTER_PARTITION))
     stage.release("A", "B")
     stage.release("B", "A")
     await stage.tell(

@@ -34,7 +34,7 @@ which is what Kafka did before 0.11. Brokers have it as `replica.truncation.rule
 acknowledged records.
 
 `--live` plays the same script on a real ZooKeeper and real broker processes on this machine, where kills, pauses and
-gates in the network between them can force the steps: the column says which stories. It needs Java, and 10 to 25 s.
+holds in the network between them can force the steps: the column says which stories. It needs Java, and 10 to 25 s.
 """
 
 

@@ -4,7 +4,7 @@ from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.telling.rows import Shows
 from minibroker.scenarios.telling.simulated import SimulatedStage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
-from minibroker.simulation.gates import responses
+from minibroker.simulation.message_holds import responses
 
 
 async def play_expand(stage: SimulatedStage) -> Ending:
@@ -17,7 +17,7 @@ async def play_expand(stage: SimulatedStage) -> Ending:
         A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A"),
         B=Shows(leo=1),
     )
-    stage.gate("C", "A", responses(ApiKey.ALTER_PARTITION))
+    stage.hold_messages("C", "A", responses(ApiKey.ALTER_PARTITION))
     stage.release("A", "B")
     stage.release("B", "A")
     await stage.until(A=Shows(pending="AB"), B=Shows(leo=2))
@@ -53,7 +53,7 @@ async def play_expand(stage: SimulatedStage) -> Ending:
 
 async def play_shrink(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
-    gate = stage.gate("C", "A", responses(ApiKey.ALTER_PARTITION))
+    hold = stage.hold_messages("C", "A", responses(ApiKey.ALTER_PARTITION))
     stage.hold("B", "A")
     stage.hold("A", "B")
     m1 = await stage.produce("m1")
@@ -66,7 +66,7 @@ async def play_shrink(stage: SimulatedStage) -> Ending:
         B=Shows(leo=1),
     )
     stage.check("m1 waits", not m1.is_settled)
-    gate.release()
+    hold.release()
     await stage.settled(m1)
     await stage.tell("The reply arrives: the ISR is A, and m1 is committed.", A=Shows(leo=2, hw=2, isr="A", pending=""))
     stage.release("B", "A")

@@ -5,7 +5,7 @@ from minibroker.scenarios.telling.rows import Shows
 from minibroker.scenarios.telling.simulated import SimulatedStage
 from minibroker.scenarios.telling.stage import Stage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 
 
 async def play_traffic(stage: Stage) -> Ending:

@@ -4,16 +4,16 @@ from minibroker.protocol.messages import ApiKey
 from minibroker.scenarios.telling.rows import Shows
 from minibroker.scenarios.telling.simulated import SimulatedStage
 from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 
-SETTINGS = {"zookeeper.session.timeout.ms": "10000", "broker.death.detection": "session"}
+SETTINGS = {"zookeeper.session.timeout.ms": "10000", "broker.failure.detection": "session"}
 """The story is about the write of an election, not about the one that unregisters the dead before it."""
 
 
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
     await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
-    late = stage.gate("D", "B", requests(ApiKey.LEADER_AND_ISR))
+    late = stage.hold_messages("D", "B", requests(ApiKey.LEADER_AND_ISR))
     await stage.kill("C")
     await stage.expire_session("C")
     await stage.tell(

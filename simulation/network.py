@@ -22,8 +22,8 @@ import msgspec
 
 from minibroker.protocol.messages import ApiKey
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, NetworkError, OutOfDescriptors, Transport
-from minibroker.simulation.gates import UNLIMITED, Action, Gate, Match, responses
 from minibroker.simulation.loop import WORLD, VirtualLoop
+from minibroker.simulation.message_holds import UNLIMITED, Action, Match, MessageHold, responses
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import Trace
 from minibroker.simulation.transport import RESEND_SECONDS, ProtocolFactory, SimulatedTransport
@@ -73,9 +73,9 @@ class Fabric:
         self.bandwidth: dict[tuple[str, str], float] = {}
         """Bytes per second from one machine to another, for all connections together; others are as fast as light."""
         self._busy_until: dict[tuple[str, str], float] = {}
-        self.gates: tuple[Gate, ...] = ()
+        self.holds: tuple[MessageHold, ...] = ()
         self.cuts_frames = False
-        """From the first gate on, whole frames are cut from what arrives."""
+        """From the first hold on, whole frames are cut from what arrives."""
         self._addresses: dict[str, str] = {}
         """Of each machine, by name; both will do to connect to it."""
         self._nameless: set[str] = set()
@@ -157,36 +157,36 @@ class Fabric:
         self.without_descriptors.clear()
         self.slow_links.clear()
         self.bandwidth.clear()
-        for gate in self.gates:
-            gate.release()
-        self.gates = ()
+        for hold in self.holds:
+            hold.release()
+        self.holds = ()
 
     def hold(
         self, source: str | None = None, target: str | None = None, match: Match | None = None, times: int = UNLIMITED
-    ) -> Gate:
-        """Hold back frames from one machine to another (None: any) until the gate is released."""
-        return self._gate(Gate(source, target, match, Action.HOLD, times))
+    ) -> MessageHold:
+        """Hold back frames from one machine to another (None: any) until the hold is released."""
+        return self._hold(MessageHold(source, target, match, Action.HOLD, times))
 
     def drop_frames(
         self, source: str | None = None, target: str | None = None, match: Match | None = None, times: int = UNLIMITED
-    ) -> Gate:
+    ) -> MessageHold:
         """Lose frames, each with its connection: both ends see a reset."""
-        return self._gate(Gate(source, target, match, Action.DROP, times))
+        return self._hold(MessageHold(source, target, match, Action.DROP, times))
 
     def count_frames(
         self, source: str | None = None, target: str | None = None, match: Match | None = None, times: int = UNLIMITED
-    ) -> Gate:
+    ) -> MessageHold:
         """Let frames pass and remember them."""
-        return self._gate(Gate(source, target, match, Action.PASS, times))
+        return self._hold(MessageHold(source, target, match, Action.PASS, times))
 
-    def lose_replies(self, asker: str | None, answerer: str | None, *apis: ApiKey, times: int = 1) -> Gate:
+    def lose_replies(self, asker: str | None, answerer: str | None, *apis: ApiKey, times: int = 1) -> MessageHold:
         """A request is carried out, and its reply lost with the connection: its sender repeats it."""
         return self.drop_frames(answerer, asker, responses(*apis), times)
 
-    def _gate(self, gate: Gate) -> Gate:
+    def _hold(self, hold: MessageHold) -> MessageHold:
         self.cuts_frames = True
-        self.gates = (*(other for other in self.gates if not other.is_open), gate)
-        return gate
+        self.holds = (*(other for other in self.holds if not other.is_open), hold)
+        return hold
 
     def half_open(self, one: str, other: str) -> int:
         """One machine loses every connection to the other, which learns of it only when it sends something."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.gates import Action, FrameCutter
+from minibroker.simulation.message_holds import Action, FrameCutter
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import checksum
 
@@ -58,7 +58,7 @@ class SimulatedTransport:
         self.is_client = is_client
         self.cutter: FrameCutter | None = None
         self._is_held = False
-        """A gate holds the next frame for this end."""
+        """A hold holds the next frame for this end."""
         self.is_gone = False
         """No longer in its kernel: closed, reset, killed, or without power."""
         self._opened = False
@@ -169,7 +169,7 @@ class SimulatedTransport:
         self._loop.call_at(when, self.pump, context=self.process.context)
 
     def pump(self) -> None:
-        """Take what has arrived and hand it to the protocol."""
+        """Take what has arrived and injector it to the protocol."""
         now = self._loop.time()
         pipe = self._pipe
         while pipe and pipe[0].arrives_at <= now and not self.is_gone and self._opened and not self._is_held:
@@ -193,26 +193,26 @@ class SimulatedTransport:
             self._unread += data
         else:
             self.cutter.add(data)
-            self._pass_gates(self.cutter)
+            self._pass_holds(self.cutter)
 
-    def _pass_gates(self, cutter: FrameCutter) -> None:
-        passed, verdict = cutter.take(self._fabric.gates)
+    def _pass_holds(self, cutter: FrameCutter) -> None:
+        passed, verdict = cutter.take(self._fabric.holds)
         self._unread += passed
         self._is_held = verdict is Action.HOLD
         if verdict is Action.DROP:
             self.lose_frames()
 
     def go_on(self) -> None:
-        """The gate is open again."""
+        """The hold is open again."""
         self._loop.call_soon(self._go_on, context=self.process.context)
 
     def _go_on(self) -> None:
         if self.cutter is not None and not self.is_gone:
-            self._pass_gates(self.cutter)
+            self._pass_holds(self.cutter)
             self.pump()
 
     def lose_frames(self) -> None:
-        """What waits at a gate, and all behind it, is lost with the connection."""
+        """What waits at a hold, and all behind it, is lost with the connection."""
         for side in (self, self.peer):
             side._is_held = False
             side._pipe.clear()

@@ -1,7 +1,7 @@
 """A whole simulated world: one loop, one network, one ZooKeeper, and machines whose processes are given their doors.
 
 A program is a function from a Runtime to a coroutine; starting a node again runs it again over the surviving disk. The
-code that drives a world (a test, a fault injector) runs in the same loop and belongs to no process.
+code that drives a world (a test, a fault schedule) runs in the same loop and belongs to no process.
 """
 
 import random

@@ -64,7 +64,7 @@ class ServerOptions(msgspec.Struct):
     """Seconds added each way: a slow ZooKeeper."""
 
 
-class RequestGate:
+class RequestHold:
     """Holds back requests of a machine before the server, with all that follow them on their link: a test directs when
     a write happens. A client that hears nothing gives its link up, and what waits there is refused from then on."""
 
@@ -129,15 +129,15 @@ class Pipe:
             call(*arguments)
 
     def _stops_at_a_gate(self) -> bool:
-        for gate in self._server.gates:
+        for hold in self._server.holds:
             for argument in self._waiting[0][2]:
-                if isinstance(argument, Request) and gate.stops(self._host, argument, self):
+                if isinstance(argument, Request) and hold.stops(self._host, argument, self):
                     self._is_held = True
                     return True
         return False
 
     def go_on(self) -> None:
-        """The gate is open again."""
+        """The hold is open again."""
         self._is_held = False
         self.pump_soon()
 
@@ -228,7 +228,7 @@ class SimulatedZooKeeper:
         self._unheard: set[str] = set()
         self.slow_hosts: dict[str, float] = {}
         """Seconds added each way for one machine."""
-        self.gates: tuple[RequestGate, ...] = ()
+        self.holds: tuple[RequestHold, ...] = ()
         self._everybody_cut = False
         self._stopped = False
         self._links: deque[Link] = deque(maxlen=LINKS_KEPT)
@@ -248,15 +248,15 @@ class SimulatedZooKeeper:
         self._unheard.add(host)
 
     def heal(self, host: str | None = None) -> None:
-        """Take back cuts; for all, also slow links and gates."""
+        """Take back cuts; for all, also slow links and holds."""
         if host is None:
             self._everybody_cut = False
             self._unreachable.clear()
             self._unheard.clear()
             self.slow_hosts.clear()
-            for gate in self.gates:
-                gate.release()
-            self.gates = ()
+            for hold in self.holds:
+                hold.release()
+            self.holds = ()
         else:
             self._unreachable.discard(host)
             self._unheard.discard(host)
@@ -273,11 +273,11 @@ class SimulatedZooKeeper:
 
     def hold(
         self, host: str | None = None, match: Callable[[Request], bool] | None = None, times: int = UNLIMITED
-    ) -> RequestGate:
-        """Hold back requests of one machine (None: any) until the gate is released."""
-        gate = RequestGate(host, match, times)
-        self.gates = (*(other for other in self.gates if not other.is_open), gate)
-        return gate
+    ) -> RequestHold:
+        """Hold back requests of one machine (None: any) until the hold is released."""
+        hold = RequestHold(host, match, times)
+        self.holds = (*(other for other in self.holds if not other.is_open), hold)
+        return hold
 
     def drop_connection(self, host: str) -> None:
         """A reset connection, wherever it was broken: both ends learn of it. The session lives."""

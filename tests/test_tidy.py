@@ -11,14 +11,14 @@ import pytest
 from tests.tidy.documents import check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
 from tests.tidy.imports import check_imports
-from tests.tidy.purity import check_doors, check_purity
+from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
 
 RULES: list[Callable[[SourceFile], list[str]]] = [
     check_imports,
     check_purity,
-    check_doors,
+    check_ports,
     check_hash_order,
     check_iteration,
     check_sleep,

@@ -40,7 +40,7 @@ class UnsyncedFiles:
         self._directories[path] = None
 
     def take(self) -> "UnsyncedFiles":
-        """Hand all of them over; what is written from now on is unsynced again."""
+        """FaultInjector all of them over; what is written from now on is unsynced again."""
         taken = UnsyncedFiles()
         taken._paths, self._paths = self._paths, taken._paths
         taken._directories, self._directories = self._directories, taken._directories

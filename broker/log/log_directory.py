@@ -381,9 +381,9 @@ class LogDirectory:
             return False
 
     async def maintain(self, now_ms: int) -> None:
-        """The chores of every second or so: remove what was deleted, ask a full disk for room, sync closed segments and
-        metadata of new logs, write checkpoints that must not wait. What fails of them is noted in the directory's
-        health (`Storage.on_offline` and `on_full` tell it) and hinders no other."""
+        """The periodic tasks of every second or so: remove what was deleted, ask a full disk for room, sync closed
+        segments and metadata of new logs, write checkpoints that must not wait. What fails of them is noted in the
+        directory's health (`Storage.on_offline` and `on_full` tell it) and hinders no other."""
         await self._try(self._remove_deleted(now_ms))
         if self.full:
             self.try_heal()
@@ -394,12 +394,12 @@ class LogDirectory:
         await self._try(self.record_log_starts())
         await self._try(self._checkpoints.write_urgent())
 
-    async def _try(self, chore: Coroutine[Any, Any, object]) -> None:
+    async def _try(self, periodic_task: Coroutine[Any, Any, object]) -> None:
         if self.offline:
-            chore.close()
+            periodic_task.close()
             return
         try:
-            await chore
+            await periodic_task
         except BadEntry as error:  # of one log: who uses it next finds it damaged
             logger.warning("%s", error)
         except DiskError as error:

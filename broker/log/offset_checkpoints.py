@@ -179,7 +179,7 @@ class OffsetCheckpoints:
 
     def _forget_former_logs(self) -> None:
         """Once neither file speaks of more than a log that began anew has, both speak of it alone: from then on it owes
-        what they say. Its start is recorded with that reason by the next round of chores."""
+        what they say. Its start is recorded with that reason by the next round of periodic tasks."""
         marks = HIGH_WATERMARK_CHECKPOINT
         if marks in self._storage.urgent or self._writing[marks].locked():
             return

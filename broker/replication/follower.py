@@ -48,7 +48,7 @@ FRUITLESS_ALIGNMENTS_MAX = 2
 
 def report_end(state: ReplicaState, effects: list[Effect]) -> None:
     """A fetch reports my end, and with flushing on never more of it than is synced (hardening rule 2)."""
-    is_unsafe = state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset
+    is_unsafe = state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset
     effects.append(SyncLog() if is_unsafe else FetchNext())
 
 

@@ -59,7 +59,7 @@ def on_synced(state: ReplicaState, event: Synced, effects: list[Effect]) -> None
     end_offset = min(event.end_offset, state.log_end_offset)
     state.synced_end_offset = max(state.synced_end_offset, end_offset)
     if not state.is_leader:
-        if isinstance(state.phase, Fetching) and state.config.vote_with_synced_end:
+        if isinstance(state.phase, Fetching) and state.config.counts_only_synced:
             report_end(state, effects)
         return
     answer_synced_waiters(state, effects)

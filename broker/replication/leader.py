@@ -120,7 +120,7 @@ def _answer_when_safe(
             effects.append(AnswerProduce(tokens=tokens, base_offset=base_offset))
         else:
             add_waiter(state, waiter)
-    elif state.config.vote_with_synced_end and state.synced_end_offset < end_offset:
+    elif state.config.counts_only_synced and state.synced_end_offset < end_offset:
         state.sync_waiters.append(waiter)
     else:
         effects.append(AnswerProduce(tokens=tokens, base_offset=base_offset))

@@ -138,10 +138,10 @@ def _become_leader(state: ReplicaState, event: ev.LeaderAndIsrReceived, effects:
     effects.append(ev.LeaderChanged(became_leader=True))
     state.in_sync_replicas = ()
     commit_isr(state, event.in_sync_replicas, event.partition_epoch, event.now_ms, effects)
-    _sync_what_has_no_vote(state, effects)
+    _sync_what_does_not_count(state, effects)
 
 
-def _sync_what_has_no_vote(state: ReplicaState, effects: list[ev.Effect]) -> None:
+def _sync_what_does_not_count(state: ReplicaState, effects: list[ev.Effect]) -> None:
     """What an earlier life, or an earlier setting, left unsynced must not wait for the next append."""
     if state.vote < state.log_end_offset:
         effects.append(ev.SyncLog())
@@ -242,7 +242,7 @@ def _on_config_changed(state: ReplicaState, event: ev.ConfigChanged, effects: li
     if state.is_leader:
         refuse_waiters_below_minimum(state, effects)
         advance_high_watermark(state, event.now_ms, effects)
-        _sync_what_has_no_vote(state, effects)
+        _sync_what_does_not_count(state, effects)
 
 
 def _on_brokers_changed(state: ReplicaState, event: ev.BrokersChanged, effects: list[ev.Effect]) -> None:

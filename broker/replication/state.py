@@ -38,7 +38,7 @@ class ReplicationConfig(Struct, frozen=True, kw_only=True):
     broker_id: int
     min_insync_replicas: int = 1
     replica_lag_time_max_ms: int = 30_000
-    vote_with_synced_end: bool = False
+    counts_only_synced: bool = False
     """log.flush.interval.* is on: only synced bytes count for the high watermark (hardening rule 2)."""
     truncation_rule: TruncationRule = TruncationRule.LEADER_EPOCH
 
@@ -206,7 +206,7 @@ class ReplicaState(Struct, kw_only=True):
     @property
     def vote(self) -> int:
         """Up to where this broker's own copy counts for the high watermark (hardening rules 2 and 4)."""
-        only_synced = self.config.vote_with_synced_end or self.is_shrinking_below_minimum
+        only_synced = self.config.counts_only_synced or self.is_shrinking_below_minimum
         return self.synced_end_offset if only_synced else self.log_end_offset
 
     @property

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker import network_gates
+from minibroker import network_proxies
 from minibroker.asking import Asker, NoAnswer
-from minibroker.client.doors import doors
+from minibroker.client.default_runtime import runtime_or_default
 from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
-from minibroker.network_gates import LOOPBACK, NetworkGates, broker_name
+from minibroker.network_proxies import LOOPBACK, NetworkProxies, broker_name
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.runtime.ports import Runtime
@@ -35,7 +35,7 @@ class RealTestedCluster(TestedCluster):
         self.directory = Path(tempfile.mkdtemp(prefix="minibroker-testing-"))
         self.local = LocalCluster(self.directory / "cluster", brokers, settings=SETTINGS | settings)
         self.broker_ids = tuple(self.local.broker_ids)
-        self.gates = NetworkGates()
+        self.gates = NetworkProxies()
         self._ports: dict[int, int] = {}
 
     async def __aenter__(self) -> Self:
@@ -68,7 +68,7 @@ class RealTestedCluster(TestedCluster):
 
     @property
     def runtime(self) -> Runtime:
-        return doors(None)
+        return runtime_or_default(None)
 
     @property
     def _poll_seconds(self) -> float:
@@ -184,4 +184,4 @@ def _leader_among(replicas: Mapping[int, ReplicaStateDescription]) -> int | None
 def _gate_name(party: Party) -> str:
     if isinstance(party, int):
         return broker_name(party)
-    return network_gates.CLIENTS if party == CLIENTS else network_gates.ZOOKEEPER
+    return network_proxies.CLIENTS if party == CLIENTS else network_proxies.ZOOKEEPER

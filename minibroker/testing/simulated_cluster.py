@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from minibroker.client import doors
+from minibroker.client import default_runtime
 from minibroker.cluster_file import write_cluster_state
 from minibroker.protocol.cluster_state import ClusterState, PartitionSnapshot
 from minibroker.protocol.znodes import BROKER_TOPICS, PartitionState, TopicAssignment
@@ -42,13 +42,13 @@ class SimulatedTestedCluster(TestedCluster):
         self._loop = loop
         self._began = loop.elapsed
         self._guard = forbid_real_waiting()
-        self._doors_before: Any = None
+        self._runtime_before: Any = None
 
     async def __aenter__(self) -> Self:
-        if getattr(doors.open_default, "belongs_to", None) is self._loop:
+        if getattr(default_runtime.open_default, "belongs_to", None) is self._loop:
             raise ClusterInUse("one simulated cluster at a time: leave the first before you open the second")
         self._guard.__enter__()
-        self._lend_doors()
+        self._lend_runtime()
         self.simulation.start_all()
         try:
             await self.simulation.until_ready()
@@ -65,7 +65,7 @@ class SimulatedTestedCluster(TestedCluster):
 
     def close(self, has_failed: bool = False) -> None:
         """End everything. Raises ProcessCrashed if a broker crashed, unless the test has failed anyway."""
-        doors.open_default = self._doors_before
+        default_runtime.open_default = self._runtime_before
         self._guard.__exit__(None, None, None)
         for line in self._loop.unhandled:
             logging.getLogger("asyncio").error("%s", line)
@@ -83,8 +83,8 @@ class SimulatedTestedCluster(TestedCluster):
             if task.process is not None and not task.process.alive:
                 asyncio._unregister_task(task)  # documented for those who extend asyncio
 
-    def _lend_doors(self) -> None:
-        before, loop, lend = doors.open_default, self._loop, self.simulation.client_runtime
+    def _lend_runtime(self) -> None:
+        before, loop, lend = default_runtime.open_default, self._loop, self.simulation.client_runtime
 
         def open_default() -> Runtime:
             if asyncio.get_running_loop() is loop:
@@ -93,8 +93,8 @@ class SimulatedTestedCluster(TestedCluster):
             return before()
 
         open_default.belongs_to = loop  # type: ignore[attr-defined]
-        self._doors_before = before
-        doors.open_default = open_default
+        self._runtime_before = before
+        default_runtime.open_default = open_default
 
     # ---------------------------------------------------------------------------------------------------- questions
     @property

@@ -1,1 +1,1 @@
-"""Stories on real processes: a stage of brokers and a ZooKeeper on this machine, with gates between them."""
+"""Stories on real processes: a stage of brokers and a ZooKeeper on this machine, with holds between them."""

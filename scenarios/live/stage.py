@@ -1,7 +1,7 @@
-"""A stage of real processes: ZooKeeper, brokers, files, sockets; gates in between hold what a story wants held.
+"""A stage of real processes: ZooKeeper, brokers, files, sockets; holds in between hold what a story wants held.
 
 Owns: how the verbs are done on this machine, and what the table shows of it: what each broker says of itself (by a
-question that no gate holds back), and what lies in its files. Every process is killed by its number at the end. All
+question that no hold holds back), and what lies in its files. Every process is killed by its number at the end. All
 listening sockets are on the loopback interface.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from minibroker.asking import Asker, NoAnswer
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.client.doors import doors
+from minibroker.client.default_runtime import runtime_or_default
 from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
-from minibroker.network_gates import ZOOKEEPER, NetworkGates, broker_name
+from minibroker.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
@@ -65,7 +65,7 @@ class LiveStage(ClientStage):
             **settings_of(cast, rule),
         }
         self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings)
-        self.gates = NetworkGates()
+        self.holds = NetworkProxies()
         self._tell = tell
         self._pause_after_step = pause
         self._ports: dict[int, int] = {}
@@ -82,7 +82,7 @@ class LiveStage(ClientStage):
         """As on every stage: brokers run, the first replica leads an empty topic, producers are connected."""
         try:
             self._tell("starting ZooKeeper and brokers")
-            await self.gates.surround(self.cluster, self._ports)
+            await self.holds.surround(self.cluster, self._ports)
             first = self.number(self.cast.controller or self.cast.brokers[-1])
             await self.cluster.up(first=first)
             await self._open_observer()
@@ -105,10 +105,12 @@ class LiveStage(ClientStage):
                 await self.cluster.kill(broker_id)
         with contextlib.suppress(ClusterFailed):
             await self.cluster.kill_zookeeper()
-        await self.gates.close()
+        await self.holds.close()
 
     async def _open_observer(self) -> None:
-        self._observer = doors(None).open_coordination(self.cluster.record.zookeeper.connect, OBSERVER_SESSION_MS)
+        self._observer = runtime_or_default(None).open_coordination(
+            self.cluster.record.zookeeper.connect, OBSERVER_SESSION_MS
+        )
         await self._observer.start()
 
     async def _until_led(self) -> None:
@@ -117,7 +119,7 @@ class LiveStage(ClientStage):
                 await asyncio.sleep(self.poll_seconds)
 
     def _servers(self) -> list[str]:
-        """Of brokers that do not stand still, by their gates."""
+        """Of brokers that do not stand still, by their holds."""
         awake = [b for b in self.cluster.broker_ids if self.cluster.process_state(b) == "running"]
         return [f"127.0.0.1:{self._ports[broker_id]}" for broker_id in awake]
 
@@ -145,7 +147,7 @@ class LiveStage(ClientStage):
         self._tell(f"step {len(self.steps) + 1}, after {self.now():.1f} s")
         await super().tell(sentence, within_seconds, **rows)
         if self._pause_after_step is not None:
-            await asyncio.to_thread(self._pause_after_step)  # the gates go on forwarding meanwhile
+            await asyncio.to_thread(self._pause_after_step)  # the holds go on forwarding meanwhile
 
     def now(self) -> float:
         return asyncio.get_running_loop().time() - self._began
@@ -156,7 +158,7 @@ class LiveStage(ClientStage):
     async def checkpointed(self) -> None:
         await asyncio.sleep(CHECKPOINTED_SECONDS)
 
-    async def truth(self) -> str:
+    async def reference(self) -> str:
         if not self.cluster.zookeeper_is_running():
             return ""
         try:
@@ -218,15 +220,15 @@ class LiveStage(ClientStage):
 
     # ------------------------------------------------------------------------------------------------------- faults
     def hold(self, source: str, target: str) -> None:
-        self.gates.hold(broker_name(self.number(source)), broker_name(self.number(target)))
+        self.holds.hold(broker_name(self.number(source)), broker_name(self.number(target)))
 
     def release(self, source: str, target: str) -> None:
-        self.gates.release(broker_name(self.number(source)), broker_name(self.number(target)))
+        self.holds.release(broker_name(self.number(source)), broker_name(self.number(target)))
 
     async def kill(self, *brokers: str) -> None:
         await asyncio.gather(*(self.cluster.kill(self.number(broker)) for broker in brokers))
         for broker in brokers:
-            self.gates.forget(broker_name(self.number(broker)))
+            self.holds.forget(broker_name(self.number(broker)))
 
     async def cut_power(self, *brokers: str) -> None:
         await self.kill(*brokers)
@@ -244,10 +246,10 @@ class LiveStage(ClientStage):
         await self.cluster.resume(self.number(broker))
 
     async def expire_session(self, broker: str) -> None:
-        """A gate keeps it from ZooKeeper until somebody else leads."""
+        """A hold keeps it from ZooKeeper until somebody else leads."""
         name, before = broker_name(self.number(broker)), await self.true_state()
-        self.gates.hold(name, ZOOKEEPER)
-        self.gates.hold(ZOOKEEPER, name)
+        self.holds.hold(name, ZOOKEEPER)
+        self.holds.hold(ZOOKEEPER, name)
         try:
             async with asyncio.timeout(ELECTED_WITHIN_SECONDS):
                 while (await self.true_state()).leader_epoch == before.leader_epoch:  # noqa: ASYNC110
@@ -255,8 +257,8 @@ class LiveStage(ClientStage):
         except TimeoutError:
             raise StoryFailed(f"nobody was elected while {broker} could not reach ZooKeeper") from None
         finally:
-            self.gates.release(name, ZOOKEEPER)
-            self.gates.release(ZOOKEEPER, name)
+            self.holds.release(name, ZOOKEEPER)
+            self.holds.release(ZOOKEEPER, name)
 
     async def stop_zookeeper(self) -> None:
         await self.cluster.kill_zookeeper()

@@ -83,6 +83,6 @@ def settings_of(cast: Cast, rule: TruncationRule) -> dict[str, str]:
 
 
 def in_words(state: PartitionState) -> str:
-    """What a slide says of ZooKeeper's truth."""
+    """What a slide says of ZooKeeper's reference."""
     leader = "none" if state.leader < 0 else letter(state.leader)
     return f"leader {leader}, epoch {state.leader_epoch}, ISR {' '.join(map(letter, sorted(state.isr)))}"

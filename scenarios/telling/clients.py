@@ -64,7 +64,7 @@ class StageClients:
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     async def produce(self, values: tuple[str, ...], acks: Acks, quietly: bool) -> Sending:
-        """Hand over one batch; see Stage.produce."""
+        """FaultInjector over one batch; see Stage.produce."""
         producer, sending = self._producers[acks], Sending(values)
         deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
         self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks, quietly)))

@@ -19,9 +19,9 @@ from minibroker.scenarios.telling.stage import Listener
 from minibroker.scenarios.telling.story import TOPIC, Cast
 from minibroker.scenarios.telling.wire import Wiretap
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.gates import Gate, Match
+from minibroker.simulation.message_holds import Match, MessageHold
 from minibroker.simulation.world import PROVISIONED_DIRECTORY
-from minibroker.simulation.zookeeper import RequestGate
+from minibroker.simulation.zookeeper import RequestHold
 
 SEED = 1
 OPERATOR_SESSION_MS = 4_000
@@ -76,7 +76,7 @@ class SimulatedStage(ClientStage):
     async def checkpointed(self) -> None:
         await asyncio.sleep(CHECKPOINTED_SECONDS)
 
-    async def truth(self) -> str:
+    async def reference(self) -> str:
         return in_words(self.true_state())
 
     def true_state(self) -> PartitionState:
@@ -157,12 +157,12 @@ class SimulatedStage(ClientStage):
     async def resume(self, broker: str) -> None:
         self.world.resume(self.machine(broker))
 
-    def gate(self, source: str, target: str, match: Match) -> Gate:
+    def hold_messages(self, source: str, target: str, match: Match) -> MessageHold:
         """Hold only such frames from one broker to another (`*`: from or to anybody)."""
         one, other = (None if name == "*" else self.machine(name) for name in (source, target))
         return self.world.network.hold(one, other, match)
 
-    def count(self, client: str, match: Match) -> Gate:
+    def count(self, client: str, match: Match) -> MessageHold:
         """See such frames of a client, and let them pass."""
         return self.world.network.count_frames(client, None, match)
 
@@ -184,7 +184,7 @@ class SimulatedStage(ClientStage):
         storage.wipe()
         storage.provision(PROVISIONED_DIRECTORY)
 
-    def hold_zookeeper_write(self, broker: str) -> RequestGate:
+    def hold_zookeeper_write(self, broker: str) -> RequestHold:
         """The broker's next write does not arrive yet."""
         return self.world.zookeeper.hold(self.machine(broker), lambda request: request.kind == "write")
 

@@ -55,11 +55,11 @@ def slide(step: Step) -> list[str]:
     lines = textwrap.wrap(step.sentence, WIDTH, initial_indent=first, subsequent_indent=rest)
     for note in step.notes:
         lines += textwrap.wrap(note, WIDTH, initial_indent=f"{INDENT}- ", subsequent_indent=f"{INDENT}  ")
-    return [*lines, "", *(INDENT + line for line in _table(step)), *_truth(step), ""]
+    return [*lines, "", *(INDENT + line for line in _table(step)), *_reference(step), ""]
 
 
-def _truth(step: Step) -> list[str]:
-    return [f"{INDENT}ZooKeeper: {step.truth}"] if step.truth else []
+def _reference(step: Step) -> list[str]:
+    return [f"{INDENT}ZooKeeper: {step.reference}"] if step.reference else []
 
 
 def _table(step: Step) -> list[str]:
@@ -109,7 +109,7 @@ def step_as_json(step: Step) -> dict[str, Any]:
         "at_seconds": step.at_seconds,
         "sentence": step.sentence,
         "notes": list(step.notes),
-        "zookeeper": step.truth,
+        "zookeeper": step.reference,
         "replicas": [_row_as_json(row) for row in step.rows],
         "changed": [[broker, HEADER[column].lower()] for broker, column in step.changed],
     }
@@ -188,7 +188,7 @@ def print_slide(step: Step, on_terminal: bool) -> None:
         ]
         table.add_row(*cells)
     console.print(table)
-    for line in _truth(step):
+    for line in _reference(step):
         console.print(Text(line, style="dim"))
     console.print()
 

@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     changed: tuple[tuple[str, int], ...]
     """(broker, column) of the cells that are new."""
-    truth: str
+    reference: str
     """Leader, epoch and ISR as ZooKeeper has them; empty where nobody knows."""
     at_seconds: float
     """Since the beginning of the act, in the stage's own time."""
@@ -96,7 +96,7 @@ class Stage(ABC):
             notes=notes,
             rows=found,
             changed=tuple(sorted(changed_cells(before, found))),
-            truth=await self.truth(),
+            reference=await self.reference(),
             at_seconds=round(self.now(), 3),
         )
         self.steps.append(step)
@@ -162,13 +162,13 @@ class Stage(ABC):
         """A row for each replica."""
 
     @abstractmethod
-    async def truth(self) -> str:
+    async def reference(self) -> str:
         """Leader, epoch and ISR as ZooKeeper has them."""
 
     @abstractmethod
     async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
-        """Hand one batch to the producer; the outcome becomes a note (`quietly`: only if it failed), and `settled`
-        waits for it."""
+        """FaultInjector one batch to the producer; the outcome becomes a note (`quietly`: only if it failed), and
+        `settled` waits for it."""
 
     @abstractmethod
     async def new_producer(self, acks: Acks) -> None:

@@ -15,13 +15,13 @@ from minibroker.protocol.messages import (
     ProduceResponse,
 )
 from minibroker.scenarios.telling.said import letter
-from minibroker.simulation.gates import Frame
+from minibroker.simulation.message_holds import Frame
 
 REFUSABLE = {ApiKey.FETCH: "fetch", ApiKey.PRODUCE: "produce request", ApiKey.LEADER_AND_ISR: "LeaderAndIsr"}
 
 
 class Wiretap:
-    """Give `wants` to the network as a gate's match; it wants nothing, and tells `hear`."""
+    """Give `wants` to the network as a hold's match; it wants nothing, and tells `hear`."""
 
     def __init__(self, hear: Callable[[str], None]) -> None:
         self._hear = hear

@@ -23,7 +23,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskError, DiskFull, FileMissing
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
 from minibroker.simulation.storage import Storage
@@ -43,11 +43,11 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class DiskRules:
-    """Hears what `listening` tells, and looks when `Truth` takes its samples."""
+    """Hears what `listening` tells, and looks when `ReferenceState` takes its samples."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._seen: dict[int, Seen] = {}
         self._faulty: dict[int, Seen | None] = {}
         """As it was when the disk was faulty last: replicas may be made anew then, with marks of their own."""
@@ -55,7 +55,7 @@ class DiskRules:
         """Processes whose append to a segment failed, and where."""
         for broker_id in cluster.broker_ids:
             self._watch(self._storage(broker_id))
-        truth.samplers.append(self.look)
+        reference.samplers.append(self.look)
 
     def _storage(self, broker_id: int) -> Storage:
         return self._cluster.world.machine(f"broker-{broker_id}").storage
@@ -79,17 +79,17 @@ class DiskRules:
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         process = PROCESS.get()
-        if process is None or process not in self._failed or not self._truth.is_promised(log.topic_partition.topic):
+        if process is None or process not in self._failed or not self._reference.is_promised(log.topic_partition.topic):
             return
         facts = (f"an append to {self._failed[process]} failed", f"then {batches[0].base_offset} was appended")
-        self._truth.find("I15", f"{process} writes on after an IO error", log.topic_partition, *facts)
+        self._reference.find("I15", f"{process} writes on after an IO error", log.topic_partition, *facts)
 
     # ------------------------------------------------------------------------------------------------------- marks
     def look(self) -> None:
         """Has a checkpoint forgotten somebody who is still there?"""
         for broker_id in self._cluster.broker_ids:
             storage = self._storage(broker_id)
-            if broker_id in self._truth.faulty:
+            if broker_id in self._reference.faulty:
                 found = self._faulty[broker_id] = self._read(storage, self._faulty.get(broker_id))
                 if found is None:
                     self._seen.pop(broker_id, None)  # what is made anew remembers nothing
@@ -108,24 +108,24 @@ class DiskRules:
             for partition in sorted(before.marks.keys() - now.marks.keys()):
                 directory = before.directories.get(partition)
                 is_kept = directory is not None and directory is _directory(storage, partition)
-                if self._truth.is_promised(partition.topic) and is_kept:
+                if self._reference.is_promised(partition.topic) and is_kept:
                     facts = (f"it had the mark {before.marks[partition]}", f"now it has {sorted(now.marks)}")
                     text = f"the checkpoint of broker {broker_id} forgot a replica's mark"
-                    self._truth.find("I11", text, partition, *facts)
+                    self._reference.find("I11", text, partition, *facts)
 
     def replica_loaded(self, replica: Partition) -> None:
         process = PROCESS.get()
-        if process is None or not self._truth.is_promised(replica.topic_partition.topic):
+        if process is None or not self._reference.is_promised(replica.topic_partition.topic):
             return
         now = self._read(self._cluster.world.machine(process.name).storage, None)
-        if int(process.name.rpartition("-")[2]) in self._truth.faulty:
+        if int(process.name.rpartition("-")[2]) in self._reference.faulty:
             return
         state = replica.state
         said = 0 if now is None else now.marks.get(replica.topic_partition, 0)
         if state.high_watermark < min(said, state.log_end_offset):
             facts = (f"its checkpoint says {said}, its log ends at {state.log_end_offset}",)
             text = f"{process} starts with the mark {state.high_watermark}"
-            self._truth.find("I11", text, replica.topic_partition, *facts)
+            self._reference.find("I11", text, replica.topic_partition, *facts)
 
     @staticmethod
     def _read(storage: Storage, known: Seen | None) -> Seen | None:

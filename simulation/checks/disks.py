@@ -14,7 +14,7 @@ from minibroker.audit.acked_file import AckedChunk
 from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding as AuditFinding
 from minibroker.audit.findings import Kind, Severity
-from minibroker.audit.judge import judge_partition
+from minibroker.audit.judge import compare_partition
 from minibroker.audit.replica import Replica, ReplicaFacts, SnapshotFile, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_content
 from minibroker.protocol import checkpoints
@@ -24,7 +24,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import parse_meta_properties
 from minibroker.protocol.partition_metadata import parse_partition_metadata
 from minibroker.simulation.checks.finding import Finding
-from minibroker.simulation.checks.truth import TrueState
+from minibroker.simulation.checks.reference_state import TruePartition
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.storage import DirectoryNode, FileNode
 from minibroker.simulation.world import PROVISIONED_DIRECTORY
@@ -36,7 +36,7 @@ LOG_DIRECTORY = f"{PROVISIONED_DIRECTORY}/log"
 
 def audit_disks(
     cluster: SimulatedCluster,
-    states: list[TrueState],
+    states: list[TruePartition],
     acked: Mapping[tuple[TopicPartition, int], bytes],
 ) -> list[Finding]:
     """What is wrong with the replicas of these partitions. `acked`: the value of each acknowledged record."""
@@ -55,7 +55,7 @@ def audit_disks(
             isr=true.members,
             holders=dict.fromkeys(sorted(true.members), "in sync at the end of the run"),
         )
-        result = judge_partition(true.partition, replicas, [_chunk(true.partition, acked)], expected)
+        result = compare_partition(true.partition, replicas, [_chunk(true.partition, acked)], expected)
         found += [_finding(true.partition, each) for each in result.findings if _counts(each)]
     return found
 

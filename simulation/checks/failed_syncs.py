@@ -12,7 +12,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import DiskError, FileMissing, OutOfDescriptors
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
 from minibroker.simulation.storage import Storage
@@ -23,18 +23,18 @@ HEARD_SECONDS = 0.25
 
 
 class FailedSyncs:
-    """Hears what `listening` tells, and looks when `Truth` takes its samples."""
+    """Hears what `listening` tells, and looks when `ReferenceState` takes its samples."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._failed: dict[Process, tuple[str, float]] = {}
         """Which file, and when."""
         self._hurt: set[Process] = set()
         """Processes that have met any error of their disk."""
         for broker_id in cluster.broker_ids:
             self._watch(cluster.world.machine(f"broker-{broker_id}").storage)
-        truth.samplers.append(self.look)
+        reference.samplers.append(self.look)
 
     def _watch(self, storage: Storage) -> None:
         check_fault = storage.check_fault
@@ -54,20 +54,20 @@ class FailedSyncs:
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         process = PROCESS.get()
-        if process is None or process not in self._failed or not self._truth.is_promised(log.topic_partition.topic):
+        if process is None or process not in self._failed or not self._reference.is_promised(log.topic_partition.topic):
             return
         path, when = self._failed[process]
         if self._cluster.world.loop.elapsed - when < HEARD_SECONDS:
             return
         facts = (f"a sync of {path} failed at {when:.3f}", f"then {batches[0].base_offset} was appended")
-        self._truth.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
+        self._reference.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
 
     def look(self) -> None:
         """I12, where a disk had errors."""
         for broker_id in self._cluster.alive():
             machine = self._cluster.world.machine(f"broker-{broker_id}")
-            if machine.process in self._hurt and machine.process not in self._truth.robbed:
-                for true in self._truth.states():
+            if machine.process in self._hurt and machine.process not in self._reference.robbed:
+                for true in self._reference.states():
                     replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
                     if replica is not None and not replica.state.is_offline and not replica.log.storage.unwell:
                         self._compare(machine.storage, replica)
@@ -81,7 +81,7 @@ class FailedSyncs:
             if size != segment.size:
                 facts = (f"{segment.log_path} has {size} bytes", f"the log goes by {segment.size}")
                 text = f"{storage.host} believes in a log that its files do not hold"
-                self._truth.find("I12", text, replica.topic_partition, *facts)
+                self._reference.find("I12", text, replica.topic_partition, *facts)
                 return
 
     # ------------------------------------------------------------------------------------------------ of no interest

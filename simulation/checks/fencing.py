@@ -1,9 +1,9 @@
 """Who is taken for dead, whether there was cause, and whether the accused obeys (hardening rule 11).
 
-Owns: the registrations that others remove, the offices that others take, and what the network really showed them.
-Judges: nobody is fenced, and no office is taken, but on a lost connection and two refusals, or on silence that lasts
-(rule 17); an office changes hands in one piece; no leader is replaced while its registration stands, unless it handed
-over; and who is fenced serves nobody from the moment in which ZooKeeper has told it. Refuses to read what the
+Owns: the registrations that others remove, the controllers that others replace, and what the network really showed
+them. Judges: nobody is fenced, and no fence is taken, but on a lost connection and two refusals, or on silence that
+lasts (rule 17); an fence changes hands in one piece; no leader is replaced while its registration stands, unless it
+handed over; and who is fenced serves nobody from the moment in which ZooKeeper has told it. Refuses to read what the
 controller says of its reasons.
 """
 
@@ -36,7 +36,7 @@ from minibroker.protocol.znodes import (
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
 from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.znode_tree import ZNode
 from minibroker.simulation.zookeeper import Answer, Link, Request
@@ -73,14 +73,14 @@ class Removal(Struct):
     """When ZooKeeper's word of it arrived at its owner."""
 
 
-class FencingJudge:
+class FencingChecker:
     """Watches one run, and is a `Listener`. `counts` are for coverage, `listeners` are told a line for people."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self.counts: Counter[str] = Counter()
         self.listeners: list[Callable[[str], None]] = []
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._loop = cluster.world.loop
         self._network = cluster.world.network
         self._zookeeper = cluster.world.zookeeper
@@ -91,12 +91,12 @@ class FencingJudge:
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
         self._disk_failed_at: dict[int, float] = {}
-        self._known: dict[TopicPartition, TrueState] = {}
+        self._known: dict[TopicPartition, TruePartition] = {}
         self._reign_began: dict[TopicPartition, float] = {}
         self._wrap()
-        truth.listeners.append(self._on_true_state)
-        truth.samplers.append(self._sample)
-        truth.is_unaware = self.is_unaware
+        reference.listeners.append(self._on_true_state)
+        reference.samplers.append(self._sample)
+        reference.is_unaware = self.is_unaware
 
     def _wrap(self) -> None:
         zookeeper, tree = self._zookeeper, self._zookeeper.tree
@@ -167,7 +167,7 @@ class FencingJudge:
     def _registration_removed(self, broker_id: int, node: ZNode, writer: str) -> None:
         victim = name_of(broker_id)
         if writer == victim or not writer.startswith("broker-"):
-            return  # it goes, its next start comes, or an operator had a hand in it
+            return  # it goes, its next start comes, or an operator had a injector in it
         self._removals[broker_id] = Removal(node.czxid, node.ephemeral_owner)
         lives = self._is_alive(broker_id, BrokerRegistration.decode(node.data).incarnation_id)
         self.counts["broker fenced falsely: it lives" if lives else "broker fenced by evidence"] += 1
@@ -179,7 +179,7 @@ class FencingJudge:
         kinds = {(type(operation), operation.path) for operation in operations}
         creates = (CreateOp, CONTROLLER) in kinds
         if creates and (SetOp, CONTROLLER_EPOCH) not in kinds:
-            self._find(f"{writer} took the office without a new controller epoch", f"it wrote {sorted_names(kinds)}")
+            self._find(f"{writer} became controller without a new controller epoch", f"it wrote {sorted_names(kinds)}")
         if before is None or not writer.startswith("broker-"):
             return
         incumbent = ControllerNode.decode(before.data)
@@ -190,11 +190,11 @@ class FencingJudge:
         self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by evidence"] += 1
         self._tell(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
         if not creates or (DeleteOp, broker_path(incumbent.brokerid)) not in kinds:
-            self._find(f"{writer} took the office of {victim} in pieces", f"it wrote {sorted_names(kinds)}")
+            self._find(f"{writer} succeeded {victim} in several writes", f"it wrote {sorted_names(kinds)}")
         self._require_evidence(writer, incumbent.brokerid, f"{writer} deposed {victim}")
 
     def _is_alive(self, broker_id: int, incarnation: str | None) -> bool:
-        return broker_id in self._cluster.alive() and self._truth.incarnation(broker_id) == incarnation
+        return broker_id in self._cluster.alive() and self._reference.incarnation(broker_id) == incarnation
 
     # ----------------------------------------------------------------------------------------------------- evidence
     def _require_evidence(self, accuser: str, broker_id: int, what: str) -> None:
@@ -240,7 +240,7 @@ class FencingJudge:
 
     # ---------------------------------------------------------------------------------------------------- elections
     def _on_true_state(self, partition: TopicPartition) -> None:
-        after, before = self._truth.state(partition), self._known.get(partition)
+        after, before = self._reference.state(partition), self._known.get(partition)
         if after is None:
             self._known.pop(partition, None)
             return
@@ -250,11 +250,11 @@ class FencingJudge:
             return
         if before.leader not in (-1, after.leader) and not self._has_cause(before, after):
             facts = (f"ZooKeeper held {before}", f"and now {after}", f"broker {before.leader} is registered and lives")
-            self._truth.find(RULE, "a leader was replaced that is not fenced", partition, *facts)
+            self._reference.find(RULE, "a leader was replaced that is not fenced", partition, *facts)
         if before.leader_epoch != after.leader_epoch:
             self._reign_began[partition] = self._loop.elapsed
 
-    def _has_cause(self, before: TrueState, after: TrueState) -> bool:
+    def _has_cause(self, before: TruePartition, after: TruePartition) -> bool:
         """Its registration is gone or another's, it goes by itself, its disk failed, or it keeps its place in the ISR
         and the preferred leader takes over.
 
@@ -345,8 +345,8 @@ class FencingJudge:
         return not is_told and removal.session_id in self._zookeeper.sessions
 
     def _serves(self, broker_id: int, what: str, partition: TopicPartition | None) -> None:
-        if self._truth.session_ended(broker_id):
-            self._truth.find(RULE, f"fenced broker {broker_id} {what}", partition)
+        if self._reference.session_ended(broker_id):
+            self._reference.find(RULE, f"fenced broker {broker_id} {what}", partition)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -393,7 +393,7 @@ class FencingJudge:
 
     # ------------------------------------------------------------------------------------------------------- telling
     def _find(self, text: str, *facts: str) -> None:
-        self._truth.find(RULE, text, None, *facts)
+        self._reference.find(RULE, text, None, *facts)
 
     def _tell(self, line: str) -> None:
         for listener in self.listeners:

@@ -13,9 +13,9 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import IsrKind, ReplicaState, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import BrokerRegistration, broker_path
-from minibroker.simulation.checks.hearsay import Hearsay
 from minibroker.simulation.checks.lineage import Writer
-from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.checks.observed_registrations import ObservedRegistrations
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
 from minibroker.simulation.cluster import SimulatedCluster
 
 TOLERANCE_SECONDS = 0.25
@@ -44,7 +44,7 @@ class Reign(Struct):
     leader_epoch: int
     followers: dict[int, Follower]
     start: int
-    """The leader's log end when it took office."""
+    """The leader's log end when it took fence."""
     mark: int
     began: float
     """When its broker heard of it: the controller may have died before it told anybody (seed 17071403)."""
@@ -64,25 +64,25 @@ class Seen(Struct):
     refused: bool
 
 
-class InSyncJudge:
+class InSyncChecker:
     """One run. Times are the loop's, as the running process sees it."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
-        self._truth = truth
-        self._hearsay = Hearsay(cluster)
+        self._reference = reference
+        self._observed = ObservedRegistrations(cluster)
         self._loop = cluster.world.loop
         self._reigns: dict[tuple[Writer, TopicPartition], Reign] = {}
         self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
-        self._known: dict[TopicPartition, TrueState] = {}
+        self._known: dict[TopicPartition, TruePartition] = {}
         self._led_since: dict[TopicPartition, float] = {}
         self._stood_still: dict[int, float] = {}
         """When a broker was last seen paused, or in a slow call."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
         self._wrap_pauses()
-        truth.listeners.append(self._on_true_state)
-        truth.samplers.append(self._sample)
+        reference.listeners.append(self._on_true_state)
+        reference.samplers.append(self._sample)
 
     def _wrap_pauses(self) -> None:
         world = self._cluster.world
@@ -134,7 +134,7 @@ class InSyncJudge:
                     f"broker {broker_id} of the ISR reported {reported} in epoch {reign.leader_epoch}",
                     f"the mark of {writer} rose to {reign.mark}",
                 )
-                self._truth.find("I5", "the mark counts what nobody reported in this reign", partition, *facts)
+                self._reference.find("I5", "the mark counts what nobody reported in this reign", partition, *facts)
 
     def _new_reign(self, state: ReplicaState) -> Reign:
         assert state.leader_epoch is not None
@@ -156,7 +156,7 @@ class InSyncJudge:
                 f"broker {event.replica_id} fetched in epoch {event.current_leader_epoch}",
                 f"{seen.writer} leads epoch {seen.reign.leader_epoch}",
             )
-            self._truth.find("I5", "a fetch of another reign was counted", seen.partition, *facts)
+            self._reference.find("I5", "a fetch of another reign was counted", seen.partition, *facts)
         now, end = self._loop.time(), seen.state.log_end_offset
         if event.fetch_offset >= end:
             follower.caught_up_at = now
@@ -193,7 +193,7 @@ class InSyncJudge:
             )
             if lag > limit + TOLERANCE_SECONDS:
                 facts = (f"broker {broker_id} was last caught up {lag:.3f} s ago", f"replica.lag.time.max is {limit} s")
-                self._truth.find("I37", f"{seen.writer} leaves a laggard in the ISR", seen.partition, *facts)
+                self._reference.find("I37", f"{seen.writer} leaves a laggard in the ISR", seen.partition, *facts)
 
     # ---------------------------------------------------------------------------------------------------- proposals
     def proposed(self, writer: Writer, partition: TopicPartition, state: ReplicaState, proposal: ev.ProposeIsr) -> None:
@@ -202,7 +202,7 @@ class InSyncJudge:
             reign = self._reigns[writer, partition] = self._new_reign(state)
         if reign.outstanding not in (None, proposal.proposal_id):
             facts = (f"proposal {reign.outstanding} is not answered", f"{writer} sends proposal {proposal.proposal_id}")
-            self._truth.find("I8", "two proposals in flight", partition, *facts)
+            self._reference.find("I8", "two proposals in flight", partition, *facts)
         reign.outstanding = proposal.proposal_id
         members = frozenset(broker_id for broker_id, _ in proposal.new_isr_with_epochs)
         entry = (proposal.partition_epoch, members)
@@ -226,7 +226,7 @@ class InSyncJudge:
                     f"broker {broker_id} reported {None if follower is None else follower.end}",
                     f"the mark is {reign.mark}, the reign of {writer} began at {reign.start}",
                 )
-                self._truth.find("I6", "a replica is to join that lacks what counts", partition, *facts)
+                self._reference.find("I6", "a replica is to join that lacks what counts", partition, *facts)
 
     def _check_shrink(
         self, writer: Writer, partition: TopicPartition, reign: Reign, state: ReplicaState, members: frozenset[int]
@@ -243,7 +243,7 @@ class InSyncJudge:
                     f"broker {broker_id} reported end {follower.end}, the leader's is {state.log_end_offset}",
                     f"it lags by {lag:.3f} s of the leader's running time, and may by {limit} s",
                 )
-                self._truth.find("I36", f"{writer} drops a follower that keeps up", partition, *facts)
+                self._reference.find("I36", f"{writer} drops a follower that keeps up", partition, *facts)
 
     def _paused_since(self, writer: Writer, since: float) -> float:
         pauses = self._pauses.get(f"broker-{writer.broker_id}", ())
@@ -251,8 +251,8 @@ class InSyncJudge:
 
     # ---------------------------------------------------------------------------------------------------- ZooKeeper
     def _on_true_state(self, partition: TopicPartition) -> None:
-        after, before = self._truth.state(partition), self._known.get(partition)
-        if after is None or not self._truth.is_promised(partition.topic):
+        after, before = self._reference.state(partition), self._known.get(partition)
+        if after is None or not self._reference.is_promised(partition.topic):
             return
         self._known[partition] = after
         if before is None or before.leader_epoch != after.leader_epoch:
@@ -263,7 +263,7 @@ class InSyncJudge:
         if (before.leader, before.leader_epoch) == (after.leader, after.leader_epoch):
             self._check_accepted(before, after)
 
-    def _check_joiners(self, before: TrueState, after: TrueState) -> None:
+    def _check_joiners(self, before: TruePartition, after: TruePartition) -> None:
         """I31, I34: a joiner is alive, and is the process that the ISR names."""
         nodes = self._cluster.world.zookeeper.tree.nodes
         for broker_id in after.members:
@@ -275,26 +275,26 @@ class InSyncJudge:
             if registered is None:
                 is_there = self._is_thought_alive(broker_id, listed)
             else:
-                is_news = self._truth.seconds_since_registration(broker_id) < HEARD_SECONDS
+                is_news = self._reference.seconds_since_registration(broker_id) < HEARD_SECONDS
                 is_there = registered == listed or is_news
             if not is_there:
                 facts = (f"the ISR lists incarnation {listed} of broker {broker_id}", f"registered is {registered}")
-                self._truth.find("I34", "a replica joined that is not there", after.partition, *facts)
+                self._reference.find("I34", "a replica joined that is not there", after.partition, *facts)
 
     def _is_thought_alive(self, broker_id: int, listed: str | None) -> bool:
         """No write is tied to registrations, so who is gone may join as long as the controller was not told: its watch
         fires later than the end of a session, and much later if its own connection is broken. It cannot do harm: the
         controller takes such a member out again when it hears, and the incarnation keeps a later one from leading."""
-        seconds = self._hearsay.seconds_since_end(broker_id)
-        return seconds is not None and seconds < HEARD_SECONDS and self._hearsay.may_be_believed(broker_id, listed)
+        seconds = self._observed.seconds_since_end(broker_id)
+        return seconds is not None and seconds < HEARD_SECONDS and self._observed.may_be_believed(broker_id, listed)
 
-    def _check_accepted(self, before: TrueState, after: TrueState) -> None:
+    def _check_accepted(self, before: TruePartition, after: TruePartition) -> None:
         """I8: in one reign the set changes only as its leader proposed, on the version it proposed it for."""
         proposed = self._proposed.get((after.partition, after.leader_epoch), [])
         if (before.version, frozenset(after.members)) not in proposed:
             changed = f"ZooKeeper goes from {before.members} (version {before.version}) to {after.members}"
             last = f"the leader's last proposals: {[(v, sorted(m)) for v, m in proposed[-3:]]}"
-            self._truth.find("I8", "an ISR that nobody proposed", after.partition, changed, last)
+            self._reference.find("I8", "an ISR that nobody proposed", after.partition, changed, last)
         leader = self._cluster.replica(after.leader, after.partition.topic, after.partition.partition)
         fell = len(after.members) < min(after.min_isr, after.replication_factor) <= len(before.members)
         if fell and leader is not None and leader.log.recovery_point < leader.state.high_watermark:
@@ -302,9 +302,9 @@ class InSyncJudge:
                 f"the leader has synced up to {leader.log.recovery_point}",
                 f"its mark is {leader.state.high_watermark}, and the ISR is {after.members} now",
             )
-            self._truth.find("H14", "the ISR fell below the minimum without an fsync", after.partition, *facts)
+            self._reference.find("H14", "the ISR fell below the minimum without an fsync", after.partition, *facts)
 
-    def _reign_began(self, host: str, true: TrueState) -> float:
+    def _reign_began(self, host: str, true: TruePartition) -> float:
         for (writer, partition), reign in self._reigns.items():
             found = (f"broker-{writer.broker_id}", partition, reign.leader_epoch)
             if found == (host, true.partition, true.leader_epoch):
@@ -317,7 +317,7 @@ class InSyncJudge:
         for broker_id in self._cluster.alive():
             if not self._cluster.world.process(f"broker-{broker_id}").runs:
                 self._stood_still[broker_id] = self._loop.elapsed
-        for true in self._truth.states():
+        for true in self._reference.states():
             if len(true.members) >= min(true.min_isr, true.replication_factor) or true.leader == -1:
                 continue
             host = f"broker-{true.leader}"
@@ -338,16 +338,16 @@ class InSyncJudge:
                     f"broker {true.leader} is the ISR",
                     f"synced {replica.log.recovery_point}, mark {state.high_watermark}",
                 )
-                self._truth.find("H14", "the only copy is not synced", true.partition, *facts)
+                self._reference.find("H14", "the only copy is not synced", true.partition, *facts)
 
 
 _HANDLERS: dict[type[ev.Event], Callable[..., None]] = {
-    ev.FollowerFetched: InSyncJudge._on_fetched,
-    ev.BatchesAppended: InSyncJudge._on_appended,
-    ev.LeaderStalled: InSyncJudge._on_stalled,
-    ev.AlterPartitionAnswered: InSyncJudge._on_settled,
-    ev.AlterPartitionLost: InSyncJudge._on_settled,
-    ev.LagChecked: InSyncJudge._on_lag_checked,
+    ev.FollowerFetched: InSyncChecker._on_fetched,
+    ev.BatchesAppended: InSyncChecker._on_appended,
+    ev.LeaderStalled: InSyncChecker._on_stalled,
+    ev.AlterPartitionAnswered: InSyncChecker._on_settled,
+    ev.AlterPartitionLost: InSyncChecker._on_settled,
+    ev.LagChecked: InSyncChecker._on_lag_checked,
     ev.LeaderAndIsrReceived: lambda *facts: None,
     ev.ReplicaStopped: lambda *facts: None,
     ev.LogFailed: lambda *facts: None,

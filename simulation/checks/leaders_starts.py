@@ -14,19 +14,19 @@ from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
 
 
 class LeadersStarts:
-    """Hears what `listening` tells, and looks when `Truth` takes its samples."""
+    """Hears what `listening` tells, and looks when `ReferenceState` takes its samples."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._starts: dict[Partition, int] = {}
-        truth.samplers.append(self.look)
+        reference.samplers.append(self.look)
 
     def replica_loaded(self, replica: Partition) -> None:
         self._starts[replica] = replica.state.log_start_offset
@@ -40,11 +40,11 @@ class LeadersStarts:
         if leader is not None and leader.state.log_start_offset < start:
             facts = (f"it was {before}, it is {start}", f"its leader's is {leader.state.log_start_offset}")
             text = f"{PROCESS.get()} raises its log start by itself"
-            self._truth.find("I39", text, replica.topic_partition, *facts)
+            self._reference.find("I39", text, replica.topic_partition, *facts)
 
     def look(self) -> None:
         """At what the files of followers begin with. A log that holds nothing has nothing to lack."""
-        for true in self._truth.states():
+        for true in self._reference.states():
             for broker_id in self._cluster.broker_ids:
                 replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
                 if replica is None or replica.log.damage is not None:
@@ -58,7 +58,7 @@ class LeadersStarts:
         first, low = first_offset(replica), replica.state.low_watermark
         if first > low:
             facts = (f"its files begin at {first}", f"its low watermark is {low}")
-            self._truth.find("I39", f"broker {broker_id} has deleted behind its low watermark", partition, *facts)
+            self._reference.find("I39", f"broker {broker_id} has deleted behind its low watermark", partition, *facts)
 
     def _compare(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
         leader = self._leader_of(replica)
@@ -66,12 +66,12 @@ class LeadersStarts:
         if leader is None or first <= leader.state.log_start_offset:
             return
         facts = (f"its first record is at {first}", f"its leader's log starts at {leader.state.log_start_offset}")
-        self._truth.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
+        self._reference.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
 
     def _leader_of(self, replica: Partition) -> Partition | None:
         """Who leads in the epoch that it follows, if that broker knows of it."""
         partition, state = replica.topic_partition, replica.state
-        if state.leader_id is None or not self._truth.is_promised(partition.topic):
+        if state.leader_id is None or not self._reference.is_promised(partition.topic):
             return None
         leader = self._cluster.replica(state.leader_id, partition.topic, partition.partition)
         leads = leader is not None and leader.state.is_leader and leader.state.leader_epoch == state.leader_epoch

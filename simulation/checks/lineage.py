@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.shadow import Batch, ShadowLog
+from minibroker.simulation.checks.reference_log import Batch, ReferenceLog
 
 Find = Callable[..., None]
 """find(invariant, text, *facts) for this partition."""
@@ -56,11 +56,11 @@ class Lineage:
         if known != writer:
             self._find("I18", f"epoch {epoch} has two leaders", f"{known} leads it", f"{writer} leads it, too")
 
-    def appended(self, shadow: ShadowLog, batch: Batch, writer: Writer) -> None:
-        """I12, I16, I17: call it before the batch is in the shadow."""
-        behind = shadow.last
-        if batch.base_offset != shadow.end:
-            self._find("I12", f"{writer} left a gap: its log ended at {shadow.end}", f"then came {batch}")
+    def appended(self, reference_log: ReferenceLog, batch: Batch, writer: Writer) -> None:
+        """I12, I16, I17: call it before the batch is in the reference_log."""
+        behind = reference_log.last
+        if batch.base_offset != reference_log.end:
+            self._find("I12", f"{writer} left a gap: its log ended at {reference_log.end}", f"then came {batch}")
         if behind is not None and batch.epoch < behind.epoch:
             self._find("I12", f"the epoch fell along the log of {writer}", f"first {behind}", f"then {batch}")
         known = self._written.get((batch.epoch, batch.base_offset))
@@ -91,13 +91,13 @@ class Lineage:
         return known is not None and known.batch == batch
 
     # -------------------------------------------------------------------------------------------------- what is kept
-    def commit(self, shadow: ShadowLog, mark: int, writer: Writer) -> list[Batch]:
+    def commit(self, reference_log: ReferenceLog, mark: int, writer: Writer) -> list[Batch]:
         """A leader raised its mark: what lies below is committed. Returns what is newly so."""
-        new = shadow.between(self.committed_end, mark)
+        new = reference_log.between(self.committed_end, mark)
         for batch in new:
             self.committed[batch.base_offset] = batch
             self.committed_end, self.last_committed = batch.end_offset, batch
-        if mark > self.committed_end and shadow.end >= self.committed_end and not self.is_broken:
+        if mark > self.committed_end and reference_log.end >= self.committed_end and not self.is_broken:
             facts = (
                 f"its mark is {mark}",
                 f"what it holds fits the committed sequence up to {self.committed_end} only",
@@ -105,9 +105,9 @@ class Lineage:
             self._find("I19", f"{writer} commits what does not continue the committed sequence", *facts)
         return new
 
-    def compare(self, shadow: ShadowLog, low: int, mark: int, who: str) -> None:
+    def compare(self, reference_log: ReferenceLog, low: int, mark: int, who: str) -> None:
         """I2, I19: below a mark every replica holds the committed sequence."""
-        for batch in shadow.between(max(low, self.deleted_below), mark) if not self.is_broken else ():
+        for batch in reference_log.between(max(low, self.deleted_below), mark) if not self.is_broken else ():
             canonical = self.committed.get(batch.base_offset)
             if canonical != batch:
                 facts = (f"{who} holds {batch} below its mark {mark}", f"committed is {canonical or 'nothing there'}")
@@ -117,18 +117,18 @@ class Lineage:
             facts = (f"the mark of {who} is {mark}", f"no leader's mark has passed {self.committed_end}")
             self._find("I22", "a follower's mark passed what is committed", *facts)
 
-    def breaks_at(self, shadow: ShadowLog | None) -> None:
+    def breaks_at(self, reference_log: ReferenceLog | None) -> None:
         """An unclean election that is allowed: committed is, from now on, what the new leader has of it."""
         self.is_broken = True
-        held = () if shadow is None else shadow.batches
+        held = () if reference_log is None else reference_log.batches
         kept = [batch for batch in held if self.committed.get(batch.base_offset) == batch]
         self.committed = {batch.base_offset: batch for batch in kept}
         self.last_committed = kept[-1] if kept else None
         self.committed_end = kept[-1].end_offset if kept else 0
 
-    def holds_all(self, shadow: ShadowLog) -> bool:
+    def holds_all(self, reference_log: ReferenceLog) -> bool:
         """The last committed batch stands there: by log matching, all of them do."""
         last = self.last_committed
-        if last is None or last.end_offset <= shadow.start:
+        if last is None or last.end_offset <= reference_log.start:
             return True
-        return shadow.at(last.base_offset) == last
+        return reference_log.at(last.base_offset) == last

@@ -14,7 +14,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
 
@@ -41,18 +41,18 @@ class Written:
         return sum(self._sizes[base] for base in self._bases[bisect_left(self._bases, offset) :])
 
 
-class LogStartJudge:
+class LogStartChecker:
     """Hears what `listening` tells."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth, settings: dict[str, str]) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, settings: dict[str, str]) -> None:
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._retention_bytes = int(settings[RETENTION_BYTES]) if RETENTION_BYTES in settings else None
         self._written: dict[TopicPartition, Written] = {}
         self._lawful: dict[TopicPartition, int] = {}
         """The highest start that was found lawful."""
         self._starts: dict[Partition, int] = {}
-        truth.listeners.append(self._on_true_state)
+        reference.listeners.append(self._on_true_state)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
         written = self._written.setdefault(log.topic_partition, Written())
@@ -73,16 +73,18 @@ class LogStartJudge:
         self._starts[replica] = start
 
     def _on_true_state(self, partition: TopicPartition) -> None:
-        true = self._truth.state(partition)
+        true = self._reference.state(partition)
         for broker_id in () if true is None else true.members:
             replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
-            listed = true is not None and true.incarnations.get(str(broker_id)) == self._truth.incarnation(broker_id)
+            listed = true is not None and true.incarnations.get(str(broker_id)) == self._reference.incarnation(
+                broker_id
+            )
             if replica is not None and listed and not replica.state.is_offline:
                 self._judge(replica, "is in sync with the log start", f"broker {broker_id}")
 
     def _judge(self, replica: Partition, what: str, who: str | None = None) -> None:
         partition, start = replica.topic_partition, replica.state.log_start_offset
-        if start <= self._lawful.get(partition, 0) or not self._truth.is_promised(partition.topic):
+        if start <= self._lawful.get(partition, 0) or not self._reference.is_promised(partition.topic):
             return
         kept = self._written.get(partition, Written()).bytes_from(start)
         if self._retention_bytes is None or kept < self._retention_bytes:
@@ -91,7 +93,7 @@ class LogStartJudge:
                 f"from {start} on no more than {kept} bytes were ever written",
             )
             text = f"{who or PROCESS.get()} {what} {start}"
-            self._truth.find("I43", f"{text}: more was deleted than retention allows", partition, *facts)
+            self._reference.find("I43", f"{text}: more was deleted than retention allows", partition, *facts)
         self._lawful[partition] = max(start, self._lawful.get(partition, 0))
 
     # ------------------------------------------------------------------------------------------------ of no interest

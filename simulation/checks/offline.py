@@ -7,7 +7,7 @@ Refuses to know why it is offline.
 from collections.abc import Callable
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
 from minibroker.simulation.cluster import SimulatedCluster
 
 BOUND_SECONDS = 5.0
@@ -15,19 +15,21 @@ BOUND_SECONDS = 5.0
 
 
 class OfflineLeaders:
-    """Looks when `Truth` takes its samples."""
+    """Looks when `ReferenceState` takes its samples."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth, is_calm: Callable[[TrueState], bool]) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, reference: ReferenceState, is_calm: Callable[[TruePartition], bool]
+    ) -> None:
         """`is_calm`: whether nothing but disks is broken now, and another member of this ISR could lead."""
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._is_calm = is_calm
         self._since: dict[tuple[TopicPartition, int], float] = {}
-        truth.samplers.append(self.look)
+        reference.samplers.append(self.look)
 
     def look(self) -> None:
         now = self._cluster.world.loop.elapsed
-        for true in self._truth.states():
+        for true in self._reference.states():
             key = (true.partition, true.leader_epoch)
             if true.leader == -1 or not self._is_offline(true) or not self._is_calm(true):
                 self._since.pop(key, None)
@@ -35,8 +37,8 @@ class OfflineLeaders:
                 self._since[key] = now
                 facts = (f"broker {true.leader} leads epoch {true.leader_epoch}", f"in sync: {true.members}")
                 text = f"the leader is offline for {BOUND_SECONDS:.0f} s, and others could lead"
-                self._truth.find("I42", text, true.partition, *facts)
+                self._reference.find("I42", text, true.partition, *facts)
 
-    def _is_offline(self, true: TrueState) -> bool:
+    def _is_offline(self, true: TruePartition) -> bool:
         replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
         return replica is not None and (replica.state.is_offline or replica.log.storage.offline)

@@ -1,7 +1,8 @@
 """Judges every replica after every step: marks, epochs, logs and answers, against what the whole cluster wrote.
 
-Owns: the shadow of each log and one seat for each living replica. Judges I2-I7, I10-I14, I16-I19, I23-I26, I29, I32,
-I35 of the partitions under promise, when it happens. Refuses to read a decision's reason: only its effects count.
+Owns: the reference_log of each log and one checked for each living replica. Judges I2-I7, I10-I14, I16-I19, I23-I26,
+I29, I32, I35 of the partitions under promise, when it happens. Refuses to read a decision's reason: only its effects
+count.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,28 +18,28 @@ from minibroker.broker.replication.state import ReplicaState, Role
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.in_sync import InSyncJudge
+from minibroker.simulation.checks.in_sync import InSyncChecker
 from minibroker.simulation.checks.lineage import Lineage, Writer
-from minibroker.simulation.checks.shadow import Batch, ShadowLog, read_batches
-from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.checks.reference_log import Batch, ReferenceLog, read_batches
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
 
 ACKS_ALL = -1
 
 
-class Seat(Struct):
+class CheckedReplica(Struct):
     """A living replica and what is known of it from outside."""
 
     replica: Partition
     partition: TopicPartition
     writer: Writer
-    shadow: ShadowLog
+    reference_log: ReferenceLog
     lineage: Lineage
     mark: int
     leader_epoch: int | None = None
     was_leader: bool = False
-    """Before the step that is judged: one step may raise the mark and hand a damaged log's leadership over."""
+    """Before the step that is judged: one step may raise the mark and injector a damaged log's leadership over."""
 
 
 class Disk(Struct):
@@ -49,46 +50,46 @@ class Disk(Struct):
     log: PartitionLog
 
 
-class ReplicaJudge:
+class ReplicaChecker:
     """A `Listener`. `counts_only_synced`: with flushing on, the mark may only cover synced bytes."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth, counts_only_synced: bool) -> None:
-        self.truth = truth
-        self.in_sync = InSyncJudge(cluster, truth)
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, counts_only_synced: bool) -> None:
+        self.reference = reference
+        self.in_sync = InSyncChecker(cluster, reference)
         self._cluster = cluster
         self._only_synced = counts_only_synced
-        self._seats: dict[Partition, Seat] = {}
-        self._logs: dict[PartitionLog, Seat] = {}
-        self._shadows: dict[tuple[int, TopicPartition], ShadowLog] = {}
-        self._shadows_before: dict[tuple[int, TopicPartition], ShadowLog] = {}
-        self._last_sound: dict[tuple[int, TopicPartition], ShadowLog] = {}
+        self._checked: dict[Partition, CheckedReplica] = {}
+        self._logs: dict[PartitionLog, CheckedReplica] = {}
+        self._reference_logs: dict[tuple[int, TopicPartition], ReferenceLog] = {}
+        self._reference_logs_before: dict[tuple[int, TopicPartition], ReferenceLog] = {}
+        self._last_sound: dict[tuple[int, TopicPartition], ReferenceLog] = {}
         """What each log held when it was sound for the last time."""
         self._disks: dict[tuple[int, TopicPartition], Disk] = {}
         self._lineages: dict[TopicPartition, Lineage] = {}
         self._members: dict[TopicPartition, tuple[int, ...]] = {}
         self._controller_epochs: dict[Writer, int] = {}
-        self._handlers: dict[type[ev.Event], Callable[[Seat, ReplicaState, Any], None]] = {
+        self._handlers: dict[type[ev.Event], Callable[[CheckedReplica, ReplicaState, Any], None]] = {
             ev.LeaderAndIsrReceived: self._on_leader_and_isr,
             ev.FollowerFetched: self._on_follower_fetched,
             ev.ReplicaStopped: self._on_replica_stopped,
             ev.LogHealed: self._on_log_healed,
         }
-        truth.listeners.append(self._on_true_state)
+        reference.listeners.append(self._on_true_state)
 
     def lineage(self, partition: TopicPartition) -> Lineage:
         found = self._lineages.get(partition)
         if found is None:
 
             def find(invariant: str, text: str, *facts: str) -> None:
-                self.truth.find(invariant, text, partition, *facts)
+                self.reference.find(invariant, text, partition, *facts)
 
             found = self._lineages[partition] = Lineage(find)
         return found
 
-    def seat(self, broker_id: int, partition: TopicPartition) -> Seat | None:
+    def checked(self, broker_id: int, partition: TopicPartition) -> CheckedReplica | None:
         """Of a living broker."""
         replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
-        return None if replica is None else self._seats.get(replica)
+        return None if replica is None else self._checked.get(replica)
 
     # ---------------------------------------------------------------------------------------------------- listening
     def ordered(self, controller_epoch: int) -> None:
@@ -98,40 +99,40 @@ class ReplicaJudge:
         self._controller_epochs[writer] = max(known, controller_epoch)
         if controller_epoch < known:
             facts = (f"{writer} has obeyed controller epoch {known}", f"then it obeyed {controller_epoch}")
-            self.truth.find("I29", "an order of a deposed controller was obeyed", None, *facts)
+            self.reference.find("I29", "an order of a deposed controller was obeyed", None, *facts)
 
     def replica_loaded(self, replica: Partition) -> None:
         partition = replica.topic_partition
-        if not self.truth.is_promised(partition.topic):
+        if not self.reference.is_promised(partition.topic):
             return
         writer = writer_of(PROCESS.get())
         lineage = self.lineage(partition)
-        is_faulty = writer.broker_id in self.truth.faulty
-        shadow = self._loaded_shadow(writer.broker_id, replica, writer, lineage, is_faulty)
-        seat = Seat(replica, partition, writer, shadow, lineage, replica.state.high_watermark)
-        self._seats[replica] = self._logs[replica.log] = seat
+        is_faulty = writer.broker_id in self.reference.faulty
+        reference_log = self._loaded_shadow(writer.broker_id, replica, writer, lineage, is_faulty)
+        checked = CheckedReplica(replica, partition, writer, reference_log, lineage, replica.state.high_watermark)
+        self._checked[replica] = self._logs[replica.log] = checked
         if is_faulty:
             return  # what it makes of such a disk shows when it leads, serves or counts as in sync
-        self._check_epochs(seat)
-        self._check_producers(seat)
-        lineage.compare(shadow, 0, seat.mark, str(writer))
+        self._check_epochs(checked)
+        self._check_producers(checked)
+        lineage.compare(reference_log, 0, checked.mark, str(writer))
 
     def _loaded_shadow(
         self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage, is_faulty: bool
-    ) -> ShadowLog:
+    ) -> ReferenceLog:
         """What a start found must be what the last process left: all of it after a kill, what was synced after a power
         loss (I10, I12)."""
         key, log = (broker_id, replica.topic_partition), replica.log
         storage = self._cluster.world.machine(f"broker-{broker_id}").storage
-        old, before = self._shadows.get(key), self._disks.get(key)
+        old, before = self._reference_logs.get(key), self._disks.get(key)
         if log.damage is not None:  # what it holds is nobody's word, and nobody may rely on it
-            found = ShadowLog(log.log_start_offset, [])
+            found = ReferenceLog(log.log_start_offset, [])
             found.uncertain = True
         else:
-            found = ShadowLog(log.log_start_offset, read_batches(storage, log))
-        self._shadows[key] = found
+            found = ReferenceLog(log.log_start_offset, read_batches(storage, log))
+        self._reference_logs[key] = found
         if old is not None:
-            self._shadows_before[key] = old
+            self._reference_logs_before[key] = old
         if old is not None and not old.uncertain:
             self._last_sound[key] = old
         self._disks[key] = Disk(storage.root, storage.boots, log)
@@ -142,15 +143,17 @@ class ReplicaJudge:
             return found
         if is_faulty:
             if found.end != log.log_end_offset:  # the start did not read the rot: the log has what lies behind it, too
-                found = ShadowLog(log.log_start_offset, read_batches(storage, log, past_rot=True))
-            self._shadows[key] = found = _as_believed(found, old, log)
+                found = ReferenceLog(log.log_start_offset, read_batches(storage, log, past_rot=True))
+            self._reference_logs[key] = found = _as_believed(found, old, log)
             return found
         if found.end != log.log_end_offset:
             facts = (f"its files end at {found.end}", f"its log end offset is {log.log_end_offset}")
-            self.truth.find("I12", f"{writer} loaded a log that is not in its files", replica.topic_partition, *facts)
+            self.reference.find(
+                "I12", f"{writer} loaded a log that is not in its files", replica.topic_partition, *facts
+            )
         for batch in found.batches:
             if not lineage.knows(batch):
-                self.truth.find(
+                self.reference.find(
                     "I16", f"{writer} found {batch} in its log, which nobody wrote", replica.topic_partition
                 )
         if old is None or before is None or before.root is not storage.root or old.uncertain:
@@ -160,251 +163,265 @@ class ReplicaJudge:
         for batch in old.between(kept_from, kept_to):
             if found.at(batch.base_offset) != batch:
                 facts = (f"{batch} was {'written' if kept_to == old.end else 'synced'}", f"the log ends at {found.end}")
-                self.truth.find("I10", f"{writer} lost a record by its restart", replica.topic_partition, *facts)
+                self.reference.find("I10", f"{writer} lost a record by its restart", replica.topic_partition, *facts)
                 break
         return found
 
     def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
         """I40: a damaged log is given up only where nobody counts on it. One whose bytes somebody has mended is not."""
-        true = self.truth.state(replica.topic_partition)
+        true = self.reference.state(replica.topic_partition)
         sound = self._last_sound.get((broker_id, replica.topic_partition))
         if sound is not None and not sound.batches:
             return  # it was empty before it was damaged, and is whole again (seed 17070655)
         if not is_damaged and not replica.log.size_bytes and true is not None and broker_id in true.members:
             facts = (f"the ISR is {true.members} in epoch {true.leader_epoch}",)
             text = f"broker {broker_id} gave its damaged log up while it was in the ISR"
-            self.truth.find("I40", text, replica.topic_partition, *facts)
+            self.reference.find("I40", text, replica.topic_partition, *facts)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
-        seat = self._logs.get(log)
-        if seat is None:
+        checked = self._logs.get(log)
+        if checked is None:
             return
         for header in batches:
             batch = Batch.of(header)
-            seat.lineage.appended(seat.shadow, batch, seat.writer)
-            seat.shadow.append(batch)
+            checked.lineage.appended(checked.reference_log, batch, checked.writer)
+            checked.reference_log.append(batch)
 
     def cut(self, log: PartitionLog, failed: bool) -> None:
-        seat = self._logs.get(log)
-        if seat is None:
+        checked = self._logs.get(log)
+        if checked is None:
             return
         if failed:
-            seat.shadow.uncertain = True
+            checked.reference_log.uncertain = True
             return
-        if log.log_end_offset < seat.shadow.end:
-            gone = seat.shadow.cut_to(log.log_end_offset)
-            if log.log_end_offset < seat.shadow.start:
-                seat.shadow.reset_to(log.log_end_offset)
-            self._check_cut(seat, gone)
-            self._check_epochs(seat)
-        elif log.log_start_offset == log.log_end_offset > seat.shadow.end:
-            seat.shadow.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
-        elif log.segments[0].base_offset == log.log_end_offset == seat.shadow.end:
-            seat.shadow.reset_to(log.log_end_offset)  # nobody could compare it: all is dropped (seed 17100189)
+        if log.log_end_offset < checked.reference_log.end:
+            gone = checked.reference_log.cut_to(log.log_end_offset)
+            if log.log_end_offset < checked.reference_log.start:
+                checked.reference_log.reset_to(log.log_end_offset)
+            self._check_cut(checked, gone)
+            self._check_epochs(checked)
+        elif log.log_start_offset == log.log_end_offset > checked.reference_log.end:
+            checked.reference_log.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
+        elif log.segments[0].base_offset == log.log_end_offset == checked.reference_log.end:
+            checked.reference_log.reset_to(
+                log.log_end_offset
+            )  # nobody could compare it: all is dropped (seed 17100189)
 
-    def _check_cut(self, seat: Seat, gone: Sequence[Batch]) -> None:
-        if seat.writer.broker_id in self.truth.faulty and seat.replica.state.role is not Role.LEADER:
+    def _check_cut(self, checked: CheckedReplica, gone: Sequence[Batch]) -> None:
+        if checked.writer.broker_id in self.reference.faulty and checked.replica.state.role is not Role.LEADER:
             return  # what a faulty disk made of its copy is cut, and fetched again
         for batch in gone:
-            if seat.lineage.committed.get(batch.base_offset) == batch:
-                facts = (f"{batch} is committed", f"{seat.writer} held it and cut to {seat.shadow.end}")
-                self.truth.find("I32", "a committed record was cut", seat.partition, *facts)
+            if checked.lineage.committed.get(batch.base_offset) == batch:
+                facts = (f"{batch} is committed", f"{checked.writer} held it and cut to {checked.reference_log.end}")
+                self.reference.find("I32", "a committed record was cut", checked.partition, *facts)
                 return
 
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
-        seat = self._seats.get(replica)
-        if seat is None:
+        checked = self._checked.get(replica)
+        if checked is None:
             return
         state = replica.state
-        if state.role is Role.LEADER and state.log_start_offset > seat.lineage.deleted_below:
-            seat.lineage.deleted_below = state.log_start_offset
-        if state.high_watermark != seat.mark:
-            self._mark_moved(seat, state)
-        seat.was_leader = state.role is Role.LEADER
+        if state.role is Role.LEADER and state.log_start_offset > checked.lineage.deleted_below:
+            checked.lineage.deleted_below = state.log_start_offset
+        if state.high_watermark != checked.mark:
+            self._mark_moved(checked, state)
+        checked.was_leader = state.role is Role.LEADER
         handler = self._handlers.get(type(event))
         if handler is not None:
-            handler(seat, state, event)
-        self.in_sync.stepped(seat.writer, seat.partition, state, event, refused)
+            handler(checked, state, event)
+        self.in_sync.stepped(checked.writer, checked.partition, state, event, refused)
         for effect in effects:
             if type(effect) is ev.AnswerProduce and effect.error_code is ErrorCode.NONE:
                 base_offset = effect.base_offset
                 for token in effect.tokens:
-                    self._check_answer(seat, state, token, base_offset)
+                    self._check_answer(checked, state, token, base_offset)
                     if base_offset is not None:
                         base_offset += token.header.record_count
             elif type(effect) is ev.ProposeIsr:
-                self.in_sync.proposed(seat.writer, seat.partition, state, effect)
+                self.in_sync.proposed(checked.writer, checked.partition, state, effect)
 
     # -------------------------------------------------------------------------------------------------------- marks
-    def _mark_moved(self, seat: Seat, state: ReplicaState) -> None:
+    def _mark_moved(self, checked: CheckedReplica, state: ReplicaState) -> None:
         """I11, I19, I22, I32. Where a log held nothing any more (its broker had led, and retention had taken all), and
         its next leader starts earlier, the mark goes back with it: no record was given up (seed 9000341)."""
-        before, mark, seat.mark = seat.mark, state.high_watermark, state.high_watermark
-        starts_over = seat.writer.broker_id in self.truth.faulty and state.role is not Role.LEADER
-        held_nothing = seat.shadow.start == seat.shadow.end
+        before, mark, checked.mark = checked.mark, state.high_watermark, state.high_watermark
+        starts_over = checked.writer.broker_id in self.reference.faulty and state.role is not Role.LEADER
+        held_nothing = checked.reference_log.start == checked.reference_log.end
         starts_over |= held_nothing and mark == state.log_start_offset == state.log_end_offset
-        if mark < before and (seat.lineage.is_broken or starts_over):
+        if mark < before and (checked.lineage.is_broken or starts_over):
             return
         if mark < before:
             invariant = "I32" if state.log_end_offset == mark else "I11"
             facts = (f"the mark was {before}", f"it is {mark}, with the log end at {state.log_end_offset}")
-            self.truth.find(invariant, f"the high watermark of {seat.writer} fell", seat.partition, *facts)
-        elif state.role is Role.LEADER or seat.was_leader:
-            known = min(mark, seat.lineage.committed_end)
+            self.reference.find(invariant, f"the high watermark of {checked.writer} fell", checked.partition, *facts)
+        elif state.role is Role.LEADER or checked.was_leader:
+            known = min(mark, checked.lineage.committed_end)
             if known > before:
-                seat.lineage.compare(seat.shadow, before, known, str(seat.writer))
-            new = seat.lineage.commit(seat.shadow, mark, seat.writer)
-            self._check_committed(seat, state, new)
+                checked.lineage.compare(checked.reference_log, before, known, str(checked.writer))
+            new = checked.lineage.commit(checked.reference_log, mark, checked.writer)
+            self._check_committed(checked, state, new)
         else:
             starts_anew = state.log_start_offset == state.log_end_offset  # the log follows with the next effect
-            seat.lineage.compare(seat.shadow, mark if starts_anew else before, mark, str(seat.writer))
+            checked.lineage.compare(checked.reference_log, mark if starts_anew else before, mark, str(checked.writer))
 
-    def _check_committed(self, seat: Seat, state: ReplicaState, new: Sequence[Batch]) -> None:
+    def _check_committed(self, checked: CheckedReplica, state: ReplicaState, new: Sequence[Batch]) -> None:
         """I3, I4, I24 and, with flushing on, that only synced bytes counted (hardening rule 2)."""
-        true = self.truth.state(seat.partition)
-        if true is None or true.leader_epoch != state.leader_epoch or true.leader != seat.writer.broker_id:
+        true = self.reference.state(checked.partition)
+        if true is None or true.leader_epoch != state.leader_epoch or true.leader != checked.writer.broker_id:
             return
         holders = 0
         for broker_id in self._cluster.broker_ids:
-            shadow = self._shadows.get((broker_id, seat.partition))
-            holds = _holds(shadow, new)
+            reference_log = self._reference_logs.get((broker_id, checked.partition))
+            holds = _holds(reference_log, new)
             if broker_id not in true.members:
                 holders += holds
             elif self._is_restarted(broker_id, true):
-                holders += holds or self._held_before_loss(broker_id, seat.partition, new)
+                holders += holds or self._held_before_loss(broker_id, checked.partition, new)
             else:
                 holders += holds
-                self._check_member(seat, broker_id, holds, state.high_watermark)
+                self._check_member(checked, broker_id, holds, state.high_watermark)
         if holders < min(true.min_isr, true.replication_factor):
             facts = (f"min.insync.replicas={true.min_isr}", f"{holders} logs hold {[str(b) for b in new]}")
-            self.truth.find("I24", "committed with too few copies", seat.partition, *facts)
+            self.reference.find("I24", "committed with too few copies", checked.partition, *facts)
 
     def _held_before_loss(self, broker_id: int, partition: TopicPartition, new: Sequence[Batch]) -> bool:
         """Without flushing, a follower's copy counts from its fetch on. Its power may fail before the mark covers it:
         the leader does not know of that yet (seed 17001320). With flushing, only a disk that is faulty takes a synced
         copy away: an older one in its place (seed 17071539)."""
-        may_be_lost = not self._only_synced or broker_id in self.truth.faulty
-        return may_be_lost and _holds(self._shadows_before.get((broker_id, partition)), new)
+        may_be_lost = not self._only_synced or broker_id in self.reference.faulty
+        return may_be_lost and _holds(self._reference_logs_before.get((broker_id, partition)), new)
 
-    def _check_member(self, leader: Seat, broker_id: int, holds: bool, mark: int) -> None:
-        member = self.seat(broker_id, leader.partition)
-        if member is None or member.shadow.uncertain:
+    def _check_member(self, leader: CheckedReplica, broker_id: int, holds: bool, mark: int) -> None:
+        member = self.checked(broker_id, leader.partition)
+        if member is None or member.reference_log.uncertain:
             return
-        if not holds or member.shadow.end < mark:
+        if not holds or member.reference_log.end < mark:
             facts = (
-                f"broker {broker_id} of the ISR ends at {member.shadow.end}",
+                f"broker {broker_id} of the ISR ends at {member.reference_log.end}",
                 f"the mark of its leader, {leader.writer}, rose to {mark}",
             )
-            self.truth.find("I4", "a member of the ISR lacks what is committed", leader.partition, *facts)
+            self.reference.find("I4", "a member of the ISR lacks what is committed", leader.partition, *facts)
         elif self._only_synced and member.replica.log.recovery_point < mark:
             facts = (f"{member.writer} has synced up to {member.replica.log.recovery_point}", f"the mark is {mark}")
-            self.truth.find("I4", "the mark covers what is not synced", leader.partition, *facts)
+            self.reference.find("I4", "the mark covers what is not synced", leader.partition, *facts)
 
-    def _is_restarted(self, broker_id: int, true: TrueState) -> bool:
+    def _is_restarted(self, broker_id: int, true: TruePartition) -> bool:
         """Another process than the one that the ISR lists, or none."""
-        return true.incarnations.get(str(broker_id)) != self.truth.incarnation(broker_id)
+        return true.incarnations.get(str(broker_id)) != self.reference.incarnation(broker_id)
 
     # ------------------------------------------------------------------------------------------------------ control
-    def _on_leader_and_isr(self, seat: Seat, state: ReplicaState, event: ev.LeaderAndIsrReceived) -> None:
+    def _on_leader_and_isr(self, checked: CheckedReplica, state: ReplicaState, event: ev.LeaderAndIsrReceived) -> None:
         """I13, I18, I19; I29 for each partition."""
-        if not self.truth.has_been(seat.partition, event.leader_id, event.leader_epoch):
-            ordered = f"{seat.writer} was told that {event.leader_id} leads epoch {event.leader_epoch}"
-            self.truth.find("I29", "an order that ZooKeeper never held", seat.partition, ordered)
-        if state.leader_epoch == seat.leader_epoch:
+        if not self.reference.has_been(checked.partition, event.leader_id, event.leader_epoch):
+            ordered = f"{checked.writer} was told that {event.leader_id} leads epoch {event.leader_epoch}"
+            self.reference.find("I29", "an order that ZooKeeper never held", checked.partition, ordered)
+        if state.leader_epoch == checked.leader_epoch:
             return
-        seat.leader_epoch = state.leader_epoch
+        checked.leader_epoch = state.leader_epoch
         if state.role is Role.LEADER:
             assert state.leader_epoch is not None
-            self._check_epochs(seat)
-            seat.lineage.leads(state.leader_epoch, seat.writer)
-            self._check_producers(seat)
-            true = self.truth.state(seat.partition)
+            self._check_epochs(checked)
+            checked.lineage.leads(state.leader_epoch, checked.writer)
+            self._check_producers(checked)
+            true = self.reference.state(checked.partition)
             if true is not None and true.leader_epoch == state.leader_epoch:  # a late order makes nobody a leader
-                self._require_all(seat, f"leads epoch {state.leader_epoch}")
+                self._require_all(checked, f"leads epoch {state.leader_epoch}")
 
     def _on_true_state(self, partition: TopicPartition) -> None:
         """I3, I6: whoever is in the ISR holds all that is committed."""
-        after = self.truth.state(partition)
-        if after is None or not self.truth.is_promised(partition.topic):
+        after = self.reference.state(partition)
+        if after is None or not self.reference.is_promised(partition.topic):
             return
         before, self._members[partition] = self._members.get(partition), after.members
-        if before is not None and after.leader not in (-1, *before) and self.truth.allows_unclean_election:
-            self.lineage(partition).breaks_at(self._shadows.get((after.leader, partition)))
+        if before is not None and after.leader not in (-1, *before) and self.reference.allows_unclean_election:
+            self.lineage(partition).breaks_at(self._reference_logs.get((after.leader, partition)))
         for broker_id in after.members:
-            seat = self.seat(broker_id, after.partition)
-            if seat is not None and not self._is_restarted(broker_id, after):
-                self._require_all(seat, f"is in the ISR {after.members} of epoch {after.leader_epoch}")
+            checked = self.checked(broker_id, after.partition)
+            if checked is not None and not self._is_restarted(broker_id, after):
+                self._require_all(checked, f"is in the ISR {after.members} of epoch {after.leader_epoch}")
 
-    def _require_all(self, seat: Seat, what: str) -> None:
-        if not seat.shadow.uncertain and not seat.lineage.holds_all(seat.shadow):
-            facts = (f"{seat.writer} {what} and ends at {seat.shadow.end}", f"committed: {seat.lineage.last_committed}")
-            self.truth.find("I3", "a replica that may lead lacks a committed record", seat.partition, *facts)
+    def _require_all(self, checked: CheckedReplica, what: str) -> None:
+        if not checked.reference_log.uncertain and not checked.lineage.holds_all(checked.reference_log):
+            facts = (
+                f"{checked.writer} {what} and ends at {checked.reference_log.end}",
+                f"committed: {checked.lineage.last_committed}",
+            )
+            self.reference.find("I3", "a replica that may lead lacks a committed record", checked.partition, *facts)
 
-    def _on_replica_stopped(self, seat: Seat, state: ReplicaState, event: ev.ReplicaStopped) -> None:
+    def _on_replica_stopped(self, checked: CheckedReplica, state: ReplicaState, event: ev.ReplicaStopped) -> None:
         """I35: topics under promise are never deleted."""
-        if event.leader_epoch is None and seat.writer.broker_id not in self.truth.faulty:  # whose topic id may rot
-            self.truth.find("I35", f"{seat.writer} removed a replica of a living topic", seat.partition)
+        if (
+            event.leader_epoch is None and checked.writer.broker_id not in self.reference.faulty
+        ):  # whose topic id may rot
+            self.reference.find("I35", f"{checked.writer} removed a replica of a living topic", checked.partition)
 
-    def _on_log_healed(self, seat: Seat, state: ReplicaState, event: ev.LogHealed) -> None:
+    def _on_log_healed(self, checked: CheckedReplica, state: ReplicaState, event: ev.LogHealed) -> None:
         """What was cut half way is known again."""
-        storage = self._cluster.world.machine(f"broker-{seat.writer.broker_id}").storage
-        found = ShadowLog(seat.replica.log.log_start_offset, read_batches(storage, seat.replica.log))
-        is_faulty = seat.writer.broker_id in self.truth.faulty
-        seat.shadow = _as_believed(found, seat.shadow, seat.replica.log) if is_faulty else found
-        self._shadows[seat.writer.broker_id, seat.partition] = seat.shadow
+        storage = self._cluster.world.machine(f"broker-{checked.writer.broker_id}").storage
+        found = ReferenceLog(checked.replica.log.log_start_offset, read_batches(storage, checked.replica.log))
+        is_faulty = checked.writer.broker_id in self.reference.faulty
+        checked.reference_log = _as_believed(found, checked.reference_log, checked.replica.log) if is_faulty else found
+        self._reference_logs[checked.writer.broker_id, checked.partition] = checked.reference_log
 
-    def _on_follower_fetched(self, seat: Seat, state: ReplicaState, event: ev.FollowerFetched) -> None:
+    def _on_follower_fetched(self, checked: CheckedReplica, state: ReplicaState, event: ev.FollowerFetched) -> None:
         """I7: a fetch names the epoch of the last record before its position."""
-        follower = self.seat(event.replica_id, seat.partition)
+        follower = self.checked(event.replica_id, checked.partition)
         if follower is None or follower.replica.state.leader_epoch != event.current_leader_epoch:
             return
-        last = follower.shadow.last
-        if follower.writer.broker_id in self.truth.faulty:
+        last = follower.reference_log.last
+        if follower.writer.broker_id in self.reference.faulty:
             return  # its disk may tell it any epoch: what comes of that is judged
         if last is None or last.end_offset != event.fetch_offset or follower.replica.state.role is not Role.FOLLOWER:
             return
         if event.fetch_offset > follower.replica.log.log_start_offset and event.last_fetched_epoch != last.epoch:
             facts = (f"{follower.writer} holds {last}", f"its fetch names epoch {event.last_fetched_epoch}")
-            self.truth.find("I7", "a fetch that cannot be checked for divergence", seat.partition, *facts)
+            self.reference.find("I7", "a fetch that cannot be checked for divergence", checked.partition, *facts)
 
     # ------------------------------------------------------------------------------------------------------ answers
-    def _check_answer(self, seat: Seat, state: ReplicaState, token: ProduceItem, base_offset: int | None) -> None:
+    def _check_answer(
+        self, checked: CheckedReplica, state: ReplicaState, token: ProduceItem, base_offset: int | None
+    ) -> None:
         """I24, I25, I26: what is acknowledged is there, under that very offset, and as safe as was asked for."""
         header = token.header
-        if base_offset is None or seat.shadow.start > base_offset:
+        if base_offset is None or checked.reference_log.start > base_offset:
             return
-        held = seat.shadow.at(base_offset)
+        held = checked.reference_log.at(base_offset)
         if held is None or held.crc != header.crc:
-            facts = (f"{seat.writer} acknowledged CRC {header.crc:08x} at {base_offset}", f"it holds {held}")
-            self.truth.find("I26", "an acknowledged batch is not in the log", seat.partition, *facts)
+            facts = (f"{checked.writer} acknowledged CRC {header.crc:08x} at {base_offset}", f"it holds {held}")
+            self.reference.find("I26", "an acknowledged batch is not in the log", checked.partition, *facts)
         elif token._pending.acks == ACKS_ALL:
-            if seat.lineage.committed.get(base_offset) != held:
-                facts = (f"{seat.writer} acknowledged {held}", f"committed up to {seat.lineage.committed_end}")
-                self.truth.find("I24", "acknowledged before it was committed", seat.partition, *facts)
+            if checked.lineage.committed.get(base_offset) != held:
+                facts = (f"{checked.writer} acknowledged {held}", f"committed up to {checked.lineage.committed_end}")
+                self.reference.find("I24", "acknowledged before it was committed", checked.partition, *facts)
             elif len(state.maximal_in_sync_replicas) < state.effective_min_insync_replicas:
-                facts = (f"{seat.writer} acknowledged {held}", f"its ISR is {state.maximal_in_sync_replicas}")
-                self.truth.find("I24", "acknowledged with fewer than the minimum in sync", seat.partition, *facts)
-        if self.truth.session_ended(seat.writer.broker_id):
-            said = f"{seat.writer} acknowledged {held}"
-            self.truth.find(
-                "I29", "acknowledged past the ZooKeeper deadline", seat.partition, said, "its session is over"
+                facts = (f"{checked.writer} acknowledged {held}", f"its ISR is {state.maximal_in_sync_replicas}")
+                self.reference.find(
+                    "I24", "acknowledged with fewer than the minimum in sync", checked.partition, *facts
+                )
+        if self.reference.session_ended(checked.writer.broker_id):
+            said = f"{checked.writer} acknowledged {held}"
+            self.reference.find(
+                "I29", "acknowledged past the ZooKeeper deadline", checked.partition, said, "its session is over"
             )
 
     # ------------------------------------------------------------------------------------------- what is remembered
-    def _check_epochs(self, seat: Seat) -> None:
+    def _check_epochs(self, checked: CheckedReplica) -> None:
         """I13: the epoch history gives each batch its epoch."""
-        history = seat.replica.state.epoch_history
-        for epoch, offset in seat.shadow.epoch_starts():
-            if offset >= seat.replica.log.log_start_offset and history.epoch_at(offset) != epoch:
-                facts = (f"{seat.writer} holds a batch of epoch {epoch} at {offset}", f"its history: {history.entries}")
-                self.truth.find("I13", "the epoch history contradicts the log", seat.partition, *facts)
+        history = checked.replica.state.epoch_history
+        for epoch, offset in checked.reference_log.epoch_starts():
+            if offset >= checked.replica.log.log_start_offset and history.epoch_at(offset) != epoch:
+                facts = (
+                    f"{checked.writer} holds a batch of epoch {epoch} at {offset}",
+                    f"its history: {history.entries}",
+                )
+                self.reference.find("I13", "the epoch history contradicts the log", checked.partition, *facts)
                 return
 
-    def _check_producers(self, seat: Seat) -> None:
+    def _check_producers(self, checked: CheckedReplica) -> None:
         """I15, I25: what is remembered of a producer is what its batches in the log say. Whose newest batch lies below
         the log start may have been forgotten."""
-        remembered, log_start_offset = seat.replica.log.producers, seat.replica.log.log_start_offset
-        for producer_id, (epoch, batches) in seat.shadow.producers().items():
+        remembered, log_start_offset = checked.replica.log.producers, checked.replica.log.log_start_offset
+        for producer_id, (epoch, batches) in checked.reference_log.producers().items():
             if batches[-1][2] < log_start_offset and remembered.get(producer_id) is None:
                 continue
             state = remembered.get(producer_id)
@@ -412,20 +429,20 @@ class ReplicaJudge:
                 None if state is None else [(b.first_sequence, b.last_sequence, b.base_offset) for b in state.batches]
             )
             if state is None or state.producer_epoch != epoch or known is None or known[-len(batches) :] != batches:
-                facts = (f"the log of {seat.writer} says {epoch}, {batches}", f"remembered is {state}")
-                self.truth.find("I25", f"producer {producer_id} is remembered wrongly", seat.partition, *facts)
+                facts = (f"the log of {checked.writer} says {epoch}, {batches}", f"remembered is {state}")
+                self.reference.find("I25", f"producer {producer_id} is remembered wrongly", checked.partition, *facts)
                 return
 
 
-def _holds(shadow: ShadowLog | None, batches: Sequence[Batch]) -> bool:
-    return shadow is not None and all(shadow.at(batch.base_offset) == batch for batch in batches)
+def _holds(reference_log: ReferenceLog | None, batches: Sequence[Batch]) -> bool:
+    return reference_log is not None and all(reference_log.at(batch.base_offset) == batch for batch in batches)
 
 
-def _as_believed(found: ShadowLog, old: ShadowLog | None, log: PartitionLog) -> ShadowLog:
+def _as_believed(found: ReferenceLog, old: ReferenceLog | None, log: PartitionLog) -> ReferenceLog:
     """Of a faulty disk: what was written there once, as far as the log that was loaded says that it is still there."""
     known = [] if old is None else old.between(log.log_start_offset, log.log_end_offset)
     if known and known[-1].end_offset == log.log_end_offset and known[0].base_offset <= log.log_start_offset:
-        return ShadowLog(log.log_start_offset, known)
+        return ReferenceLog(log.log_start_offset, known)
     return found
 
 

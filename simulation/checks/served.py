@@ -17,15 +17,15 @@ from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.node import PROCESS
 
 
-class ServedJudge:
+class ServedChecker:
     """Of one run."""
 
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
+    def __init__(self, reference: ReferenceState) -> None:
+        self._reference = reference
         self._written: dict[TopicPartition, dict[tuple[int, int], bytes]] = {}
         """By partition, and by (epoch, base offset)."""
 
@@ -43,7 +43,7 @@ class ServedJudge:
 
         def heard_append(log: PartitionLog, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
             append(log, batches)
-            if self._truth.is_promised(log.topic_partition.topic):
+            if self._reference.is_promised(log.topic_partition.topic):
                 self._appended(log.topic_partition, batches)
 
         FetchAnswers.read = heard_read  # type: ignore[method-assign, assignment]
@@ -57,22 +57,24 @@ class ServedJudge:
     def _served(self, replica: Partition, asked: int, found: FetchedRecords) -> None:
         """The first batch of an answer."""
         partition = replica.topic_partition
-        if not self._truth.is_promised(partition.topic):
+        if not self._reference.is_promised(partition.topic):
             return
         first = next(bytes(part[:61]) for part in found.parts if len(part))
         who = f"{PROCESS.get()} was asked for offset {asked}"
         try:
             header = read_header(first + bytes(int.from_bytes(first[8:12], "big")), 0)
         except CorruptBatch as error:
-            self._truth.find("I41", "damaged bytes were served", partition, who, f"it answered with {error}")
+            self._reference.find("I41", "damaged bytes were served", partition, who, f"it answered with {error}")
             return
         told = f"it answered with {header.base_offset}..{header.last_offset} of epoch {header.partition_leader_epoch}"
         if not header.base_offset <= asked <= header.last_offset:
-            self._truth.find("I41", "an answer does not hold the offset that was asked for", partition, who, told)
+            self._reference.find("I41", "an answer does not hold the offset that was asked for", partition, who, told)
             return
         known = self._written.get(partition, {}).get((header.partition_leader_epoch, header.base_offset))
         if known is None or known[17:61] != first[17:61]:
-            self._truth.find("I41", "a leader served a batch that nobody wrote at that offset", partition, who, told)
+            self._reference.find(
+                "I41", "a leader served a batch that nobody wrote at that offset", partition, who, told
+            )
 
     def _appended(self, partition: TopicPartition, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
         written = self._written.setdefault(partition, {})
@@ -84,4 +86,4 @@ class ServedJudge:
             elif known != buffer:
                 is_sound = crc32c(bytes(buffer)[CRC_COVERS_FROM:]) == header.crc
                 facts = (f"{PROCESS.get()} appended {key}", "its CRC fits" if is_sound else "its CRC does not fit")
-                self._truth.find("I41", "damaged bytes were copied", partition, *facts)
+                self._reference.find("I41", "damaged bytes were copied", partition, *facts)

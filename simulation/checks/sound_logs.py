@@ -12,7 +12,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
 
@@ -20,9 +20,9 @@ from minibroker.simulation.node import PROCESS
 class SoundLogs:
     """Hears what `listening` tells."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._boots: dict[tuple[str, TopicPartition], int] = {}
         self._headless: set[Partition] = set()
         """Loaded after a power loss with a recorded start above 0: in front of it a hole may have been, which the start
@@ -47,9 +47,9 @@ class SoundLogs:
                 self._judge(replica, effect.reason)
 
     def _judge(self, replica: Partition, reason: str) -> None:
-        if not self._truth.faulty and self._truth.is_promised(replica.topic_partition.topic):
+        if not self._reference.faulty and self._reference.is_promised(replica.topic_partition.topic):
             text = f"{PROCESS.get()} calls a log damaged, and no disk is faulty"
-            self._truth.find("I44", text, replica.topic_partition, reason)
+            self._reference.find("I44", text, replica.topic_partition, reason)
 
     # ------------------------------------------------------------------------------------------------ of no interest
     def ordered(self, controller_epoch: int) -> None: ...

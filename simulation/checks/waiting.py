@@ -13,7 +13,7 @@ from minibroker.broker.replication.leader import ACKS_ALL
 from minibroker.broker.replication.state import ReplicaState
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 
 RAISES_THE_MARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
 """Events after which the mark is as high as it may be."""
@@ -22,8 +22,8 @@ RAISES_THE_MARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
 class WaitingRules:
     """Hears what `listening` tells."""
 
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
+    def __init__(self, reference: ReferenceState) -> None:
+        self._reference = reference
 
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
         state = replica.state
@@ -33,14 +33,14 @@ class WaitingRules:
             return
         if state.waiters and len(state.in_sync_replicas) < state.effective_min_insync_replicas:
             facts = (f"in sync: {state.in_sync_replicas}", f"{len(state.waiters)} requests with acks=all wait on")
-            self._truth.find("I24", "nobody tells who waits of too few in sync", replica.topic_partition, *facts)
+            self._reference.find("I24", "nobody tells who waits of too few in sync", replica.topic_partition, *facts)
         elif isinstance(event, RAISES_THE_MARK):
             self._check_mark(replica, state)
 
     def _check_refusal(self, replica: Partition, event: ev.ProduceReceived, effects: Sequence[ev.Effect]) -> None:
         if any(type(e) is ev.AnswerProduce and e.error_code is ErrorCode.NOT_ENOUGH_REPLICAS for e in effects):
             text = f"acks={event.acks} was refused for want of in-sync replicas"
-            self._truth.find("I24", text, replica.topic_partition)
+            self._reference.find("I24", text, replica.topic_partition)
 
     def _check_mark(self, replica: Partition, state: ReplicaState) -> None:
         """With nobody outside who might join, the mark is the smallest end of those in sync."""
@@ -53,7 +53,7 @@ class WaitingRules:
         known = [end for end in ends if end is not None]
         if len(known) == len(ends) and state.high_watermark < min(state.vote, *known, state.log_end_offset):
             facts = (f"in sync: {counted}, ends {known}, own vote {state.vote}", f"the mark is {state.high_watermark}")
-            self._truth.find("I37", "the mark waits for who may not join", replica.topic_partition, *facts)
+            self._reference.find("I37", "the mark waits for who may not join", replica.topic_partition, *facts)
 
     # ------------------------------------------------------------------------------------------------ of no interest
     def ordered(self, controller_epoch: int) -> None: ...

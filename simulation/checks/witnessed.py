@@ -9,7 +9,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import digest_of, format_digest
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
 from minibroker.simulation.checks.finding import Finding
-from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
 from minibroker.simulation.cluster import SimulatedCluster
 
 INVARIANT = "witness"
@@ -26,7 +26,7 @@ def newest_note(cluster: SimulatedCluster, partition: TopicPartition, topic_id: 
     return newest
 
 
-def lacking_notes(cluster: SimulatedCluster, states: list[TrueState]) -> list[str]:
+def lacking_notes(cluster: SimulatedCluster, states: list[TruePartition]) -> list[str]:
     """Partitions whose newest note is not of now: another epoch, ISR, end or start than the leader's."""
     found = []
     for true in states:
@@ -42,7 +42,7 @@ def lacking_notes(cluster: SimulatedCluster, states: list[TrueState]) -> list[st
     return found
 
 
-def compare_notes(cluster: SimulatedCluster, states: list[TrueState]) -> list[Finding]:
+def compare_notes(cluster: SimulatedCluster, states: list[TruePartition]) -> list[Finding]:
     """What contradicts the newest notes."""
     found = []
     for true in states:
@@ -74,13 +74,13 @@ def _contradiction(replica: Partition, note: PartitionWitness) -> str | None:
 
 
 class WitnessRules:
-    """Looks when `Truth` takes its samples: a leader notes nothing that is not committed."""
+    """Looks when `ReferenceState` takes its samples: a leader notes nothing that is not committed."""
 
-    def __init__(self, cluster: SimulatedCluster, truth: Truth) -> None:
+    def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
-        self._truth = truth
+        self._reference = reference
         self._seen: dict[str, int] = {}
-        truth.samplers.append(self.look)
+        reference.samplers.append(self.look)
 
     def look(self) -> None:
         """At the shards that were written since the last sample."""
@@ -103,4 +103,4 @@ class WitnessRules:
         if note.topic_id == replica.log.topic_id and note.committed_offset > replica.state.high_watermark:
             text = f"broker {broker_id} notes {note.committed_offset} as committed"
             facts = f"its high watermark is {replica.state.high_watermark}"
-            self._truth.find(INVARIANT, text, TopicPartition(topic, int(number)), facts, str(note))
+            self._reference.find(INVARIANT, text, TopicPartition(topic, int(number)), facts, str(note))

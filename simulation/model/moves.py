@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from minibroker.broker.replication.state import AskingEpochEnd, AskingLeaderEnds, Fetching
-from minibroker.simulation.model import office
-from minibroker.simulation.model.office import Office
+from minibroker.simulation.model import controller
+from minibroker.simulation.model.controller import ModelController
 from minibroker.simulation.model.replica import Replica, Stimulus
 from minibroker.simulation.model.world import State, World, put
 
@@ -22,7 +22,7 @@ Move: TypeAlias = tuple[str | int, ...]
 
 
 def enabled(world: World, state: State) -> Iterator[Move]:
-    """What may happen in this state; nothing beyond the last epoch of the scenery."""
+    """What may happen in this state; nothing beyond the last epoch of the bounds."""
     if world.at_bound(state):
         return
     for broker_id in world.brokers:
@@ -55,7 +55,7 @@ def _of_replica(world: World, state: State, replica: Replica) -> Iterator[Move]:
     is_following = core.phase is not None and replica.broker_epoch and core.leader_id is not None
     if is_following and world.replica(state, core.leader_id or 0).is_running:
         yield from _of_follower(replica, has)
-    if state.pending[broker_id - 1] and world.office_of(state).epoch_of(broker_id) == replica.broker_epoch:
+    if state.pending[broker_id - 1] and world.active_of(state).epoch_of(broker_id) == replica.broker_epoch:
         yield ("tell", broker_id)
         if "twice" in has:
             yield ("tell", broker_id, "twice")
@@ -112,20 +112,20 @@ def _of_disk(world: World, state: State, replica: Replica) -> Iterator[Move]:
 
 
 def _of_control(world: World, state: State) -> Iterator[Move]:
-    if _registrations(world, state) != world.office_of(state).brokers:
+    if _registrations(world, state) != world.active_of(state).brokers:
         yield ("look",)
     if world.left(state, "moves"):
         yield ("rebalance",)
     if world.left(state, "takeovers"):
         yield ("takeover",)
     for broker_id, epoch, _, _ in _registrations(world, state):
-        if world.left(state, "fences") and world.office_of(state).epoch_of(broker_id) == epoch:
+        if world.left(state, "fences") and world.active_of(state).epoch_of(broker_id) == epoch:
             yield ("accuse", broker_id)
         if world.left(state, "successions"):
             yield ("succeed", broker_id)
     for index in range(len(state.proposals)):
         yield ("alter", index)
-        if state.old_office:
+        if state.deposed:
             yield ("alter", index, "old-controller")
         if world.left(state, "lost"):
             yield ("alter", index, "lost")
@@ -149,17 +149,17 @@ def _hangs_by_a_thread(world: World, state: State) -> bool:
     """Somebody lost bytes for which he still counts: until the controller has seen it nobody else may fall."""
     for broker_id in world.brokers:
         replica = world.replica(state, broker_id)
-        if replica.has_lost and world.office_of(state).starts_of(broker_id) not in (None, replica.starts):
+        if replica.has_lost and world.active_of(state).starts_of(broker_id) not in (None, replica.starts):
             return True
     return False
 
 
 def _is_held_elsewhere(world: World, state: State, broker_id: int) -> bool:
     """Another member of the ISR, on the disk that it had then, has all that was committed."""
-    truth = world.truth(state)
-    for member in truth.in_sync_replicas:
+    reference = world.reference(state)
+    for member in reference.in_sync_replicas:
         other = world.replica(state, member)
-        is_its_disk = truth.directory_of(member) == str(other.directory)
+        is_its_disk = reference.directory_of(member) == str(other.directory)
         if member != broker_id and is_its_disk and other.log[: len(state.committed)] == state.committed:
             return True
     return False
@@ -168,13 +168,13 @@ def _is_held_elsewhere(world: World, state: State, broker_id: int) -> bool:
 def _may_lose(world: World, state: State, replica: Replica) -> bool:
     """Another in-sync replica keeps its bytes, in whatever set may yet be written; or this one is alone below the
     minimum, where it has synced all that counts (hardening rule 4)."""
-    truth, broker_id = world.truth(state), replica.broker_id
-    if broker_id not in truth.in_sync_replicas:
+    reference, broker_id = world.reference(state), replica.broker_id
+    if broker_id not in reference.in_sync_replicas:
         return True
     others = set()
-    for member in truth.in_sync_replicas:
+    for member in reference.in_sync_replicas:
         other = world.replica(state, member)
-        is_whole = truth.incarnation_of(member) == office.incarnation(other.starts)
+        is_whole = reference.incarnation_of(member) == controller.incarnation(other.starts)
         if member != broker_id and other.is_running and other.broker_epoch and is_whole:
             others.add(member)
     if replica.state.config.min_insync_replicas == 1:  # a shrink under way may leave it alone, and nothing was synced
@@ -183,13 +183,13 @@ def _may_lose(world: World, state: State, replica: Replica) -> bool:
                 others &= {member for member, _ in proposal[3]}
         return bool(others)
     core = replica.state
-    is_true_leader = core.is_leader and core.leader_epoch == truth.leader_epoch
-    return bool(others) or (truth.in_sync_replicas == (broker_id,) and is_true_leader)
+    is_true_leader = core.is_leader and core.leader_epoch == reference.leader_epoch
+    return bool(others) or (reference.in_sync_replicas == (broker_id,) and is_true_leader)
 
 
 # --------------------------------------------------------------------------------------------------- clients, followers
 def _produce(world: World, state: State, broker_id: int) -> State:
-    value = chr(ord("a") + world.scenery.budget["records"] - world.left(state, "records"))
+    value = chr(ord("a") + world.bounds.budget["records"] - world.left(state, "records"))
     return world.touch(world.spend(state, "records"), broker_id, ("produce", value))[0]
 
 
@@ -261,17 +261,17 @@ def _arrive(world: World, state: State, index: int) -> State:
 
 def _look(world: World, state: State) -> State:
     registrations = _registrations(world, state)
-    return world.govern(state, ("look", registrations), office.look(registrations))[0]
+    return world.govern(state, ("look", registrations), controller.look(registrations))[0]
 
 
 def _rebalance(world: World, state: State) -> State:
-    return world.govern(world.spend(state, "moves"), "rebalance", office.rebalance())[0]
+    return world.govern(world.spend(state, "moves"), "rebalance", controller.rebalance())[0]
 
 
 def _accuse(world: World, state: State, broker_id: int) -> State:
     """The controller has what it takes for evidence of a death."""
-    epoch = world.office_of(state).epoch_of(broker_id)
-    events = office.accused(broker_id, epoch)
+    epoch = world.active_of(state).epoch_of(broker_id)
+    events = controller.accused(broker_id, epoch)
     return world.govern(world.spend(state, "fences"), ("accused", broker_id, epoch), events)[0]
 
 
@@ -286,15 +286,17 @@ def _takeover(world: World, state: State) -> State:
 
 def _next_controller(world: World, state: State) -> State:
     """It reads ZooKeeper; what the old one had queued is under way, or never arrives."""
-    before = world.office_of(state)
+    before = world.active_of(state)
     for broker_id in world.brokers:
         if state.pending[broker_id - 1]:
             state = world.stray(state, broker_id, state.pending[broker_id - 1])
-    after = Office(before.controller_epoch + 1, _registrations(world, state), before.leadership, before.assignment)
-    state = state._replace(
-        old_office=state.office, office=world.offices.add(after), pending=tuple(0 for _ in world.brokers)
+    after = ModelController(
+        before.controller_epoch + 1, _registrations(world, state), before.leadership, before.assignment
     )
-    return world.govern(state, "took over", office.took_over())[0]
+    state = state._replace(
+        deposed=state.active, active=world.controllers.add(after), pending=tuple(0 for _ in world.brokers)
+    )
+    return world.govern(state, "took over", controller.took_over())[0]
 
 
 def _alter(world: World, state: State, index: int, fate: str = "") -> State:
@@ -310,7 +312,7 @@ def _alter(world: World, state: State, index: int, fate: str = "") -> State:
             state = state._replace(proposals=rest)
         return world.touch(state, asker, unanswered)[0] if is_waiting else state
     state = world.spend(state, "twice") if fate == "twice" else state._replace(proposals=rest)
-    event = office.asked(asker, broker_epoch, proposal)
+    event = controller.asked(asker, broker_epoch, proposal)
     name = ("asked", asker, broker_epoch, proposal)
     state, decision = world.govern(state, name, event, by_old=fate == "old-controller")
     answer = unanswered if decision.verdict is None else ("altered", proposal[0], *decision.verdict)
@@ -340,7 +342,7 @@ def _stop_all(world: World, state: State, how: str, last: int = 0) -> State:
         replica = world.replica(state, broker_id)
         if how == "term":
             name = ("shut down", broker_id, replica.broker_epoch)
-            state = world.govern(state, name, office.shut_down(broker_id, replica.broker_epoch))[0]
+            state = world.govern(state, name, controller.shut_down(broker_id, replica.broker_epoch))[0]
         state = _end(world, state, broker_id, len(replica.log) if how == "power" else None, how == "term")
     return state
 
@@ -380,7 +382,7 @@ def _registered(world: World, state: State, broker_id: int) -> State:
     return state._replace(registered=tuple(registered))
 
 
-def _registrations(world: World, state: State) -> tuple[office.Registration, ...]:
+def _registrations(world: World, state: State) -> tuple[controller.Registration, ...]:
     pairs = zip(world.brokers, state.registered, strict=True)
     return tuple((broker_id, *registered) for broker_id, registered in pairs if registered[0])
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from minibroker.simulation.model.bounds import ModelBounds
 from minibroker.simulation.model.moves import Move, enabled, perform
-from minibroker.simulation.model.scenery import Scenery
 from minibroker.simulation.model.world import Broken, State, World
 
 LOOKS_EVERY = 2_000
@@ -20,14 +20,14 @@ LOOKS_EVERY = 2_000
 class Coverage(Struct, kw_only=True):
     """What a search has seen."""
 
-    scenery: str
+    bounds: str
     states: int = 1
     steps: int = 0
     """Of all states together, those that led to known states included."""
     depth: int = 0
     """Of the last layer that was searched to its end."""
     is_complete: bool = False
-    """No state of the scenery is left out."""
+    """No state of the bounds is left out."""
     replicas: int = 0
     """Different states of one replica."""
     broken: str | None = None
@@ -40,15 +40,15 @@ Watcher = Callable[[Coverage], bool]
 """Called now and then; True goes on."""
 
 
-def search(scenery: Scenery, watch: Watcher, depth_max: int | None = None) -> Coverage:
+def search(bounds: ModelBounds, watch: Watcher, depth_max: int | None = None) -> Coverage:
     """Visit layer by layer until a state is broken, nothing new comes, the depth is reached, or the watcher ends it."""
-    world = World(scenery)
-    coverage = Coverage(scenery=scenery.name)
+    world = World(bounds)
+    coverage = Coverage(bounds=bounds.name)
     moves: dict[Move, int] = {}
     parents, taken = array("q", [-1]), array("q", [-1])
     try:
         first = world.settle(world.start())
-        for move in scenery.prelude:
+        for move in bounds.prelude:
             coverage.path = (*coverage.path, move)
             first = perform(world, first, move)
     except Broken as error:
@@ -57,7 +57,7 @@ def search(scenery: Scenery, watch: Watcher, depth_max: int | None = None) -> Co
     coverage.path = ()
     seen = {first}
     layer = [(0, first)]
-    limit = scenery.depth if depth_max is None else min(depth_max, scenery.depth)
+    limit = bounds.depth if depth_max is None else min(depth_max, bounds.depth)
     while layer and coverage.depth < limit:
         following: list[tuple[int, State]] = []
         for done, (number, state) in enumerate(layer):
@@ -67,7 +67,7 @@ def search(scenery: Scenery, watch: Watcher, depth_max: int | None = None) -> Co
                     after = perform(world, state, move)
                 except Broken as error:
                     coverage.broken = str(error)
-                    coverage.path = (*scenery.prelude, *_path(parents, taken, list(moves), number), move)
+                    coverage.path = (*bounds.prelude, *_path(parents, taken, list(moves), number), move)
                     return coverage
                 if after in seen:
                     continue

@@ -1,23 +1,23 @@
 """Steps of a small world as text: printed for people, and read back as an interaction test.
 
 Owns: the form, which is that of `tests/broker/replication/testdata`: commands, a line `----`, and the table that must
-come out, up to an empty line. The first command is `scenery NAME`; the rest are the steps of `moves`. Refuses to judge:
+come out, up to an empty line. The first command is `bounds NAME`; the rest are the steps of `moves`. Refuses to judge:
 where a step breaks an invariant the text says so and the story ends.
 """
 
 from minibroker.controller.cluster_state import Leadership
+from minibroker.simulation.model.bounds import ModelBounds, find_bounds
 from minibroker.simulation.model.moves import Move, enabled, perform
 from minibroker.simulation.model.replica import Record, Replica
-from minibroker.simulation.model.scenery import Scenery, find_scenery
 from minibroker.simulation.model.world import Broken, State, World
 
 STEPS_PER_BLOCK = 4
 
 
-def write_story(scenery: Scenery, path: tuple[Move, ...], headline: str) -> str:
+def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> str:
     """A story with what really comes out of each block."""
     commands = [" ".join(str(word) for word in move) for move in path]
-    blocks = [f"# {headline}\nscenery {scenery.name}"]
+    blocks = [f"# {headline}\nscenery {bounds.name}"]
     blocks += ["; ".join(commands[at : at + STEPS_PER_BLOCK]) for at in range(0, len(commands), STEPS_PER_BLOCK)]
     played = play("\n\n".join(blocks) + "\n")
     return "\n\n".join(f"{commands}\n----\n{out}" for commands, out in played) + "\n"
@@ -34,11 +34,11 @@ def play(text: str) -> list[tuple[str, str]]:
         for command in _commands(commands):
             verb, *words = command.split()
             try:
-                if verb == "scenery":
-                    world = World(find_scenery(words[0]))
+                if verb == "bounds":
+                    world = World(find_bounds(words[0]))
                     state = world.settle(world.start())
                     continue
-                assert world is not None and state is not None, "a story begins with `scenery NAME`"
+                assert world is not None and state is not None, "a story begins with `bounds NAME`"
                 move: Move = (verb, *(int(word) if word.isdigit() else word for word in words))
                 if move in enabled(world, state):
                     state = perform(world, state, move)
@@ -62,7 +62,7 @@ def _commands(text: str) -> list[str]:
 def table(world: World, state: State) -> list[str]:
     """One line for each replica, what ZooKeeper holds, and what is under way."""
     rows = [_row(world.replica(state, each)) for each in world.brokers]
-    return [*rows, _truth(world.truth(state)), *_under_way(world, state)]
+    return [*rows, _reference(world.reference(state)), *_under_way(world, state)]
 
 
 def _row(replica: Replica) -> str:
@@ -88,10 +88,12 @@ def _log(log: tuple[Record, ...]) -> str:
     return " ".join(f"{value}@{epoch}" for epoch, value in log) or "-"
 
 
-def _truth(truth: Leadership) -> str:
-    members = ",".join(str(each) for each in truth.in_sync_replicas)
-    leader = "none" if truth.leader is None else truth.leader
-    return f"zookeeper: leader={leader} epoch={truth.leader_epoch} version={truth.partition_epoch} isr={members}"
+def _reference(reference: Leadership) -> str:
+    members = ",".join(str(each) for each in reference.in_sync_replicas)
+    leader = "none" if reference.leader is None else reference.leader
+    return (
+        f"zookeeper: leader={leader} epoch={reference.leader_epoch} version={reference.partition_epoch} isr={members}"
+    )
 
 
 def _under_way(world: World, state: State) -> list[str]:

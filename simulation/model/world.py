@@ -1,7 +1,7 @@
 """A whole small cluster as one value: replicas, controllers, what is under way, what was committed, what may fail.
 
 Owns: the form of a state, the catalogues that turn replicas, controllers and messages into small numbers, and what a
-step changes. Refuses to choose steps (`moves`) and to judge (`judge`).
+step changes. Refuses to choose steps (`moves`) and to judge (`checker`).
 
 Replicas and controllers are values in a catalogue, and what one stimulus does to one of them is computed once and then
 looked up. So a step of the whole cluster costs a few tuples, and the real core runs only for what it has never seen.
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 from minibroker.broker.replication.state import ReplicationConfig
 from minibroker.controller.cluster_state import Leadership
 from minibroker.controller.events import Event
-from minibroker.simulation.model import judge, office
-from minibroker.simulation.model.office import Decision, Message, Office
+from minibroker.simulation.model import checker, controller
+from minibroker.simulation.model.bounds import KINDS, ModelBounds
+from minibroker.simulation.model.controller import Decision, Message, ModelController
 from minibroker.simulation.model.replica import (
     LAG_MS,
     Outcome,
@@ -25,7 +26,6 @@ from minibroker.simulation.model.replica import (
     fresh,
     react,
 )
-from minibroker.simulation.model.scenery import KINDS, Scenery
 
 Known: TypeAlias = tuple[int, Stimulus | None, tuple[Proposal, ...], tuple[Record, ...], str | None]
 """(replica afterwards, its reply, its proposals, what it showed, what is broken)"""
@@ -41,9 +41,9 @@ class State(NamedTuple):
     replicas: tuple[int, ...]
     registered: tuple[tuple[int, int, int], ...]
     """(broker epoch, incarnation, log directory) of each broker in ZooKeeper; epoch 0 where there is none."""
-    office: int
-    """The controller in office. What it knows of the partition is what ZooKeeper holds."""
-    old_office: int
+    active: int
+    """The active controller. What it knows of the partition is what ZooKeeper holds."""
+    deposed: int
     """A deposed controller that does not know it yet; 0 for none."""
     pending: tuple[int, ...]
     """The control request that waits for each broker; 0 for none. What is decided meanwhile is merged into it."""
@@ -77,14 +77,14 @@ class Catalogue:
 
 
 class World:
-    """One scenery and everything computed about it."""
+    """One bounds and everything computed about it."""
 
-    def __init__(self, scenery: Scenery) -> None:
-        self.scenery = scenery
+    def __init__(self, bounds: ModelBounds) -> None:
+        self.bounds = bounds
         self.kinds = KINDS
-        self.brokers = tuple(range(1, scenery.brokers + 1))
+        self.brokers = tuple(range(1, bounds.brokers + 1))
         self.replicas = Catalogue()
-        self.offices = Catalogue()
+        self.controllers = Catalogue()
         self.messages = Catalogue()
         self._outcomes: dict[tuple[int, Stimulus], Known] = {}
         self._decisions: dict[tuple[int, Any, bool], tuple[int, Decision]] = {}
@@ -92,35 +92,35 @@ class World:
 
     # ---------------------------------------------------------------------------------------------------- the beginning
     def start(self) -> State:
-        """Epoch 0 is in ZooKeeper; a controller takes office, and every broker has heard it."""
-        scenery = self.scenery
-        config = ReplicationConfig(broker_id=0, min_insync_replicas=scenery.min_insync, replica_lag_time_max_ms=LAG_MS)
-        members = scenery.in_sync or self.brokers
+        """Epoch 0 is in ZooKeeper; a controller becomes active, and every broker has heard it."""
+        bounds = self.bounds
+        config = ReplicationConfig(broker_id=0, min_insync_replicas=bounds.min_insync, replica_lag_time_max_ms=LAG_MS)
+        members = bounds.in_sync or self.brokers
         leadership = Leadership(
-            leader=scenery.leader,
+            leader=bounds.leader,
             leader_epoch=0,
             in_sync_replicas=members,
-            incarnations=tuple((each, office.incarnation(1)) for each in members),
+            incarnations=tuple((each, controller.incarnation(1)) for each in members),
             directories=tuple((each, "1") for each in members),
             controller_epoch=1,
             partition_epoch=0,
         )
         registrations = tuple((each, 1, 1, 1) for each in self.brokers)
-        first = Office(1, registrations, leadership, self.brokers)
+        first = ModelController(1, registrations, leadership, self.brokers)
         state = State(
             replicas=tuple(self._number(fresh(config, each)) for each in self.brokers),
             registered=tuple((1, 1, 1) for _ in self.brokers),
-            office=self.offices.add(first),
-            old_office=0,
+            active=self.controllers.add(first),
+            deposed=0,
             pending=tuple(0 for _ in self.brokers),
             strays=(),
             proposals=(),
             late=(),
             committed=(),
-            leaders=(scenery.leader,),
-            budget=tuple(scenery.budget.get(kind, 0) for kind in KINDS),
+            leaders=(bounds.leader,),
+            budget=tuple(bounds.budget.get(kind, 0) for kind in KINDS),
         )
-        state, _ = self.govern(state, "took over", office.took_over())
+        state, _ = self.govern(state, "took over", controller.took_over())
         for each in self.brokers:
             message = state.pending[each - 1]
             state = state._replace(pending=put(state.pending, each, 0))
@@ -131,13 +131,13 @@ class World:
         found: Replica = self.replicas.values[state.replicas[broker_id - 1]]
         return found
 
-    def office_of(self, state: State) -> Office:
-        found: Office = self.offices.values[state.office]
+    def active_of(self, state: State) -> ModelController:
+        found: ModelController = self.controllers.values[state.active]
         return found
 
-    def truth(self, state: State) -> Leadership:
-        """What ZooKeeper holds: nobody but the controller in office writes it."""
-        return self.office_of(state).leadership
+    def reference(self, state: State) -> Leadership:
+        """What ZooKeeper holds: only the active controller writes it."""
+        return self.active_of(state).leadership
 
     def _number(self, replica: Replica) -> int:
         return self.replicas.add(replica, freeze(replica))
@@ -169,33 +169,33 @@ class World:
             outcome: Outcome = react(before, stimulus)
         except AssertionError as error:
             return number, None, (), (), f"assertion of replica {before.broker_id}: {error}"
-        complaint = judge.judge_step(before, stimulus, outcome)
+        complaint = checker.check_step(before, stimulus, outcome)
         return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, complaint
 
     def govern(
         self, state: State, name: Any, events: tuple[Event, ...], by_old: bool = False
     ) -> tuple[State, Decision]:
         """Something happens to a controller. `name` stands for the events in what is remembered."""
-        number = state.old_office if by_old else state.office
+        number = state.deposed if by_old else state.active
         known = self._decisions.get((number, name, by_old))
         if known is None:
             try:
                 is_due = name == "answers due"
-                decision = office.decide(self.offices.values[number], events, not by_old, is_due)
+                decision = controller.decide(self.controllers.values[number], events, not by_old, is_due)
             except AssertionError as error:
                 raise Broken(f"assertion of the controller: {error}") from error
-            known = self._decisions[number, name, by_old] = (self.offices.add(decision.office), decision)
+            known = self._decisions[number, name, by_old] = (self.controllers.add(decision.controller), decision)
         after, decision = known
         if by_old:
             for broker_id, message in decision.sent:
                 if message is not None:
                     state = self.stray(state, broker_id, self.messages.add(message))
-            return state._replace(old_office=0 if decision.is_deposed else after), decision
-        state = state._replace(office=after)
+            return state._replace(deposed=0 if decision.is_deposed else after), decision
+        state = state._replace(active=after)
         if decision.change is not None:
-            found = judge.judge_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
+            found = checker.check_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
             if not (isinstance(name, tuple) and name[0] == "shut down"):  # that one has asked to be replaced
-                found = found or judge.judge_replacement(decision.change, state.registered)
+                found = found or checker.check_replacement(decision.change, state.registered)
             if found is not None:
                 raise Broken(found)
             if decision.change.starts_epoch:
@@ -207,15 +207,15 @@ class World:
             pending = put(pending, broker_id, self._merged(pending[broker_id - 1], message))
         state = state._replace(pending=pending)
         if decision.is_gathering:
-            state, _ = self.govern(state, "answers due", office.answers_due())
+            state, _ = self.govern(state, "answers due", controller.answers_due())
         elif decision.waits_for_answers:
-            state, _ = self.govern(state, "answered", office.answered(decision.office))
+            state, _ = self.govern(state, "answered", controller.answered(decision.controller))
         if decision.asks_logs and not (isinstance(name, tuple) and name[0] == "logs"):
-            logs = self._logs(state, decision.office)
-            state, _ = self.govern(state, ("logs", logs), office.heard(logs))
+            logs = self._logs(state, decision.controller)
+            state, _ = self.govern(state, ("logs", logs), controller.heard(logs))
         return state, decision
 
-    def _logs(self, state: State, asking: Office) -> tuple[office.Log, ...]:
+    def _logs(self, state: State, asking: ModelController) -> tuple[controller.Log, ...]:
         """Of the registrations that this controller knows, and that run."""
         found = []
         for broker_id, epoch, _, _ in asking.brokers:
@@ -228,14 +228,14 @@ class World:
         return tuple(found)
 
     def unregister(self, state: State, broker_id: int) -> State:
-        """Its node is removed by another's hand; it does not know yet."""
+        """Its node is removed by another's injector; it does not know yet."""
         registered = list(state.registered)
         registered[broker_id - 1] = (0, *registered[broker_id - 1][1:])
         return state._replace(registered=tuple(registered))
 
     def stray(self, state: State, broker_id: int, message: int) -> State:
         """A control request leaves its queue and is held up on its way."""
-        known = self.office_of(state).epoch_of(broker_id)
+        known = self.active_of(state).epoch_of(broker_id)
         strays = {*state.strays, (broker_id, known, message)}
         return state._replace(strays=tuple(sorted(strays, key=self._order_of)))
 
@@ -266,10 +266,10 @@ class World:
             if waiting and self._is_known(state, broker_id, self.messages.values[waiting]):
                 state = state._replace(pending=put(state.pending, broker_id, 0))
         state = self._renumbered(state)
-        key = (state.replicas, self.truth(state), state.committed, state.leaders)
+        key = (state.replicas, self.reference(state), state.committed, state.leaders)
         if key not in self._judged:
             replicas = tuple(self.replica(state, each) for each in self.brokers)
-            self._judged[key] = judge.judge_state(replicas, self.truth(state), state.committed, state.leaders)
+            self._judged[key] = checker.check_state(replicas, self.reference(state), state.committed, state.leaders)
         found = self._judged[key]
         if found is not None:
             raise Broken(found)
@@ -310,7 +310,7 @@ class World:
         return state._replace(budget=(*budget[:at], budget[at] - 1, *budget[at + 1 :]))
 
     def at_bound(self, state: State) -> bool:
-        return len(state.leaders) > self.scenery.epochs
+        return len(state.leaders) > self.bounds.epochs
 
 
 def put(values: tuple[int, ...], broker_id: int, value: int) -> tuple[int, ...]:

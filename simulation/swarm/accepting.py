@@ -16,7 +16,7 @@ from minibroker.protocol.messages import (
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcError, connect
 from minibroker.simulation.cluster import PORT
-from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.fault_injector import FaultInjector
 
 ORDER_TIMEOUT_MS = 5_000
 ORDERS_MAX = 20
@@ -25,19 +25,19 @@ LOOK_SECONDS = 1.0
 
 
 async def accept_loss(
-    hand: Hand, is_done: Callable[[], bool], accepts: Callable[[ElectionOutlook], bool] = lambda told: True
+    injector: FaultInjector, is_done: Callable[[], bool], accepts: Callable[[ElectionOutlook], bool] = lambda told: True
 ) -> bool:
     """Whether it was done in the end. What is told is confirmed if `accepts` says so."""
     for _ in range(ORDERS_MAX):
-        await _order(hand, accepts)
-        if await hand.wait(is_done, LOOK_SECONDS):
+        await _order(injector, accepts)
+        if await injector.wait(is_done, LOOK_SECONDS):
             return True
     return False
 
 
-async def _order(hand: Hand, accepts: Callable[[ElectionOutlook], bool]) -> None:
-    controller = hand.cluster.controller()
-    network = hand.cluster.client_runtime().network
+async def _order(injector: FaultInjector, accepts: Callable[[ElectionOutlook], bool]) -> None:
+    controller = injector.cluster.controller()
+    network = injector.cluster.client_runtime().network
     with contextlib.suppress(NetworkError, RpcError):
         connection = await connect(
             network, f"broker-{controller}", PORT, client_id="operator", timeout_ms=ORDER_TIMEOUT_MS

@@ -12,10 +12,10 @@ from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.record_batch import decode_records
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.finding import Finding, crash_finding
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.accepting import accept_loss
-from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import Options
@@ -47,33 +47,37 @@ async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: st
     """Load, disaster, convergence, and then: who noticed?"""
     outcome.is_beyond = True
     options, history = outcome.options, outcome.history
-    truth = Truth(cluster, options.topics)
-    hand = await open_run(cluster, outcome, truth, narrator)
-    workload = hand.workload
+    reference = ReferenceState(cluster, options.topics)
+    injector = await open_run(cluster, outcome, reference, narrator)
+    workload = injector.workload
     working = asyncio.create_task(workload.run())
     try:
         await asyncio.sleep(CALM_SECONDS)
-        hand.note("disaster", disaster)
+        injector.note("disaster", disaster)
         outcome.injected[f"disaster {disaster}"] += 1
-        act: Callable[[], Awaitable[None]] = getattr(Disasters(hand), disaster)
+        act: Callable[[], Awaitable[None]] = getattr(Disasters(injector), disaster)
         await act()
         for broker_id in cluster.broker_ids:
-            hand.start(broker_id)
-        hand.note("mended")
-        await converge(cluster, options, truth, history)
+            injector.start(broker_id)
+        injector.note("mended")
+        await converge(cluster, options, reference, history)
         await asyncio.sleep(CALM_SECONDS)
         workload.stop.set()
         await working
-        await converge(cluster, options, truth, history)
+        await converge(cluster, options, reference, history)
         compare_replicas(cluster, workload, history)
         lost = really_lost(cluster, workload, outcome)
         await compare_history(cluster, workload, history)
-        audited = audit_disks(cluster, truth.states(), history.acked)
+        audited = audit_disks(cluster, reference.states(), history.acked)
     finally:
         working.cancel()
         if working.done() and not working.cancelled() and working.exception() is not None:
             outcome.findings.append(crash_finding(working.exception() or AssertionError(), None))
-    outcome.elections, outcome.isr_changes, outcome.readers = truth.elections, truth.isr_changes, len(workload.readers)
+    outcome.elections, outcome.isr_changes, outcome.readers = (
+        reference.elections,
+        reference.isr_changes,
+        len(workload.readers),
+    )
     outcome.findings += [each for each in history.findings if each.invariant in NOT_A_LOSS]
     outcome.losses = [each for each in history.findings if each.invariant == "I21"]
     outcome.findings += unnamed(lost, outcome.losses, audited)
@@ -82,59 +86,59 @@ async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: st
 class Disasters:
     """Each method is one."""
 
-    def __init__(self, hand: Hand) -> None:
-        self.hand = hand
+    def __init__(self, injector: FaultInjector) -> None:
+        self.injector = injector
 
     def _cut_power(self, victims: list[int], blank: bool = False) -> None:
-        hand = self.hand
+        injector = self.injector
         for victim in victims:
-            hand.note("blank disk" if blank else "power loss", victim)
-            hand.cluster.power_loss(victim)
+            injector.note("blank disk" if blank else "power loss", victim)
+            injector.cluster.power_loss(victim)
             if blank:
-                hand.storage(victim).wipe()
-                hand.storage(victim).provision("/data")
+                injector.storage(victim).wipe()
+                injector.storage(victim).provision("/data")
 
     async def _leave(self, broker_id: int) -> None:
         """Killed, and out of every ISR."""
-        hand = self.hand
-        hand.kill(broker_id)
-        await hand.wait(lambda: all(broker_id not in s.members for s in hand.truth.states()), 10.0)
+        injector = self.injector
+        injector.kill(broker_id)
+        await injector.wait(lambda: all(broker_id not in s.members for s in injector.reference.states()), 10.0)
         await asyncio.sleep(CALM_SECONDS / 2)
 
     async def all_lose_power(self) -> None:
         """Every replica loses what it has not synced."""
-        self._cut_power(list(self.hand.cluster.broker_ids))
+        self._cut_power(list(self.injector.cluster.broker_ids))
 
     async def in_sync_disks_replaced(self) -> None:
         """One replica is behind; all that were in sync come back with blank disks, and an operator accepts the loss."""
-        hand, behind = self.hand, self.hand.broker()
+        injector, behind = self.injector, self.injector.broker()
         await self._leave(behind)
-        self._cut_power(hand.others(behind), blank=True)
-        for broker_id in hand.cluster.broker_ids:
-            hand.start(broker_id)
-        if not await hand.wait(lambda: all(state.leader == NONE for state in hand.truth.states()), 20.0):
+        self._cut_power(injector.others(behind), blank=True)
+        for broker_id in injector.cluster.broker_ids:
+            injector.start(broker_id)
+        if not await injector.wait(lambda: all(state.leader == NONE for state in injector.reference.states()), 20.0):
             raise AssertionError("a partition is led, though no in-sync replica has its log")
-        await accept_loss(hand, lambda: all(state.leader != NONE for state in hand.truth.states()))
+        await accept_loss(injector, lambda: all(state.leader != NONE for state in injector.reference.states()))
 
     async def unclean_election(self) -> None:
         """The in-sync replicas are gone for a while, and one that was behind is allowed to lead."""
-        hand, behind = self.hand, self.hand.broker()
+        injector, behind = self.injector, self.injector.broker()
         await self._leave(behind)
-        for other in hand.others(behind):
-            hand.kill(other)
-        await hand.wait(lambda: not any(map(hand.is_alive, hand.others(behind))), 1.0)
-        hand.start(behind)
-        await hand.wait(lambda: all(s.leader == behind for s in hand.truth.states()), 15.0)
+        for other in injector.others(behind):
+            injector.kill(other)
+        await injector.wait(lambda: not any(map(injector.is_alive, injector.others(behind))), 1.0)
+        injector.start(behind)
+        await injector.wait(lambda: all(s.leader == behind for s in injector.reference.states()), 15.0)
         await asyncio.sleep(CALM_SECONDS)
 
     async def last_member_loses_power(self) -> None:
         """The ISR has shrunk to one, min.insync.replicas allows it, and that one loses power."""
-        hand, last = self.hand, self.hand.broker()
-        for other in hand.others(last):
+        injector, last = self.injector, self.injector.broker()
+        for other in injector.others(last):
             await self._leave(other)
         self._cut_power([last])
-        hand.start(last)
-        await hand.wait(lambda: all(s.leader == last for s in hand.truth.states()), 10.0)
+        injector.start(last)
+        await injector.wait(lambda: all(s.leader == last for s in injector.reference.states()), 10.0)
 
 
 def really_lost(cluster: SimulatedCluster, workload: Workload, outcome: Outcome) -> set[Place]:

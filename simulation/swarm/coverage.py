@@ -19,7 +19,7 @@ from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime import rpc
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.checks.truth import TrueState, Truth
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
 from minibroker.simulation.trace import Trace
 
 LINES = {
@@ -100,7 +100,7 @@ class Coverage(logging.Handler):
         self.seen: Counter[str] = Counter()
         self.truncations = 0
         """Cuts of a log's tail in which records went."""
-        self._states: dict[TopicPartition, TrueState] = {}
+        self._states: dict[TopicPartition, TruePartition] = {}
         self._controller_epoch = 0
 
     # ---------------------------------------------------------------------------------------------------- log lines
@@ -113,12 +113,12 @@ class Coverage(logging.Handler):
             self.truncations += before != after
 
     # ------------------------------------------------------------------------------------------------------- states
-    def watch(self, truth: Truth) -> None:
+    def watch(self, reference: ReferenceState) -> None:
         """Follow what ZooKeeper holds."""
-        truth.listeners.append(lambda partition: self._state_written(truth, partition))
+        reference.listeners.append(lambda partition: self._state_written(reference, partition))
 
-    def _state_written(self, truth: Truth, partition: TopicPartition) -> None:
-        now = truth.state(partition)
+    def _state_written(self, reference: ReferenceState, partition: TopicPartition) -> None:
+        now = reference.state(partition)
         before = self._states.get(partition)
         if now is None:
             return

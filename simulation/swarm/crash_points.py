@@ -1,7 +1,7 @@
 """Ends of a broker between two calls to its disk, where no other event of the loop comes between.
 
 Owns: the trap for one broker at a time, and the orders that lay it: in a start, in a close, at work. Whether the broker
-may fall is asked when the trap springs. Refuses to choose a time (`disk_injector`) and to end a whole cluster.
+may fall is asked when the trap springs. Refuses to choose a time (`disk_fault_schedule`) and to end a whole cluster.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import contextvars
 import random
 
 from minibroker.simulation.node import PROCESS, ProcessDead
-from minibroker.simulation.swarm.hand import Hand, name_of
+from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 
 CALLS_OF_A_START = (1, 45)
 CALLS_OF_A_CLOSE = (1, 40)
@@ -24,35 +24,35 @@ POWER_SHARE = 0.4
 class CrashPoints:
     """Each public method but `lay` and `spring` is one fault."""
 
-    def __init__(self, hand: Hand, rng: random.Random) -> None:
-        self.hand = hand
+    def __init__(self, injector: FaultInjector, rng: random.Random) -> None:
+        self.injector = injector
         self.random = rng
 
     async def dies_in_a_start(self) -> None:
         """It is killed, and its next start does not come to its end."""
-        hand, victim = self.hand, self.random.choice(self.hand.cluster.broker_ids)
-        if not hand.kill(victim):
+        injector, victim = self.injector, self.random.choice(self.injector.cluster.broker_ids)
+        if not injector.kill(victim):
             return
         self.lay("dies_in_a_start", victim, CALLS_OF_A_START)
         await asyncio.sleep(self.random.choice(DOWN_SECONDS))
-        hand.start(victim)
+        injector.start(victim)
         await self.spring(victim)
 
     async def dies_in_a_close(self) -> None:
         """Asked to stop, and killed on the way."""
-        hand, victim = self.hand, self.random.choice(self.hand.cluster.broker_ids)
-        if not hand.is_alive(victim) or hand.hangs_by_a_thread() or not hand.may_fall(victim):
+        injector, victim = self.injector, self.random.choice(self.injector.cluster.broker_ids)
+        if not injector.is_alive(victim) or injector.hangs_by_a_thread() or not injector.may_fall(victim):
             return
-        hand.note("term", victim)
-        hand.stopping.append(hand.world.process(name_of(victim)))
+        injector.note("term", victim)
+        injector.stopping.append(injector.world.process(name_of(victim)))
         self.lay("dies_in_a_close", victim, CALLS_OF_A_CLOSE)
-        hand.cluster.stop(victim)
+        injector.cluster.stop(victim)
         await self.spring(victim)
 
     async def dies_at_work(self) -> None:
         """In an append, a cut, a repair, a deletion: whatever comes."""
-        victim = self.random.choice(self.hand.cluster.broker_ids)
-        if not self.hand.is_alive(victim):
+        victim = self.random.choice(self.injector.cluster.broker_ids)
+        if not self.injector.is_alive(victim):
             return
         self.lay("dies_at_work", victim, CALLS_AT_WORK)
         await self.spring(victim)
@@ -70,27 +70,27 @@ class CrashPoints:
             if contextvars.Context().run(self._end, kind, victim, way, number):  # its end is no act of its own
                 raise ProcessDead(process.name)
 
-        self.hand.storage(victim).trap(number, sprung)
+        self.injector.storage(victim).trap(number, sprung)
 
     def _end(self, kind: str, victim: int, way: str, number: int) -> bool:
-        hand = self.hand
-        counts_for_less = hand.hangs_by_a_thread() and hand.truth.counts_for_what_it_lost(victim)
-        if way == "power" and not hand.may_lose({victim}) and not counts_for_less:
+        injector = self.injector
+        counts_for_less = injector.hangs_by_a_thread() and injector.reference.counts_for_what_it_lost(victim)
+        if way == "power" and not injector.may_lose({victim}) and not counts_for_less:
             way = "kill"
-        if way == "kill" and not counts_for_less and (hand.hangs_by_a_thread() or not hand.may_fall(victim)):
+        if way == "kill" and not counts_for_less and (injector.hangs_by_a_thread() or not injector.may_fall(victim)):
             return False
-        hand.note(f"disk {kind}", victim, way, f"at call {number}")
+        injector.note(f"disk {kind}", victim, way, f"at call {number}")
         if way == "kill":
-            hand.end_by_kill(victim)
+            injector.end_by_kill(victim)
         else:
-            if not hand.options.flushes:
-                hand.weaken(victim)
-            hand.cluster.power_loss(victim)
-        hand.later(lambda: hand.start(victim), self.random.choice(DOWN_SECONDS))
+            if not injector.options.flushes:
+                injector.weaken(victim)
+            injector.cluster.power_loss(victim)
+        injector.later(lambda: injector.start(victim), self.random.choice(DOWN_SECONDS))
         return True
 
     async def spring(self, victim: int) -> None:
         """Wait for it; then nothing waits any more."""
-        before = self.hand.world.process(name_of(victim)) if self.hand.is_alive(victim) else None
-        await self.hand.wait(lambda: before is None or not before.alive, SPRUNG_SECONDS)
-        self.hand.storage(victim).clear_trap()
+        before = self.injector.world.process(name_of(victim)) if self.injector.is_alive(victim) else None
+        await self.injector.wait(lambda: before is None or not before.alive, SPRUNG_SECONDS)
+        self.injector.storage(victim).clear_trap()

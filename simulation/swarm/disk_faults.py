@@ -2,7 +2,7 @@
 
 Owns: what one fault is: rot at rest under a running broker or between its end and its next start, files that are gone
 or foreign, calls that fail, a disk that is lost, another's, or that lies. Refuses to judge whether it may come now
-(`faulty_disk`) and in which order (`disk_injector`).
+(`faulty_disk`) and in which order (`disk_fault_schedule`).
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from minibroker.protocol.checkpoints import (
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.storage import DirectoryNode, FileNode, Storage
 from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS, VANISHING
+from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.file_changes import FileChanges, unlink
-from minibroker.simulation.swarm.hand import Hand, name_of
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, MAGIC_AT, Place, Places, below
 
 RUNNING_SHARE = 0.3
@@ -47,8 +47,8 @@ VANISHED_SECONDS = 4.0
 class DiskFaults:
     """Each public method is one fault; it returns what the disk suffered, or None where it fitted nothing."""
 
-    def __init__(self, hand: Hand, disk: FaultyDisk, rng: random.Random) -> None:
-        self.hand = hand
+    def __init__(self, injector: FaultInjector, disk: FaultyDisk, rng: random.Random) -> None:
+        self.injector = injector
         self.disk = disk
         self.random = rng
         self.changes = FileChanges(rng)
@@ -56,7 +56,9 @@ class DiskFaults:
 
     def victim(self) -> int:
         """The broker whose disk is faulty already, or any."""
-        return self.disk.broker if self.disk.broker is not None else self.random.choice(self.hand.cluster.broker_ids)
+        return (
+            self.disk.broker if self.disk.broker is not None else self.random.choice(self.injector.cluster.broker_ids)
+        )
 
     # ---------------------------------------------------------------------------------------------------------- rot
     async def rot(self, kind: str) -> None:
@@ -74,35 +76,35 @@ class DiskFaults:
         draw: Callable[[Storage], Place | None] = getattr(self._places, kind)
         hurt = False
         for _ in range(self.random.randint(1, FEW_FLIPS_MAX)):
-            place = draw(self.hand.storage(victim))
+            place = draw(self.injector.storage(victim))
             if place is not None:
                 self.disk.becomes(victim)
-                self.hand.note(f"disk {kind}", victim, *place)
+                self.injector.note(f"disk {kind}", victim, *place)
                 self.disk.rots(*place)
                 hurt = True
         return hurt
 
     async def between(self, victim: int, act: Callable[[], bool], way: str = "kill") -> None:
         """It is killed or stopped, its disk suffers, and it is started again."""
-        hand = self.hand
-        if not hand.is_alive(victim) or hand.hangs_by_a_thread() or not hand.may_fall(victim):
+        injector = self.injector
+        if not injector.is_alive(victim) or injector.hangs_by_a_thread() or not injector.may_fall(victim):
             return
-        hand.held.add(victim)
+        injector.held.add(victim)
         try:
-            hand.note(way, victim)
+            injector.note(way, victim)
             if way == "kill":
-                hand.end_by_kill(victim)
+                injector.end_by_kill(victim)
             else:
-                hand.stopping.append(hand.world.process(name_of(victim)))
-                hand.cluster.stop(victim)
-                if not await hand.wait(lambda: not hand.is_alive(victim), STOP_SECONDS):
+                injector.stopping.append(injector.world.process(name_of(victim)))
+                injector.cluster.stop(victim)
+                if not await injector.wait(lambda: not injector.is_alive(victim), STOP_SECONDS):
                     return
             if way == "kill" or self.disk.may_be(victim):
                 act()
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            hand.held.discard(victim)
-        hand.start(victim)
+            injector.held.discard(victim)
+        injector.start(victim)
 
     # -------------------------------------------------------------------------------------------------------- files
     async def change(self, kind: str) -> None:
@@ -118,23 +120,23 @@ class DiskFaults:
 
     async def _vanish(self, victim: int, kind: str) -> None:
         """The broker notices it in its own time, or never: what it has open stays. An operator starts it again."""
-        hand = self.hand
-        if not hand.is_alive(victim) or not self.suffer(victim, kind, self.changes.act(kind)):
+        injector = self.injector
+        if not injector.is_alive(victim) or not self.suffer(victim, kind, self.changes.act(kind)):
             return
-        process = hand.world.process(name_of(victim))
-        hand.broken_disks.add(victim)
-        hand.truth.robbed.add(process)
+        process = injector.world.process(name_of(victim))
+        injector.broken_disks.add(victim)
+        injector.reference.robbed.add(process)
         await asyncio.sleep(VANISHED_SECONDS)
         if process.alive:
-            hand.bounce(victim)
+            injector.bounce(victim)
 
     def suffer(self, victim: int, kind: str, act: Callable[[Storage], str | None]) -> bool:
         """Whether anything changed."""
-        storage = self.hand.storage(victim)
+        storage = self.injector.storage(victim)
         what = act(storage)
         if what is not None:
             self.disk.becomes(victim)
-            self.hand.note(f"disk {kind}", victim, what)
+            self.injector.note(f"disk {kind}", victim, what)
             storage.trace.record("files-changed", storage.host, kind, what)
         if what is not None and kind == "zeroed_segment":
             self.disk.is_rotten(what, MAGIC_AT)
@@ -269,20 +271,20 @@ class DiskFaults:
     async def sync_forgets(self, is_full: bool = False) -> None:
         """A sync fails, and what it should have made stable never will be; then maybe the power goes."""
         victim = self.victim()
-        storage = self.hand.storage(victim)
-        if storage.faults or not self.hand.is_alive(victim) or not self.disk.may_be(victim):
+        storage = self.injector.storage(victim)
+        if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_be(victim):
             return
         self.disk.becomes(victim)
-        self.hand.broken_disks.add(victim)
-        self.hand.lying.add(victim)
+        self.injector.broken_disks.add(victim)
+        self.injector.lying.add(victim)
         kind = "sync_forgets_full" if is_full else "sync_forgets"
-        self.hand.note(f"disk {kind}", victim)
+        self.injector.note(f"disk {kind}", victim)
         storage.fail("sync", times=self.random.choice((1, 3)), is_full=is_full, forgets=True)
         await asyncio.sleep(self.random.choice(LIE_SECONDS) + 1.0)
         storage.heal()
         if self.random.random() < 0.5:
             self.cut_power(victim)
-        self.hand.lying.discard(victim)
+        self.injector.lying.discard(victim)
 
     async def sync_forgets_full(self) -> None:
         """The same, and what the kernel says is that there was no room."""
@@ -290,25 +292,25 @@ class DiskFaults:
 
     def cut_power(self, victim: int) -> None:
         """Of the faulty broker: nothing of what it holds need be there afterwards."""
-        hand = self.hand
-        if hand.is_alive(victim) and hand.may_lose({victim}, synced_too=True):
-            hand.note("power loss", victim)
-            hand.weaken(victim)
-            hand.cluster.power_loss(victim)
-            self.hand.later(lambda: hand.start(victim), self.random.choice(DOWN_SECONDS))
+        injector = self.injector
+        if injector.is_alive(victim) and injector.may_lose({victim}, synced_too=True):
+            injector.note("power loss", victim)
+            injector.weaken(victim)
+            injector.cluster.power_loss(victim)
+            self.injector.later(lambda: injector.start(victim), self.random.choice(DOWN_SECONDS))
 
     async def _fail(self, kind: str, is_full: bool = False, no_descriptor: bool = False) -> None:
-        victim, storage = (broker := self.victim()), self.hand.storage(broker)
+        victim, storage = (broker := self.victim()), self.injector.storage(broker)
         if storage.faults or not self.disk.may_be(victim):
             return
         call = self.random.choice(OPENING_CALLS if no_descriptor else CALL_NAMES)
         times = self.random.choice(FAILURE_TIMES)
         self.disk.becomes(victim)
         if not no_descriptor:  # which passes by itself
-            self.hand.broken_disks.add(victim)
-        self.hand.note(f"disk {kind}", victim, call, times)
+            self.injector.broken_disks.add(victim)
+        self.injector.note(f"disk {kind}", victim, call, times)
         storage.fail(call, times=times, is_full=is_full, no_descriptor=no_descriptor)
-        self.hand.impair(victim, storage.heal, self.random.choice(LIE_SECONDS))
+        self.injector.impair(victim, storage.heal, self.random.choice(LIE_SECONDS))
 
     async def call_fails(self) -> None:
         await self._fail("call_fails")
@@ -323,48 +325,48 @@ class DiskFaults:
     async def lost_disk(self) -> None:
         """The power goes, and a blank disk is put in."""
         victim = self.victim()
-        if not self.disk.may_be(victim) or not self.hand.may_lose({victim}, synced_too=True):
+        if not self.disk.may_be(victim) or not self.injector.may_lose({victim}, synced_too=True):
             return
         self.disk.becomes(victim)
-        self.hand.note("disk lost_disk", victim)
+        self.injector.note("disk lost_disk", victim)
         await self._put_in(victim, blank=True)
 
     async def foreign_disk(self) -> None:
         """Another broker's disk: the broker refuses to start, and gets a blank one at the end."""
         victim = self.victim()
-        if not self.disk.may_be(victim) or not self.hand.may_lose({victim}, synced_too=True):
+        if not self.disk.may_be(victim) or not self.injector.may_lose({victim}, synced_too=True):
             return
         self.disk.becomes(victim)
-        self.hand.note("disk foreign_disk", victim)
+        self.injector.note("disk foreign_disk", victim)
         await self._put_in(victim, blank=False)
 
     async def _put_in(self, victim: int, blank: bool) -> None:
-        hand = self.hand
-        hand.held.add(victim)
+        injector = self.injector
+        injector.held.add(victim)
         try:
-            hand.cluster.power_loss(victim)
+            injector.cluster.power_loss(victim)
             self.disk.replace(blank)
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            hand.held.discard(victim)
-        hand.start(victim)
+            injector.held.discard(victim)
+        injector.start(victim)
 
     async def lying_disk(self) -> None:
         """Its syncs do nothing for a while; then the power goes."""
         victim = self.victim()
-        storage = self.hand.storage(victim)
-        if storage.faults or not self.hand.is_alive(victim) or not self.disk.may_be(victim):
+        storage = self.injector.storage(victim)
+        if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_be(victim):
             return
         self.disk.becomes(victim)
-        self.hand.note("disk lying_disk", victim)
-        self.hand.lying.add(victim)
+        self.injector.note("disk lying_disk", victim)
+        self.injector.lying.add(victim)
         storage.ignores_sync = True
         await asyncio.sleep(self.random.choice(LIE_SECONDS))
         self.cut_power(victim)
         storage.ignores_sync = False
-        if self.hand.is_alive(victim):
+        if self.injector.is_alive(victim):
             make_stable(storage)  # it could not fall: then what it said must become true
-        self.hand.lying.discard(victim)
+        self.injector.lying.discard(victim)
 
 
 def make_stable(storage: Storage) -> None:

@@ -27,18 +27,18 @@ NOTES = ("missing_note", "emptied_note")
 OLDER = ("older_file", "older_directory", "older_disk")
 """An older copy is put back."""
 FILE_CHANGES = (*SHORTENED, *NOTES, *OLDER)
-DEATHS = ("dies_in_a_start", "dies_in_a_close", "dies_at_work")
+FAILURE_DETECTION = ("dies_in_a_start", "dies_in_a_close", "dies_at_work")
 """Killed, or without power, between two calls to the disk."""
 NOTES_ROT = "rot_notes"
 RUNNING_ROT = (*FIRST_ROT, NOTES_ROT)
 
 MISPLACED_SHARE = 0.2
-LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *DEATHS)
+LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *FAILURE_DETECTION)
 """In most of the runs, one soon after the other; the rest draws what it drew before there were these."""
 LATER_RUNS_SHARE = 0.7
 DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED, *LATER_FAULTS)
 
-FIRST_PLOTS = (
+FIRST_SEQUENCES = (
     "all_stopped",
     "all_killed",
     "all_without_power",
@@ -50,13 +50,13 @@ FIRST_PLOTS = (
     "topic_reborn",
 )
 """Everybody ends, and starts in any order; or a topic lives a second time, with records under promise."""
-LATER_PLOTS = (
+LATER_SEQUENCES = (
     "all_end_and_a_log_is_shorter",
     "all_end_and_an_older_copy_is_back",
     "all_end_and_one_dies_in_its_start",
     "only_copy_is_damaged",
 )
-CLUSTER_PLOTS = (*FIRST_PLOTS, *LATER_PLOTS)
+CLUSTER_SEQUENCES = (*FIRST_SEQUENCES, *LATER_SEQUENCES)
 
 CALL_NAMES = (
     *("append", "read", "write_at", "truncate", "sync", "open", "replace_file", "rename", "remove"),
@@ -71,8 +71,8 @@ class DiskOptions(msgspec.Struct, kw_only=True):
     """One run's draw."""
 
     faults: tuple[str, ...]
-    plots: tuple[str, ...]
-    plot_share: float
+    sequences: tuple[str, ...]
+    sequence_share: float
     pause_mean: float
     """Seconds between two steps, on average."""
     settings: dict[str, str]
@@ -98,18 +98,18 @@ def draw_faulty(rng: random.Random) -> DiskOptions:
     if rng.random() < 0.6:
         settings["log.tail.cache.bytes"] = "0"  # what is read comes from the disk
     faults = rng.sample(FIRST_FAULTS, rng.randint(1, 4))
-    plots = rng.sample(FIRST_PLOTS, rng.randint(1, 3))
-    plot_share = rng.choice((0.0, 0.3, 0.7))
+    sequences = rng.sample(FIRST_SEQUENCES, rng.randint(1, 3))
+    sequence_share = rng.choice((0.0, 0.3, 0.7))
     pause_mean = rng.choice((0.2, 0.5, 1.0))
     faults += [kind for kind in MISPLACED if rng.random() < MISPLACED_SHARE]
     if rng.random() < LATER_RUNS_SHARE:
         faults = rng.sample(faults, min(2, len(faults))) + rng.sample(LATER_FAULTS, rng.randint(4, 6))
-        plots += rng.sample(LATER_PLOTS, rng.randint(1, 2))
-        plot_share, pause_mean = rng.choice((0.3, 0.6)), 0.2
+        sequences += rng.sample(LATER_SEQUENCES, rng.randint(1, 2))
+        sequence_share, pause_mean = rng.choice((0.3, 0.6)), 0.2
     return DiskOptions(
         faults=tuple(sorted(faults)),
-        plots=tuple(sorted(plots)),
-        plot_share=plot_share,
+        sequences=tuple(sorted(sequences)),
+        sequence_share=sequence_share,
         pause_mean=pause_mean,
         settings=settings,
     )

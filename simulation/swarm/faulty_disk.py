@@ -10,8 +10,8 @@ import msgspec
 from minibroker.protocol.checkpoints import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from minibroker.runtime.ports import FileMissing
 from minibroker.simulation.storage import FileNode, Storage
+from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.file_changes import copied
-from minibroker.simulation.swarm.hand import Hand, name_of
 
 UNSEEN_SECONDS = 3.0
 """Nobody scrubs these files, and some are read only at a start: such rot is taken back after so long, or it would keep
@@ -47,10 +47,11 @@ class Rot(msgspec.Struct, frozen=True):
 
 
 class FaultyDisk:
-    """See the head of this file. Its brokers are `Truth.faulty` to the judges, and no copy to rely on to the hand."""
+    """See the head of this file. Its brokers are `ReferenceState.faulty` to the judges, and no copy to rely on to the
+    injector."""
 
-    def __init__(self, hand: Hand) -> None:
-        self._hand = hand
+    def __init__(self, injector: FaultInjector) -> None:
+        self._injector = injector
         self.broker: int | None = None
         self.since = 0.0
         self.rot: list[Rot] = []
@@ -64,24 +65,24 @@ class FaultyDisk:
     def may_be(self, broker_id: int) -> bool:
         """Whether this broker's disk may become faulty now, all of it: another in-sync replica has what it has."""
         self.settle()
-        hand = self._hand
-        if self.broker not in (None, broker_id) or hand.hangs_by_a_thread():
+        injector = self._injector
+        if self.broker not in (None, broker_id) or injector.hangs_by_a_thread():
             return False
-        sound = hand.steady_brokers() - {broker_id}
-        return all(hand.truth.has_sound_member(state, sound) for state in hand.guarded_states())
+        sound = injector.steady_brokers() - {broker_id}
+        return all(injector.reference.has_sound_member(state, sound) for state in injector.guarded_states())
 
     def becomes(self, broker_id: int) -> None:
         """From here on it is."""
-        hand = self._hand
+        injector = self._injector
         if self.broker is None:
-            self.broker, self.since = broker_id, hand.world.loop.elapsed
-        hand.truth.faulty.add(broker_id)
-        hand.suspects.add(broker_id)
+            self.broker, self.since = broker_id, injector.world.loop.elapsed
+        injector.reference.faulty.add(broker_id)
+        injector.suspects.add(broker_id)
 
     def rots(self, path: str, position: int, after: int) -> None:
         """One byte of the faulty broker's disk changes; a second change may undo the first (seed 17052830)."""
         assert self.broker is not None
-        storage = self._hand.storage(self.broker)
+        storage = self._injector.storage(self.broker)
         node = storage.find_file(path)
         before = node.content[position]
         node.scribble(position, bytes([after]))
@@ -96,7 +97,7 @@ class FaultyDisk:
     def is_rotten(self, path: str, position: int) -> None:
         """Somebody else has changed this byte, of a file that is scrubbed."""
         assert self.broker is not None
-        node = self._hand.storage(self.broker).find_file(path)
+        node = self._injector.storage(self.broker).find_file(path)
         byte = node.content[position]
         self.rot.append(Rot(path, node, position, byte, byte))
 
@@ -105,7 +106,7 @@ class FaultyDisk:
         """What of the rot is still on the disk."""
         if self.broker is None:
             return []
-        storage = self._hand.storage(self.broker)
+        storage = self._injector.storage(self.broker)
         return [each for each in self.rot if each.is_there(storage)]
 
     def take_back(self) -> int:
@@ -113,7 +114,7 @@ class FaultyDisk:
         and the kernel shows, becomes stable."""
         if self.broker is None:
             return 0
-        storage = self._hand.storage(self.broker)
+        storage = self._injector.storage(self.broker)
         if not storage.faults:
             storage.keep_forgotten()
         rest = [each for each in self.remaining() if not each.is_scrubbed(storage)]
@@ -124,36 +125,36 @@ class FaultyDisk:
 
     def settle(self) -> None:
         """Whole again? Then another disk may be faulty."""
-        hand = self._hand
+        injector = self._injector
         if self.broker is None:
             return
-        now = hand.world.loop.elapsed
+        now = injector.world.loop.elapsed
         if now - self.since > UNSEEN_SECONDS:
             self.take_back()
-        if self.remaining() or not hand.is_in_every_isr(self.broker):
+        if self.remaining() or not injector.is_in_every_isr(self.broker):
             return
-        if any(each.alive and each.name == name_of(self.broker) for each in hand.truth.robbed):
+        if any(each.alive and each.name == name_of(self.broker) for each in injector.reference.robbed):
             return  # what it has open is not what a start would find
-        storage = hand.storage(self.broker)
+        storage = injector.storage(self.broker)
         if storage.faults or storage.ignores_sync or storage.holds_forgotten:
             return
         self.seconds_to_repair.append(now - self.since)
         if self.was_replaced:
             self.seconds_to_full_isr.append(now - self.since)
-        hand.note("faulty disk is whole again", self.broker, f"{now - self.since:.2f}")
-        hand.truth.faulty.discard(self.broker)
-        hand.suspects.discard(self.broker)
+        injector.note("faulty disk is whole again", self.broker, f"{now - self.since:.2f}")
+        injector.reference.faulty.discard(self.broker)
+        injector.suspects.discard(self.broker)
         self.broker, self.rot, self.was_replaced = None, [], False
 
     def replace(self, blank: bool = True) -> None:
         """The faulty broker, which is down, gets a blank disk, or a copy of another one's."""
         assert self.broker is not None
-        hand = self._hand
-        assert not hand.is_alive(self.broker)
-        storage = hand.storage(self.broker)
-        hand.weaken(self.broker)
-        hand.note("disk replaced", self.broker, "blank" if blank else "another's")
-        other = None if blank else hand.storage(min(hand.others(self.broker)))
+        injector = self._injector
+        assert not injector.is_alive(self.broker)
+        storage = injector.storage(self.broker)
+        injector.weaken(self.broker)
+        injector.note("disk replaced", self.broker, "blank" if blank else "another's")
+        other = None if blank else injector.storage(min(injector.others(self.broker)))
         storage.wipe()
         storage.provision("/data")
         if other is not None:

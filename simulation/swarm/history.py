@@ -70,7 +70,7 @@ class History:
             operation = self.events.invoke(self._now(), process, "poll")
             self.events.complete(self._now(), operation, "ok", polled=polled)
 
-    def judge_events(self, promise: Promise) -> None:
+    def check_events(self, promise: Promise) -> None:
         """The anomalies of what clients did and saw."""
         self.findings += [found.as_finding() for found in check_history(self.events.events, promise)]
 

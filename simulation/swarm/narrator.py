@@ -73,7 +73,7 @@ class Narrator:
         self._tell(line)
 
     def fault(self, line: str) -> None:
-        """As the injector notes it: time, then what."""
+        """As the schedule notes it: time, then what."""
         self._add(Line(self._now(), f"world: {line.split(maxsplit=1)[-1]}"))
 
     # ------------------------------------------------------------------------------------------------- as a listener

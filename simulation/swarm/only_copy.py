@@ -25,8 +25,8 @@ from minibroker.simulation.storage import Storage
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import SHORTENED
+from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.file_changes import copied, logs_of, restore
-from minibroker.simulation.swarm.hand import Hand, name_of
 from minibroker.simulation.swarm.rot_places import HEADER_BYTES, LOG_DIRECTORY, batches_of
 
 BLANK, ROTTEN = "blank", "rotten"
@@ -45,24 +45,24 @@ SETTLED_SECONDS = 10.0
 
 
 class OnlyCopy:
-    """Of one run; `play` is the plot."""
+    """Of one run; `play` is the sequence."""
 
-    def __init__(self, hand: Hand, faults: DiskFaults, rng: random.Random) -> None:
-        self.hand = hand
+    def __init__(self, injector: FaultInjector, faults: DiskFaults, rng: random.Random) -> None:
+        self.injector = injector
         self.random = rng
         self._faults = faults
         self._guarded: dict[TopicPartition, int] = {}
         """Partitions that nobody may lead yet, and where the only copy ended."""
-        hand.truth.listeners.append(self._on_state)
+        injector.reference.listeners.append(self._on_state)
 
     async def play(self) -> bool:
         """From a cluster that is whole. Whether the only copy was damaged."""
-        hand, last = self.hand, self.random.choice(self.hand.cluster.broker_ids)
-        for partition in hand.workload.partitions:
-            hand.workload.quiet_until[partition] = hand.world.loop.elapsed + QUIET_SECONDS
+        injector, last = self.injector, self.random.choice(self.injector.cluster.broker_ids)
+        for partition in injector.workload.partitions:
+            injector.workload.quiet_until[partition] = injector.world.loop.elapsed + QUIET_SECONDS
         is_hurt = False
         try:
-            await hand.wait(self._are_equal, EQUAL_SECONDS)
+            await injector.wait(self._are_equal, EQUAL_SECONDS)
             is_hurt = await self._end_all(last)
             await self._start_all(last)
             if is_hurt:
@@ -70,55 +70,57 @@ class OnlyCopy:
                 await self._elect(last)
         finally:
             self._guarded.clear()
-            for partition in hand.workload.partitions:
-                hand.workload.quiet_until.pop(partition, None)
-        await hand.wait(lambda: all(map(hand.is_in_every_isr, hand.cluster.broker_ids)), SETTLED_SECONDS)
+            for partition in injector.workload.partitions:
+                injector.workload.quiet_until.pop(partition, None)
+        await injector.wait(lambda: all(map(injector.is_in_every_isr, injector.cluster.broker_ids)), SETTLED_SECONDS)
         return is_hurt
 
     def _are_equal(self) -> bool:
-        hand = self.hand
-        return all(len({hand.log_end(b, s.partition) for b in s.members}) == 1 for s in hand.truth.states())
+        injector = self.injector
+        return all(len({injector.log_end(b, s.partition) for b in s.members}) == 1 for s in injector.reference.states())
 
     # ------------------------------------------------------------------------------------------------------- the end
     async def _end_all(self, last: int) -> bool:
         """Whether the disk of the last one suffered."""
-        hand = self.hand
-        hand.held.update(hand.cluster.broker_ids)
-        hand.note("all end", f"{last} last")
+        injector = self.injector
+        injector.held.update(injector.cluster.broker_ids)
+        injector.note("all end", f"{last} last")
         try:
-            for broker_id in self.random.sample(hand.others(last), len(hand.others(last))):
+            for broker_id in self.random.sample(injector.others(last), len(injector.others(last))):
                 await self._end(broker_id, self.random.choice(("term", "kill")))
-            await hand.wait(lambda: all(self._is_alone(last, s.members) for s in hand.truth.states()), ALONE_SECONDS)
+            await injector.wait(
+                lambda: all(self._is_alone(last, s.members) for s in injector.reference.states()), ALONE_SECONDS
+            )
             await asyncio.sleep(self.random.choice(CHECKPOINT_SECONDS))
             way = self.random.choice(("term", "kill"))
             await self._end(last, way)
-            return not hand.cluster.alive() and self._hurt(last, way)
+            return not injector.cluster.alive() and self._hurt(last, way)
         finally:
-            hand.held.clear()
+            injector.held.clear()
 
     @staticmethod
     def _is_alone(last: int, members: tuple[int, ...]) -> bool:
         return last not in members or members == (last,)
 
     async def _end(self, broker_id: int, way: str) -> None:
-        hand = self.hand
-        if not hand.is_alive(broker_id):
+        injector = self.injector
+        if not injector.is_alive(broker_id):
             return
-        hand.note(way, broker_id)
+        injector.note(way, broker_id)
         if way == "kill":
-            hand.end_by_kill(broker_id)
+            injector.end_by_kill(broker_id)
             return
-        hand.stopping.append(hand.world.process(name_of(broker_id)))
-        hand.cluster.stop(broker_id)
-        if not await hand.wait(lambda: not hand.is_alive(broker_id), END_SECONDS):
-            hand.end_by_kill(broker_id)
+        injector.stopping.append(injector.world.process(name_of(broker_id)))
+        injector.cluster.stop(broker_id)
+        if not await injector.wait(lambda: not injector.is_alive(broker_id), END_SECONDS):
+            injector.end_by_kill(broker_id)
 
     # ---------------------------------------------------------------------------------------------------- the damage
     def _hurt(self, last: int, way: str) -> bool:
         """The first kind of damage that fits and that the disk shows."""
-        hand, storage = self.hand, self.hand.storage(last)
-        alone = [state.partition for state in hand.guarded_states() if state.members == (last,)]
-        elsewhere = [hand.storage(each) for each in hand.others(last)]
+        injector, storage = self.injector, self.injector.storage(last)
+        alone = [state.partition for state in injector.guarded_states() if state.members == (last,)]
+        elsewhere = [injector.storage(each) for each in injector.others(last)]
         safe = {
             partition: end_of(storage, partition)
             for partition in alone
@@ -135,7 +137,7 @@ class OnlyCopy:
                 hurt = self._shorten(last, kind, safe)
             if hurt:
                 self._guarded = hurt
-                hand.note("the only copy is hurt", last, kind, *sorted(map(str, hurt)))
+                injector.note("the only copy is hurt", last, kind, *sorted(map(str, hurt)))
                 return True
         return False
 
@@ -147,7 +149,7 @@ class OnlyCopy:
     def _rot(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """A batch of the last segment, in front of others: no write that a crash has cut off."""
         partition = self.random.choice(sorted(safe))
-        path, file = logs_of(self.hand.storage(last))[directory_of(partition)][-1]
+        path, file = logs_of(self.injector.storage(last))[directory_of(partition)][-1]
         batches = batches_of(file.content)[:-1]
         if not batches:
             return {}
@@ -159,7 +161,7 @@ class OnlyCopy:
 
     def _shorten(self, last: int, kind: str, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """One log ends early. Where nothing on the disk contradicts that, it is taken back."""
-        storage, changes = self.hand.storage(last), self._faults.changes
+        storage, changes = self.injector.storage(last), self._faults.changes
         before = copied(storage.root)
         partition = self.random.choice(sorted(safe))
         changes.only = frozenset({directory_of(partition)})
@@ -175,54 +177,54 @@ class OnlyCopy:
 
     # -------------------------------------------------------------------------------------------- what comes after it
     async def _start_all(self, last: int) -> None:
-        hand, pause = self.hand, self.random.choice(BETWEEN_STARTS)
-        order = self.random.sample(hand.cluster.broker_ids, len(hand.cluster.broker_ids))
+        injector, pause = self.injector, self.random.choice(BETWEEN_STARTS)
+        order = self.random.sample(injector.cluster.broker_ids, len(injector.cluster.broker_ids))
         if self.random.random() < 0.5:
             order.sort(key=lambda each: each != last)
         for broker_id in order:
-            hand.start(broker_id)
+            injector.start(broker_id)
             await asyncio.sleep(pause)
 
     async def _stand_still(self, last: int) -> None:
         """And an operator starts the broker again that does not come up, once, twice, or not at all."""
-        hand = self.hand
+        injector = self.injector
         for _ in range(self.random.choice((0, 1, 1, 2))):
             await asyncio.sleep(JUDGED_SECONDS)
             await self._end(last, self.random.choice(("term", "kill")))
-            hand.start(last)
+            injector.start(last)
         await asyncio.sleep(JUDGED_SECONDS)
-        await hand.wait(self._nobody_leads, LEADERLESS_SECONDS)
+        await injector.wait(self._nobody_leads, LEADERLESS_SECONDS)
 
     def _nobody_leads(self) -> bool:
         """Of what is guarded: until a controller is there, the one that has ended stands in ZooKeeper."""
-        return all(s.leader == NONE for s in self.hand.guarded_states() if s.partition in self._guarded)
+        return all(s.leader == NONE for s in self.injector.guarded_states() if s.partition in self._guarded)
 
     async def _elect(self, last: int) -> None:
-        hand, ends = self.hand, dict(self._guarded)
+        injector, ends = self.injector, dict(self._guarded)
 
         def accepts(told: ElectionOutlook) -> bool:
             chosen = next(each for each in told.candidates if each.broker_id == told.chosen)
             partition = TopicPartition(told.topic_name, told.partition_index)
             return told.chosen != last and chosen.log_end_offset >= ends.get(partition, 0)
 
-        hand.note("an operator accepts the loss")
+        injector.note("an operator accepts the loss")
         self._guarded.clear()
-        hand.truth.allows_unclean_election = True
+        injector.reference.allows_unclean_election = True
         try:
-            await accept_loss(hand, lambda: self._are_led(ends), accepts)
+            await accept_loss(injector, lambda: self._are_led(ends), accepts)
         finally:
-            hand.truth.allows_unclean_election = False
+            injector.reference.allows_unclean_election = False
 
     def _are_led(self, partitions: Iterable[TopicPartition]) -> bool:
         """By the word of a broker that lives."""
-        return all(self.hand.cluster.leader(each.topic, each.partition) is not None for each in partitions)
+        return all(self.injector.cluster.leader(each.topic, each.partition) is not None for each in partitions)
 
     def _on_state(self, partition: TopicPartition) -> None:
-        true = self.hand.truth.state(partition)
+        true = self.injector.reference.state(partition)
         if partition in self._guarded and true is not None and true.leader != NONE:
             facts = (f"the only copy ended at {self._guarded[partition]}", f"ZooKeeper holds {true}")
             text = f"broker {true.leader} leads, though the only in-sync copy is damaged and nobody ordered it"
-            self.hand.truth.find("I28", text, partition, *facts)
+            self.injector.reference.find("I28", text, partition, *facts)
             del self._guarded[partition]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from minibroker.simulation.swarm.disk_options import DiskOptions
 
-DEATHS = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
+FAILURE_DETECTION = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
 LINKS = (
     *("isolate", "cut_pair", "cut_one_way", "reset", "half_open", "slow_link", "narrow_link", "slow_broker"),
@@ -18,10 +18,10 @@ LINKS = (
 )
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
-FAULTS = (*DEATHS, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
+FAULTS = (*FAILURE_DETECTION, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
 ADDRESS_GONE = "address_gone"
 """What comes after a broker's death where brokers are containers. Not drawn: see Options.containers."""
-PLOTS = (
+SEQUENCES = (
     "tail",
     "tails",
     "chase",
@@ -58,7 +58,7 @@ PLOTS = (
     "accused_controller",
     "controller_is_turned_away",
     "accused_while_zookeeper_is_slow",
-    "office_and_leadership_die",
+    "controller_and_leader_die",
     "dead_and_back_at_once",
 )
 """Orders of several faults that real bugs needed, and that single faults hit too seldom."""
@@ -71,9 +71,9 @@ class Options(msgspec.Struct, kw_only=True):
     """name: (partitions, replication factor, min.insync.replicas)"""
     settings: dict[str, str]
     faults: tuple[str, ...]
-    plots: tuple[str, ...]
-    plot_share: float
-    """How many of the steps are plots."""
+    sequences: tuple[str, ...]
+    sequence_share: float
+    """How many of the steps are sequences."""
     pause_mean: float
     """Seconds between two steps, on average."""
     fault_seconds_max: float
@@ -122,8 +122,8 @@ def draw_options(rng: random.Random, brokers: int = 3) -> Options:
         topics=topics,
         settings=settings,
         faults=tuple(sorted(rng.sample(FAULTS, rng.randint(2, 7)))),
-        plots=tuple(sorted(rng.sample(PLOTS, rng.randint(2, 7)))),
-        plot_share=rng.choice((0.2, 0.4, 0.7)),
+        sequences=tuple(sorted(rng.sample(SEQUENCES, rng.randint(2, 7)))),
+        sequence_share=rng.choice((0.2, 0.4, 0.7)),
         pause_mean=rng.choice((0.2, 0.5, 1.0)),
         fault_seconds_max=rng.choice((1.0, 2.0, 4.0)),
         value_bytes=rng.choice((10, 100, 400)),
@@ -153,7 +153,7 @@ def _draw_settings(rng: random.Random) -> dict[str, str]:
         "log.flush.offset.checkpoint.interval.ms": rng.choice(("1000", "60000")),
         "controlled.shutdown.retry.backoff.ms": "300",
         "witness.interval.ms": "2000",
-        "broker.death.detection": rng.choice(("connection", "connection", "connection", "session")),
+        "broker.failure.detection": rng.choice(("connection", "connection", "connection", "session")),
     }
     if rng.random() < 0.35:
         settings["log.flush.interval.messages"] = "1"

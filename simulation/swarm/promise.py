@@ -1,6 +1,6 @@
 """The promise as data: fault and circumstance -> what becomes of acknowledged records, and why.
 
-Owns: the table that the injector obeys, the judges hold the cluster to, and docs/OPERATIONS.md shows. Refuses to do a
+Owns: the table that the schedule obeys, the judges hold the cluster to, and docs/OPERATIONS.md shows. Refuses to do a
 fault and to look at a cluster. A row that says MAY_LOSE is never drawn within the promise (`--beyond` draws some).
 """
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from minibroker.simulation.swarm.disk_options import DEATHS, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
+from minibroker.simulation.swarm.disk_options import FAILURE_DETECTION, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
 
 
 class Verdict(StrEnum):
@@ -39,7 +39,7 @@ class Row(Struct, frozen=True):
     verdict: Verdict
     why: str
     kinds: tuple[str, ...] = ()
-    """Names of the injector's faults and plots that this is about."""
+    """Names of the schedule's faults and sequences that this is about."""
 
 
 _ROT = RUNNING_ROT
@@ -58,7 +58,7 @@ PROMISE = (
         Verdict.SURVIVES,
         "an in-sync replica leads; who comes back cuts what was never committed and copies the rest. It may die between"
         " any two calls to its disk: each leaves files that the next start can tell",
-        DEATHS,
+        FAILURE_DETECTION,
     ),
     Row(
         "one broker is killed, paused or cut off",
@@ -266,7 +266,7 @@ HEAD = "| fault | circumstance | acknowledged records | why |\n|---|---|---|---|
 
 
 def allows(kind: str, setting: Setting) -> bool:
-    """Whether the injector may do this within the promise. A kind without a row is a mistake of the table."""
+    """Whether the schedule may do this within the promise. A kind without a row is a mistake of the table."""
     rows = [row for row in PROMISE if kind in row.kinds]
     assert rows, f"the promise says nothing of {kind}"
     fitting = [row for row in rows if row.setting in (setting, Setting.ANY)]

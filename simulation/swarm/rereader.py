@@ -8,7 +8,7 @@ import asyncio
 
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
@@ -22,11 +22,13 @@ NEW_OFFSETS_MAX = 1_000_000
 class Rereader:
     """Start `run` as a task; it ends with the workload."""
 
-    def __init__(self, cluster: SimulatedCluster, workload: Workload, history: History, truth: Truth) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, workload: Workload, history: History, reference: ReferenceState
+    ) -> None:
         self._cluster = cluster
         self._workload = workload
         self._history = history
-        self._truth = truth
+        self._reference = reference
 
     async def run(self) -> None:
         while not self._workload.stop.is_set():

@@ -11,24 +11,24 @@ from typing import Any
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.failed_syncs import FailedSyncs
-from minibroker.simulation.checks.fencing import FencingJudge
+from minibroker.simulation.checks.fencing import FencingChecker
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.log_starts import LogStartJudge
+from minibroker.simulation.checks.log_starts import LogStartChecker
 from minibroker.simulation.checks.offline import OfflineLeaders
-from minibroker.simulation.checks.replicas import ReplicaJudge
-from minibroker.simulation.checks.served import ServedJudge
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replicas import ReplicaChecker
+from minibroker.simulation.checks.served import ServedChecker
 from minibroker.simulation.checks.sound_logs import SoundLogs
-from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.checks.witnessed import WitnessRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_beyond
-from minibroker.simulation.swarm.disk_injector import DiskInjector, scrubbing_often
+from minibroker.simulation.swarm.disk_fault_schedule import DiskFaultSchedule, scrubbing_often
 from minibroker.simulation.swarm.disk_options import draw_disk_options
+from minibroker.simulation.swarm.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.injector import Injector
 from minibroker.simulation.swarm.narrator import Line, Narrator
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import Options, draw_options
@@ -53,80 +53,88 @@ LINES_PER_SECOND_MAX = 300
 
 
 async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
-    truth = Truth(cluster, outcome.options.topics)
-    fencing = FencingJudge(cluster, truth)
-    WitnessRules(cluster, truth)
+    reference = ReferenceState(cluster, outcome.options.topics)
+    fencing = FencingChecker(cluster, reference)
+    WitnessRules(cluster, reference)
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
-        stack.enter_context(listening(ReplicaJudge(cluster, truth, outcome.options.flushes)))
+        stack.enter_context(listening(ReplicaChecker(cluster, reference, outcome.options.flushes)))
         if outcome.options.disks is not None:
             stack.enter_context(scrubbing_often())
-        stack.enter_context(ServedJudge(truth).listening())
-        stack.enter_context(listening(FailedSyncs(cluster, truth)))
-        stack.enter_context(listening(LogStartJudge(cluster, truth, outcome.options.settings)))
-        stack.enter_context(listening(LeadersStarts(cluster, truth)))
-        stack.enter_context(listening(DiskRules(cluster, truth)))
-        stack.enter_context(listening(WaitingRules(truth)))
-        stack.enter_context(listening(SoundLogs(cluster, truth)))
+        stack.enter_context(ServedChecker(reference).listening())
+        stack.enter_context(listening(FailedSyncs(cluster, reference)))
+        stack.enter_context(listening(LogStartChecker(cluster, reference, outcome.options.settings)))
+        stack.enter_context(listening(LeadersStarts(cluster, reference)))
+        stack.enter_context(listening(DiskRules(cluster, reference)))
+        stack.enter_context(listening(WaitingRules(reference)))
+        stack.enter_context(listening(SoundLogs(cluster, reference)))
         if narrator is not None:
             stack.enter_context(listening(narrator))
             fencing.listeners.append(narrator.fault)
-        await _drive_judged(cluster, outcome, truth, narrator)
+        await _drive_judged(cluster, outcome, reference, narrator)
     outcome.coverage.seen.update(fencing.counts)
 
 
-async def _drive_judged(cluster: SimulatedCluster, outcome: Outcome, truth: Truth, narrator: Narrator | None) -> None:
+async def _drive_judged(
+    cluster: SimulatedCluster, outcome: Outcome, reference: ReferenceState, narrator: Narrator | None
+) -> None:
     options, history = outcome.options, outcome.history
-    hand = await open_run(cluster, outcome, truth, narrator)
-    workload = hand.workload
-    injector = Injector(hand, lambda: truth.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN)
+    injector = await open_run(cluster, outcome, reference, narrator)
+    workload = injector.workload
+    schedule = FaultSchedule(
+        injector, lambda: reference.elections >= ELECTIONS_MIN and outcome.truncations >= TRUNCATIONS_MIN
+    )
 
     async def sample() -> None:
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
-            truth.sample()
+            reference.sample()
 
-    disks = None if options.disks is None else DiskInjector(hand, options.disks, cluster.world.random("disk faults"))
-    OfflineLeaders(cluster, truth, hand.is_calm)
+    disks = (
+        None
+        if options.disks is None
+        else DiskFaultSchedule(injector, options.disks, cluster.world.random("disk faults"))
+    )
+    OfflineLeaders(cluster, reference, injector.is_calm)
     if disks is not None:
-        workload.besides.append(Rereader(cluster, workload, history, truth).run)
+        workload.besides.append(Rereader(cluster, workload, history, reference).run)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
         if disks is None:
-            await injector.run()
+            await schedule.run()
         else:
-            await asyncio.gather(injector.run(), disks.run())
-        await injector.mend()
+            await asyncio.gather(schedule.run(), disks.run())
+        await schedule.mend()
         if disks is not None:
             for what in await disks.mend():
                 history.find("I20", f"rot that nobody repaired: {what}")
-            injector.forgive_crashes()
-        await converge(cluster, options, truth, history)
+            schedule.forgive_crashes()
+        await converge(cluster, options, reference, history)
         if disks is not None:
             await disks.settle()
-        await injector.stage_what_is_missing()
-        await converge(cluster, options, truth, history)
+        await schedule.stage_what_is_missing()
+        await converge(cluster, options, reference, history)
         workload.in_a_hurry = True
-        await hand.wait(lambda: workload.is_enough, HURRY_SECONDS_MAX)
+        await injector.wait(lambda: workload.is_enough, HURRY_SECONDS_MAX)
         workload.stop.set()
         await working
         await take_records(cluster, workload, history)
         await stay_idle(cluster, history)
-        await compare_witness(cluster, truth, history)
+        await compare_witness(cluster, reference, history)
         compare_replicas(cluster, workload, history)
         await compare_history(cluster, workload, history)
         if disks is not None:
             await compare_second_life(cluster, workload, history)
-        outcome.findings += audit_disks(cluster, truth.states(), history.acked)
+        outcome.findings += audit_disks(cluster, reference.states(), history.acked)
     finally:
         sampling.cancel()
         working.cancel()
-        outcome.findings += truth.findings + history.findings
-        outcome.elections, outcome.isr_changes = truth.elections, truth.isr_changes
+        outcome.findings += reference.findings + history.findings
+        outcome.elections, outcome.isr_changes = reference.elections, reference.isr_changes
         if disks is not None:
             outcome.seconds_to_repair = disks.disk.seconds_to_repair
             outcome.seconds_to_full_isr = disks.disk.seconds_to_full_isr
-        outcome.injected, outcome.readers = hand.injected, len(workload.readers)
+        outcome.injected, outcome.readers = injector.injected, len(workload.readers)
         for task in (sampling, working):
             if task.done() and not task.cancelled() and task.exception() is not None:
                 outcome.findings.append(crash_finding(task.exception() or AssertionError(), None))

@@ -11,7 +11,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.swarm.hand import REBORN, Hand
+from minibroker.simulation.swarm.fault_injector import REBORN, FaultInjector
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
 
@@ -29,13 +29,13 @@ SMALL = {"segment.bytes": "4096", "retention.bytes": "4096"}
 class SecondLife:
     """Of one run."""
 
-    def __init__(self, hand: Hand, rng: random.Random) -> None:
-        self._hand = hand
+    def __init__(self, injector: FaultInjector, rng: random.Random) -> None:
+        self._injector = injector
         self._random = rng
         self._number = 0
         self._has_life = False
-        self._cluster = hand.cluster
-        self._runtime = hand.cluster.client_runtime()
+        self._cluster = injector.cluster
+        self._runtime = injector.cluster.client_runtime()
 
     def leader(self) -> int | None:
         return self._cluster.leader(REBORN.topic)
@@ -49,8 +49,8 @@ class SecondLife:
                 self._has_life = True
                 await self._write(producer, SHORT_LIFE_RECORDS, is_promised=True)
         except MinibrokerError as error:
-            self._hand.workload.note_error("reborn", error)
-        return bool(self._hand.workload.reborn)
+            self._injector.workload.note_error("reborn", error)
+        return bool(self._injector.workload.reborn)
 
     def _admin(self) -> AdminClient:
         return AdminClient(bootstrap_servers=self._cluster.bootstrap_servers, runtime=self._runtime)
@@ -72,20 +72,20 @@ class SecondLife:
         await self._create(admin, SMALL)
         self._has_life = True
         await self._write(producer, LONG_LIFE_RECORDS // 4, is_promised=False)
-        self._hand.bounce(self._random.choice(self._cluster.broker_ids))
+        self._injector.bounce(self._random.choice(self._cluster.broker_ids))
         await self._write(producer, LONG_LIFE_RECORDS, is_promised=False)
-        await self._hand.wait(self._has_risen, RETENTION_SECONDS)
+        await self._injector.wait(self._has_risen, RETENTION_SECONDS)
         await asyncio.sleep(CHECKPOINTED_SECONDS)
         await self._end(admin)
 
     def _has_risen(self) -> bool:
-        replicas = [self._hand.replica(b, REBORN) for b in self._cluster.alive()]
+        replicas = [self._injector.replica(b, REBORN) for b in self._cluster.alive()]
         return bool(replicas) and all(replica is not None and replica.log.log_start_offset > 0 for replica in replicas)
 
     async def _end(self, admin: AdminClient) -> None:
         """Nothing is promised of it from here on."""
-        self._hand.workload.reborn.clear()
-        self._hand.note("life ends", REBORN)
+        self._injector.workload.reborn.clear()
+        self._injector.note("life ends", REBORN)
         await admin.delete_topic(REBORN.topic, timeout_ms=ANSWER_MS)
         self._has_life = False
 
@@ -96,10 +96,10 @@ class SecondLife:
             try:
                 found = await producer.send_and_wait(REBORN.topic, value.ljust(VALUE_BYTES, b"."), partition=0)
             except MinibrokerError as error:
-                self._hand.workload.note_error("reborn", error)
+                self._injector.workload.note_error("reborn", error)
                 return
             if is_promised and found.offset is not None:
-                self._hand.workload.reborn[found.offset] = value.ljust(VALUE_BYTES, b".")
+                self._injector.workload.reborn[found.offset] = value.ljust(VALUE_BYTES, b".")
 
 
 async def compare_second_life(cluster: SimulatedCluster, workload: Workload, history: History) -> None:

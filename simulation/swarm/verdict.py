@@ -10,7 +10,7 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.witnessed import compare_notes, lacking_notes
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
@@ -26,20 +26,20 @@ WITNESS_SECONDS = 45
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 
 
-async def converge(cluster: SimulatedCluster, options: Options, truth: Truth, history: History) -> None:
+async def converge(cluster: SimulatedCluster, options: Options, reference: ReferenceState, history: History) -> None:
     """I36, I37, I38: every replica returns to the ISR, every partition takes a record, nothing spins."""
     try:
-        await cluster.until(lambda: not _out_of_sync(cluster, options, truth), FULL_ISR_SECONDS, "a full ISR")
+        await cluster.until(lambda: not _out_of_sync(cluster, options, reference), FULL_ISR_SECONDS, "a full ISR")
     except AssertionError as error:
-        missing = ", ".join(_out_of_sync(cluster, options, truth)[:3])
-        history.find("I36", f"{error}: {missing}", None, f"true: {truth.states()[:2]}")
+        missing = ", ".join(_out_of_sync(cluster, options, reference)[:3])
+        history.find("I36", f"{error}: {missing}", None, f"true: {reference.states()[:2]}")
 
 
-def _out_of_sync(cluster: SimulatedCluster, options: Options, truth: Truth) -> list[str]:
+def _out_of_sync(cluster: SimulatedCluster, options: Options, reference: ReferenceState) -> list[str]:
     """By the leader's word and by ZooKeeper's: a leader whose proposal hangs does not know what became of it."""
     found = [
         f"{state.partition} ISR {state.members} by ZooKeeper's word"
-        for state in truth.states()
+        for state in reference.states()
         if len(state.members) != state.replication_factor
     ]
     for name, (partitions, replication_factor, _) in sorted(options.topics.items()):
@@ -75,13 +75,13 @@ async def stay_idle(cluster: SimulatedCluster, history: History) -> None:
         history.find("I36", f"an idle cluster runs {rate:.0f} callbacks a second")
 
 
-async def compare_witness(cluster: SimulatedCluster, truth: Truth, history: History) -> None:
+async def compare_witness(cluster: SimulatedCluster, reference: ReferenceState, history: History) -> None:
     """The notes in ZooKeeper follow soon, and are what the replicas hold."""
     try:
-        await cluster.until(lambda: not lacking_notes(cluster, truth.states()), WITNESS_SECONDS, "the witness")
+        await cluster.until(lambda: not lacking_notes(cluster, reference.states()), WITNESS_SECONDS, "the witness")
     except AssertionError as error:
-        history.find("witness", f"{error}: {'; '.join(lacking_notes(cluster, truth.states())[:2])}")
-    for each in compare_notes(cluster, truth.states()):
+        history.find("witness", f"{error}: {'; '.join(lacking_notes(cluster, reference.states())[:2])}")
+    for each in compare_notes(cluster, reference.states()):
         history.find(each.invariant, each.text, each.partition, *each.facts)
 
 
@@ -138,7 +138,7 @@ async def compare_history(cluster: SimulatedCluster, workload: Workload, history
     """I21, I22, I25, I26 over all that can be read now."""
     starts, held = await _read_all(workload, history)
     in_order = {kind.process for kind in workload.producers() if kind.idempotent}
-    history.judge_events(
+    history.check_events(
         Promise(
             in_order=frozenset({*in_order, "burst acks=all"}),
             log_starts={str(partition): start for partition, start in starts.items()},

@@ -1,8 +1,8 @@
 """Everybody ends, and starts in any order: by SIGTERM, SIGKILL or a power cut, with a disk that suffers meanwhile.
 
-Owns: the orders, one method each, named as `disk_options` names them. Refuses to judge what is allowed (`hand` and
-`faulty_disk` do): a disk is replaced only if, once all are down, each partition's ISR names another broker that was
-sound when they fell.
+Owns: the orders, one method each, named as `disk_options` names them. Refuses to judge what is allowed
+(`fault_injector` and `faulty_disk` do): a disk is replaced only if, once all are down, each partition's ISR names
+another broker that was sound when they fell.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.swarm.crash_points import CALLS_OF_A_START, CrashPoints
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import FIRST_ROT, OLDER, SHORTENED
-from minibroker.simulation.swarm.hand import Hand, name_of
+from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.only_copy import OnlyCopy
 from minibroker.simulation.swarm.promise import Setting, allows
 from minibroker.simulation.swarm.second_life import SecondLife
@@ -34,16 +34,18 @@ SETTLED_SECONDS = 10.0
 
 
 class WholeCluster:
-    """Each public method is one plot."""
+    """Each public method is one sequence."""
 
-    def __init__(self, hand: Hand, faults: DiskFaults, crash_points: CrashPoints, rng: random.Random) -> None:
-        self.hand = hand
+    def __init__(
+        self, injector: FaultInjector, faults: DiskFaults, crash_points: CrashPoints, rng: random.Random
+    ) -> None:
+        self.injector = injector
         self.random = rng
         self._faults = faults
         self._crash_points = crash_points
         self._disk = faults.disk
-        self._life = SecondLife(hand, rng)
-        self._only_copy = OnlyCopy(hand, faults, rng)
+        self._life = SecondLife(injector, rng)
+        self._only_copy = OnlyCopy(injector, faults, rng)
 
     async def all_stopped(self) -> None:
         await self._all_end(("term",))
@@ -52,7 +54,7 @@ class WholeCluster:
         await self._all_end(("kill",))
 
     async def all_without_power(self) -> None:
-        setting = Setting.FLUSHED if self.hand.options.flushes else Setting.UNFLUSHED
+        setting = Setting.FLUSHED if self.injector.options.flushes else Setting.UNFLUSHED
         await self._all_end(("power" if allows("all_without_power", setting) else "kill",))
 
     async def all_end_anyhow(self) -> None:
@@ -78,38 +80,38 @@ class WholeCluster:
 
     async def all_end_and_one_dies_in_its_start(self) -> None:
         """One loses power, then the others are killed; it starts before them, and dies on the way."""
-        hand = self.hand
-        brokers = list(hand.cluster.broker_ids)
-        if not await hand.wait(self._is_ready, READY_SECONDS):
+        injector = self.injector
+        brokers = list(injector.cluster.broker_ids)
+        if not await injector.wait(self._is_ready, READY_SECONDS):
             return
         victim = self.random.choice(brokers)
-        if not hand.may_lose({victim}):
+        if not injector.may_lose({victim}):
             return
-        hand.held.update(brokers)
-        hand.note("all end", f"{victim} without power")
+        injector.held.update(brokers)
+        injector.note("all end", f"{victim} without power")
         try:
-            if not hand.options.flushes:
-                hand.weaken(victim)
+            if not injector.options.flushes:
+                injector.weaken(victim)
             self._end(victim, "power")
-            for broker_id in self.random.sample(hand.others(victim), len(brokers) - 1):
+            for broker_id in self.random.sample(injector.others(victim), len(brokers) - 1):
                 await asyncio.sleep(self.random.choice(BETWEEN_ENDS))
                 self._end(broker_id, "kill")
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            hand.held.clear()
+            injector.held.clear()
         self._crash_points.lay("all_end_and_one_dies_in_its_start", victim, CALLS_OF_A_START)
-        hand.start(victim)
+        injector.start(victim)
         await self._crash_points.spring(victim)
-        hand.start(victim)
-        for broker_id in self.random.sample(hand.others(victim), len(brokers) - 1):
+        injector.start(victim)
+        for broker_id in self.random.sample(injector.others(victim), len(brokers) - 1):
             await asyncio.sleep(self.random.choice(BETWEEN_STARTS))
-            hand.start(broker_id)
-        await hand.wait(lambda: all(map(hand.is_in_every_isr, brokers)), SETTLED_SECONDS)
+            injector.start(broker_id)
+        await injector.wait(lambda: all(map(injector.is_in_every_isr, brokers)), SETTLED_SECONDS)
 
     async def only_copy_is_damaged(self) -> None:
         """Again, if no damage was found that the disk shows."""
         for _ in range(ONLY_COPY_TRIES):
-            if await self.hand.wait(self._is_ready, READY_SECONDS) and await self._only_copy.play():
+            if await self.injector.wait(self._is_ready, READY_SECONDS) and await self._only_copy.play():
                 return
 
     async def topic_reborn(self) -> None:
@@ -121,24 +123,24 @@ class WholeCluster:
             await self._all_end(("kill",))
         else:
             leader = self._life.leader()
-            if leader is not None and self.hand.bounce(leader):
-                self.hand.note("reborn topic's leader bounced", leader)
+            if leader is not None and self.injector.bounce(leader):
+                self.injector.note("reborn topic's leader bounced", leader)
 
     # ------------------------------------------------------------------------------------------------------ phrases
     async def _all_end(
         self, ways: tuple[str, ...], meanwhile: Callable[[int], bool] | None = None, is_first: bool = False
     ) -> None:
         """`is_first`: who suffered meanwhile starts before the others, mostly."""
-        hand = self.hand
-        brokers = list(hand.cluster.broker_ids)
-        if not await hand.wait(self._is_ready, READY_SECONDS):
+        injector = self.injector
+        brokers = list(injector.cluster.broker_ids)
+        if not await injector.wait(self._is_ready, READY_SECONDS):
             return
         sound = set(brokers)
         ways = tuple(self.random.choice(ways) for _ in brokers)
-        if "power" in ways and not hand.may_lose(set(brokers)):
+        if "power" in ways and not injector.may_lose(set(brokers)):
             ways = tuple("kill" if way == "power" else way for way in ways)
-        hand.held.update(brokers)
-        hand.note("all end", *ways)
+        injector.held.update(brokers)
+        injector.note("all end", *ways)
         try:
             order = self.random.sample(brokers, len(brokers))
             pause = self.random.choice(BETWEEN_ENDS)
@@ -146,51 +148,51 @@ class WholeCluster:
                 self._end(broker_id, way)
                 await asyncio.sleep(pause)
             hurt: int | None = None
-            if await hand.wait(lambda: not hand.cluster.alive(), END_SECONDS) and meanwhile is not None:
+            if await injector.wait(lambda: not injector.cluster.alive(), END_SECONDS) and meanwhile is not None:
                 await asyncio.sleep(IN_FLIGHT_SECONDS)
                 hurt = self._hurt(sound, meanwhile)
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            hand.held.clear()
+            injector.held.clear()
         pause = self.random.choice(BETWEEN_STARTS)
         order = self.random.sample(brokers, len(brokers))
         if is_first and hurt is not None and self.random.random() < FIRST_SHARE:
             order.sort(key=lambda each: each != hurt)
         for broker_id in order:
-            hand.start(broker_id)
+            injector.start(broker_id)
             await asyncio.sleep(pause)
-        await hand.wait(lambda: all(map(hand.is_in_every_isr, brokers)), SETTLED_SECONDS)
+        await injector.wait(lambda: all(map(injector.is_in_every_isr, brokers)), SETTLED_SECONDS)
 
     def _is_ready(self) -> bool:
         """Everybody is up and sound, so that what comes after says something."""
-        hand = self.hand
+        injector = self.injector
         self._disk.settle()
-        for broker_id in sorted(set(hand.cluster.broker_ids) - set(hand.cluster.alive()) - hand.held):
-            hand.start(broker_id)
-        is_whole = hand.steady_brokers() == set(hand.cluster.broker_ids)
-        return is_whole and not hand.hangs_by_a_thread() and not hand.held
+        for broker_id in sorted(set(injector.cluster.broker_ids) - set(injector.cluster.alive()) - injector.held):
+            injector.start(broker_id)
+        is_whole = injector.steady_brokers() == set(injector.cluster.broker_ids)
+        return is_whole and not injector.hangs_by_a_thread() and not injector.held
 
     def _end(self, broker_id: int, way: str) -> None:
-        hand = self.hand
-        if not hand.is_alive(broker_id):
+        injector = self.injector
+        if not injector.is_alive(broker_id):
             return
-        hand.note(way, broker_id)
+        injector.note(way, broker_id)
         if way == "term":
-            hand.stopping.append(hand.world.process(name_of(broker_id)))
-            hand.cluster.stop(broker_id)
+            injector.stopping.append(injector.world.process(name_of(broker_id)))
+            injector.cluster.stop(broker_id)
         elif way == "kill":
-            hand.end_by_kill(broker_id)
+            injector.end_by_kill(broker_id)
         else:
-            hand.cluster.power_loss(broker_id)
+            injector.cluster.power_loss(broker_id)
 
     def _hurt(self, sound: set[int], act: Callable[[int], bool]) -> int | None:
         """One disk suffers whose every record somebody else in sync has. Returns whose."""
-        hand = self.hand
-        for victim in self.random.sample(hand.cluster.broker_ids, len(hand.cluster.broker_ids)):
-            if all((sound - {victim}) & set(state.members) for state in hand.guarded_states()):
+        injector = self.injector
+        for victim in self.random.sample(injector.cluster.broker_ids, len(injector.cluster.broker_ids)):
+            if all((sound - {victim}) & set(state.members) for state in injector.guarded_states()):
                 if not act(victim):
                     return None
-                hand.note("disk hurt while all are down", victim)
+                injector.note("disk hurt while all are down", victim)
                 return victim
         return None
 
@@ -200,18 +202,18 @@ class WholeCluster:
         return all(
             max((self._last_end(b, state.partition) for b in state.members if b != victim), default=-1)
             >= self._last_end(victim, state.partition)
-            for state in self.hand.guarded_states()
+            for state in self.injector.guarded_states()
         )
 
     def _last_end(self, broker_id: int, partition: TopicPartition) -> int:
-        broker = self.hand.cluster.brokers[broker_id]
+        broker = self.injector.cluster.brokers[broker_id]
         replica = broker.manager.partitions.get(partition) if hasattr(broker, "manager") else None
         return 0 if replica is None else replica.log.log_end_offset
 
     def _replace(self, victim: int) -> bool:
         self._disk.becomes(victim)
         self._disk.replace()
-        self.hand.note("disk lost_disk", victim)
+        self.injector.note("disk lost_disk", victim)
         return True
 
     def _rot(self, victim: int) -> bool:
@@ -219,10 +221,10 @@ class WholeCluster:
         if not self._is_copied(victim):
             return False
         if self.random.random() < POWERLESS_SHARE:
-            if not self.hand.options.flushes:
-                self.hand.weaken(victim)
-            self.hand.note("power loss", victim)
-            self.hand.cluster.power_loss(victim)
+            if not self.injector.options.flushes:
+                self.injector.weaken(victim)
+            self.injector.note("power loss", victim)
+            self.injector.cluster.power_loss(victim)
         return self._faults.let_rot(victim, self.random.choice(FIRST_ROT))
 
     def _change(self, victim: int, kinds: tuple[str, ...]) -> bool:
@@ -235,8 +237,8 @@ class WholeCluster:
     def _lose_segment(self, victim: int) -> bool:
         if not self._is_copied(victim):
             return False
-        what = self._faults.remove_segment(self.hand.storage(victim))
+        what = self._faults.remove_segment(self.injector.storage(victim))
         if what is not None:
             self._disk.becomes(victim)
-            self.hand.note("disk missing_segment", victim, what)
+            self.injector.note("disk missing_segment", victim, what)
         return what is not None

@@ -9,7 +9,7 @@ from minibroker.audit.acked_file import AckedTask, check_list, open_acked, plan_
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.report import Outcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol.acked_list import AckedListWriter, record_checksum
@@ -65,7 +65,7 @@ def promised(
 
 
 def judged(cluster: PlantedCluster, acked: Path) -> PartitionResult:
-    (result,) = judge_locally(discover([str(cluster.root)]), str(acked), with_values=True)
+    (result,) = compare_locally(discover([str(cluster.root)]), str(acked), with_values=True)
     return result
 
 

@@ -13,7 +13,7 @@ from minibroker.audit.acknowledged import sorted_acked
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from tests.audit import damage
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
 
 
 def judged(cluster: PlantedCluster, acked: Path) -> PartitionResult:
-    return judge_locally(discover([str(cluster.root)]), str(acked), with_values=True)[0]
+    return compare_locally(discover([str(cluster.root)]), str(acked), with_values=True)[0]
 
 
 def acked_errors(result: PartitionResult) -> list[Finding]:

@@ -14,7 +14,7 @@ from minibroker.audit.acked_file import open_acked
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Kind, PartitionResult, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.replica import RangeScan
 from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.protocol.ids import TopicPartition
@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
 
 def judged(cluster: PlantedCluster) -> tuple[PartitionResult, list[str]]:
     inventory = discover([str(cluster.root)])
-    (result,) = judge_locally(inventory, None, with_values=False)
+    (result,) = compare_locally(inventory, None, with_values=False)
     return result, [f"{item.file} {item.reason}" for item in inventory.damage]
 
 

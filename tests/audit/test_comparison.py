@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minibroker.audit import intervals
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.run import run_audit
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.planted_cluster import Batch, PlantedCluster, encode
@@ -33,7 +33,7 @@ def cluster_of(
 
 
 def judged(cluster: PlantedCluster) -> PartitionResult:
-    (result,) = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    (result,) = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     return result
 
 

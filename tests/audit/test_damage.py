@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.report import Outcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
 
 def judged(cluster: PlantedCluster, acked: Path | None = None) -> PartitionResult:
     inventory = discover([str(cluster.root)])
-    (result,) = judge_locally(inventory, None if acked is None else str(acked), with_values=acked is not None)
+    (result,) = compare_locally(inventory, None if acked is None else str(acked), with_values=acked is not None)
     return result
 
 
@@ -72,7 +72,7 @@ def test_damage_is_found_beside_other_partitions_that_are_fine(cluster: PlantedC
     other = TopicPartition("lines", 1)
     cluster.write(other, ENCODED)
     plant(cluster.replica(BROKER, LINES))
-    results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    results = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     assert [result.verdict for result in results] == [Verdict.INCONSISTENT, Verdict.IDENTICAL]
 
 

@@ -9,7 +9,7 @@ from minibroker.audit import run, zookeeper_source
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.expectation import Told
 from minibroker.audit.findings import Kind, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
 from tests.audit.damage import BROKER, ENCODED, flip_bit
@@ -46,7 +46,7 @@ def test_a_truncation_that_was_half_seen_is_looked_at_again(
 ) -> None:
     stale = discover([str(cluster.root)])
     cluster.write(LINES, encode(SUCCESSOR), brokers=[1], high_watermark=3)
-    assert judge_locally(stale, None, with_values=False)[0].verdict is Verdict.INCONSISTENT, "the first look is torn"
+    assert compare_locally(stale, None, with_values=False)[0].verdict is Verdict.INCONSISTENT, "the first look is torn"
     looks = discover_stale_first(monkeypatch, stale)
     report = run.run_audit([str(cluster.root)], "local")
     assert (report.exit_code, len(looks)) == (0, 2)
@@ -107,7 +107,7 @@ def test_segments_that_retention_removed_since_are_trimmed_not_missing(cluster: 
     inventory = discover([str(cluster.root)])
     replica = cluster.replica(1, LINES)
     replica.file(replica.segments[0]).unlink()
-    (result,) = judge_locally(inventory, None, with_values=False)
+    (result,) = compare_locally(inventory, None, with_values=False)
     kinds = {item.kind for item in result.findings}
     assert kinds == {Kind.CHANGED_WHILE_READ, Kind.LOG_START_DIFFERS}
     assert result.judged_offsets == 24, "the other two still hold the head"
@@ -115,11 +115,11 @@ def test_segments_that_retention_removed_since_are_trimmed_not_missing(cluster: 
 
 def test_a_log_that_grows_while_it_is_read_ends_where_it_ended_before(cluster: PlantedCluster) -> None:
     inventory = discover([str(cluster.root)])
-    before = judge_locally(inventory, None, with_values=False)
+    before = compare_locally(inventory, None, with_values=False)
     for broker in cluster.brokers:
         end = 6 if broker != 1 else 5
         cluster.replica(broker, LINES).rewrite(lambda batches, end=end: [*batches, *encode([(3, [b"new"])], end)])  # type: ignore[misc]
-    assert judge_locally(inventory, None, with_values=False) == before
+    assert compare_locally(inventory, None, with_values=False) == before
 
 
 def test_the_high_watermark_is_read_before_the_log(cluster: PlantedCluster, monkeypatch: pytest.MonkeyPatch) -> None:

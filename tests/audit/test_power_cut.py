@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
 from tests.audit.damage import BATCHES, BROKER, ENCODED, second
@@ -61,7 +61,7 @@ def cluster(tmp_path: Path) -> PlantedCluster:
 
 def judged(cluster: PlantedCluster) -> PartitionResult:
     acked = cluster.write_acked(LINES, BATCHES)
-    (result,) = judge_locally(discover([str(cluster.root)]), str(acked), with_values=True)
+    (result,) = compare_locally(discover([str(cluster.root)]), str(acked), with_values=True)
     return result
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, Severity
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.producer_snapshots import FILE_BYTES_MAX
 from minibroker.broker.replication.producer_state import SNAPSHOT_BYTES_MAX, Place, ProducerStates
 from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, SNAPSHOT_SUFFIX
@@ -48,7 +48,7 @@ def put(cluster: PlantedCluster, offset: int, content: bytes, broker: int = 2) -
 
 
 def findings(cluster: PlantedCluster) -> tuple[Finding, ...]:
-    (result,) = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    (result,) = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     return result.findings
 
 

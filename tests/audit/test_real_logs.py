@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
 from minibroker.broker.log.partition_log import PartitionLog
@@ -54,7 +54,7 @@ async def trim(log: PartitionLog, offset: int) -> None:
 
 
 def judged(root: Path) -> PartitionResult:
-    (result,) = judge_locally(discover([str(root)]), None, with_values=True)
+    (result,) = compare_locally(discover([str(root)]), None, with_values=True)
     return result
 
 

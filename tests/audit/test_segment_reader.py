@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibroker.audit import segment_reader
-from minibroker.audit.planning import SHARE_BYTES, judge_shares, plan_exact_ranges, plan_ranges, portions
+from minibroker.audit.planning import SHARE_BYTES, comparison_shares, plan_exact_ranges, plan_ranges, portions
 from minibroker.audit.replica import NO_VALUE, Columns, Gap, RangeScan, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.audit.stitching import stitch
@@ -239,20 +239,20 @@ def replicas_of(sizes: list[int]) -> list[ReplicaFacts]:
 
 
 def test_every_partition_has_one_judge_and_every_core_its_share() -> None:
-    shares = judge_shares(replicas_of([100, 100, 100, 300]), cores=2)
+    shares = comparison_shares(replicas_of([100, 100, 100, 300]), cores=2)
     assert shares.keys() == {TopicPartition("lines", number) for number in range(4)}
     assert shares[TopicPartition("lines", 3)] not in {shares[TopicPartition("lines", number)] for number in range(3)}
 
 
 def test_empty_partitions_are_spread_as_well() -> None:
-    assert set(Counter(judge_shares(replicas_of([0] * 10), cores=2).values()).values()) == {5}
+    assert set(Counter(comparison_shares(replicas_of([0] * 10), cores=2).values()).values()) == {5}
 
 
 def test_large_logs_are_judged_in_more_shares_than_cores() -> None:
-    shares = judge_shares(replicas_of([SHARE_BYTES // 2] * 6), cores=2)
+    shares = comparison_shares(replicas_of([SHARE_BYTES // 2] * 6), cores=2)
     assert set(Counter(shares.values()).values()) == {1}
     assert set(shares.values()) == set(range(6))
 
 
 def test_without_a_replica_there_is_nothing_to_share() -> None:
-    assert judge_shares([], cores=2) == {}
+    assert comparison_shares([], cores=2) == {}

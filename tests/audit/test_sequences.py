@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX, build_batch
 from tests.audit.planted_cluster import START_MS, PlantedCluster
@@ -52,7 +52,7 @@ def judged(root: Path, batches: Sequence[Sent], base_offset: int = 0) -> Partiti
     """The same log on all three replicas."""
     cluster = PlantedCluster(root)
     cluster.write(LINES, written(batches, base_offset), base_offset=base_offset)
-    (result,) = judge_locally(discover([str(root)]), None, with_values=False)
+    (result,) = compare_locally(discover([str(root)]), None, with_values=False)
     return result
 
 
@@ -111,7 +111,7 @@ def test_the_tail_of_a_deposed_leader_is_clean(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, written(deposed), brokers=[1], high_watermark=6)
     cluster.write(LINES, written(others), brokers=[2, 3], high_watermark=6)
-    (result,) = judge_locally(discover([str(tmp_path)]), None, with_values=False)
+    (result,) = compare_locally(discover([str(tmp_path)]), None, with_values=False)
     assert {item.kind for item in result.findings} <= {Kind.DIVERGED_ABOVE_HIGH_WATERMARK, Kind.LAGGING_TAIL}
 
 
@@ -216,6 +216,6 @@ def test_a_hole_in_the_offsets_is_told_once_and_not_as_missing_sequences(tmp_pat
     cluster.write(LINES, log)
     replica = cluster.replica(2, LINES)
     replica.file(replica.segments[1]).unlink()
-    (result,) = judge_locally(discover([str(tmp_path)]), None, with_values=False)
+    (result,) = compare_locally(discover([str(tmp_path)]), None, with_values=False)
     errors = [item.kind for item in result.findings if item.severity is Severity.ERROR]
     assert errors == [Kind.MISSING_RANGE]

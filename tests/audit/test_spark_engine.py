@@ -11,7 +11,7 @@ import pytest
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.run import run_audit
 from minibroker.broker.replication.producer_state import Place, ProducerStates
 from minibroker.protocol.ids import TopicPartition
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 from minibroker.audit.source import MinibrokerDataSource  # noqa: E402
 from minibroker.audit.spark_context import spark_context  # noqa: E402
-from minibroker.audit.spark_job import judge_on_spark  # noqa: E402
+from minibroker.audit.spark_job import compare_on_spark  # noqa: E402
 from tests.audit.losses.on_spark import judge_together  # noqa: E402
 
 SEED = 3
@@ -48,8 +48,8 @@ def both_engines(
 ) -> tuple[list[PartitionResult], list[PartitionResult]]:
     inventory = discover([str(cluster.root)])
     name, with_values = None if acked is None else str(acked), acked is not None
-    locally = judge_locally(inventory, name, with_values=with_values)
-    on_spark = judge_on_spark(session.sparkContext, inventory, name, with_values=with_values, range_bytes=range_bytes)
+    locally = compare_locally(inventory, name, with_values=with_values)
+    on_spark = compare_on_spark(session.sparkContext, inventory, name, with_values=with_values, range_bytes=range_bytes)
     return locally, on_spark
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import batch_digest, format_digest
@@ -51,7 +51,7 @@ def rewritten(cluster: PlantedCluster, batches: list[bytes], brokers: tuple[int,
 
 
 def judged(cluster: PlantedCluster) -> PartitionResult:
-    (result,) = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    (result,) = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     return result
 
 
@@ -175,7 +175,7 @@ def test_a_witness_that_is_missing_among_others_leaves_the_partition_unproven(cl
     other = {"other-0": witness_of(ENCODED)}
     cluster.state = msgspec.structs.replace(cluster.state, witnesses=other)
     cluster.write_state(LINES, 1, 2, [1, 2, 3])
-    results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    results = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     (item,) = [item for each in results if each.topic == "lines" for item in each.findings]
     assert item.kind is Kind.UNPROVEN
     assert "witnesses of other partitions and none of this one, of which 24 is committed" in item.message
@@ -188,7 +188,7 @@ def test_a_leader_that_committed_nothing_in_its_epoch_has_noted_nothing(cluster:
     cluster.replica(3, LINES).write_epochs([(0, 0), (1, 6), (2, 13), (3, 24)])
     for broker in cluster.brokers:
         cluster.set_high_watermark(broker, LINES, 20)
-    results = judge_locally(discover([str(cluster.root)]), None, with_values=False)
+    results = compare_locally(discover([str(cluster.root)]), None, with_values=False)
     assert Kind.UNPROVEN not in {item.kind for each in results if each.topic == "lines" for item in each.findings}
 
 

@@ -1,7 +1,7 @@
 """Proposals find their way to the controller, whatever becomes of a connection."""
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 from tests.broker.requests import TOPIC, Asked, in_cluster
 
 GIVEN_UP_WITHIN_SECONDS = 5

@@ -102,8 +102,8 @@ BROKERS: dict[ApiKey, Row] = {
         lambda asked, speaker: m.AlterPartitionRequest(broker_id=speaker, broker_epoch=asked.broker_epoch(speaker))
     ),
     ApiKey.GET_REPLICA_LOG_INFO: Row(lambda asked, speaker: m.GetReplicaLogInfoRequest(), names_speaker=False),
-    ApiKey.CONFIRM_DEATH: Row(
-        lambda asked, speaker: m.ConfirmDeathRequest(broker_id=3, broker_epoch=asked.broker_epoch(3)),
+    ApiKey.CONFIRM_FAILURE: Row(
+        lambda asked, speaker: m.ConfirmFailureRequest(broker_id=3, broker_epoch=asked.broker_epoch(3)),
         names_speaker=False,
     ),
 }

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from minibroker.broker.broker import Broker
-from minibroker.broker.fetch import READ_PER_TURN_BYTES
+from minibroker.broker.delayed_fetches import FEW_PARTITIONS, MAX_WAIT_MS
+from minibroker.broker.fetch import READ_PER_ITERATION_BYTES
 from minibroker.broker.fetch_sessions import SESSIONS_PER_BROKER_MAX
-from minibroker.broker.parked_fetches import FEW_PARTITIONS, MAX_WAIT_MS
 from minibroker.broker.partition import Partition
 from minibroker.client.admin import AdminClient
 from minibroker.client.producer import Producer
@@ -92,7 +92,7 @@ class Bench:
     async def nothing_waits(self) -> None:
         """Of clients: followers' fetches always do."""
         server = self.broker.server
-        await self.cluster.until(lambda: server.parked_cost_bytes == 0, what="nothing being parked")
+        await self.cluster.until(lambda: server.delayed_cost_bytes == 0, what="nothing being delayed")
         assert not self.partition.waiting_fetches
 
 
@@ -163,11 +163,11 @@ async def test_what_a_lost_connection_waited_for_is_forgotten(bench: Bench) -> N
         peer.ask(fetch(bench, max_wait_ms=30_000), 2)
     await asyncio.sleep(0.2)
     assert len(bench.partition.waiting_fetches) == 6
-    assert bench.broker.server.parked_cost_bytes > 0
+    assert bench.broker.server.delayed_cost_bytes > 0
     for peer in peers:
         peer.transport.abort()
     await bench.nothing_waits()
-    assert bench.broker.manager.fetches.parked_count() == 1
+    assert bench.broker.manager.fetches.delayed_count() == 1
 
 
 @on_a_broker
@@ -178,7 +178,7 @@ async def test_where_too_much_waits_the_answer_comes_at_once_and_the_next_reques
     await asyncio.sleep(5)
     answered = [peer for peer in crowd if peer.answers]
     assert 0 < len(answered) < len(crowd)
-    assert bench.broker.server.parked_cost_bytes <= bench.broker.server.limits.waiting_max_bytes
+    assert bench.broker.server.delayed_cost_bytes <= bench.broker.server.limits.waiting_max_bytes
     answered[0].send(light(77))
     await asyncio.sleep(5)
     assert _answer(answered[0], 77) is None, "it is not heard while it should wait"
@@ -202,7 +202,7 @@ async def test_consumers_that_catch_up_together_share_a_turn_of_the_loop(bench: 
         await bench.answer(peer, 1)
     sizes = sorted(len(one(peer.answers[0][1])["records"]) for peer in peers)
     assert sizes[0] >= 1_000_000, "one batch at least, or nobody would get on"
-    assert sizes[-1] <= READ_PER_TURN_BYTES
+    assert sizes[-1] <= READ_PER_ITERATION_BYTES
 
 
 # ----------------------------------------------------------------------------------------------------------- sessions

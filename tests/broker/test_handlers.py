@@ -39,7 +39,7 @@ def test_no_number_of_clients_requests_keeps_out_a_brokers() -> None:
         for _ in range(CLIENTS_TASKS_MAX + 50):
             client.send(m.InitProducerIdRequest(), lambda reply: answers.append(getattr(reply, "error_code", -99)))
         speaker = controller % 3 + 1
-        inquiry = m.ConfirmDeathRequest(broker_id=speaker, broker_epoch=asked.broker_epoch(speaker))
+        inquiry = m.ConfirmFailureRequest(broker_id=speaker, broker_epoch=asked.broker_epoch(speaker))
         reply = await (await asked.connection(controller, speaker)).request(inquiry, 10_000)
         assert not reply.error_code
         assert answers == [ErrorCode.REQUEST_TIMED_OUT] * 50, "those above the limit, at once"

@@ -38,7 +38,7 @@ def _fetcher() -> ReplicaFetcher:
 
 def _follower(flushes: bool, synced_end: int) -> Any:
     state = ReplicaState(
-        config=ReplicationConfig(broker_id=2, vote_with_synced_end=flushes),
+        config=ReplicationConfig(broker_id=2, counts_only_synced=flushes),
         role=Role.FOLLOWER,
         leader_id=1,
         leader_epoch=0,

@@ -19,7 +19,7 @@ from minibroker.client.errors import (
     UndeliveredRecords,
     UnknownTopicOrPartition,
 )
-from minibroker.client.limits import BREATH_BYTES, Deadline
+from minibroker.client.limits import YIELD_BYTES, Deadline
 from minibroker.client.producer import Producer
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import Record, decode_records
@@ -437,7 +437,7 @@ def test_a_call_without_end_lets_the_loop_run(cluster: FakeCluster) -> None:
 
     cluster.run(main)
     assert taken[-1] > 300_000
-    assert all(after - before <= BREATH_BYTES + 2 * 16_384 for before, after in pairwise(taken))
+    assert all(after - before <= YIELD_BYTES + 2 * 16_384 for before, after in pairwise(taken))
 
 
 def test_calls_that_wait_are_not_overtaken(cluster: FakeCluster) -> None:

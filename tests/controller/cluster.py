@@ -12,8 +12,8 @@ from minibroker.controller.service import ControllerConfig, ControllerService
 from minibroker.protocol import znodes
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
-    ConfirmDeathRequest,
-    ConfirmDeathResponse,
+    ConfirmFailureRequest,
+    ConfirmFailureResponse,
     CreatableAssignment,
     CreatableTopic,
     CreateTopicsRequest,
@@ -56,7 +56,7 @@ class FakeBroker:
         self.is_mute = False
         self.is_refused = False
         """What it says as a witness when it is asked about a death."""
-        self.inquiries: list[ConfirmDeathRequest] = []
+        self.inquiries: list[ConfirmFailureRequest] = []
         self.answers: dict[type[Request], Response] = {}
         self.runtime: Runtime = cluster.world.runtime(self.host)
         self.coordination: Coordination = self.runtime.open_coordination("zk:2181", SESSION_MS)
@@ -86,9 +86,9 @@ class FakeBroker:
 
     def _handle(self, incoming: IncomingRequest) -> None:
         body = incoming.body
-        if isinstance(body, ConfirmDeathRequest):
+        if isinstance(body, ConfirmFailureRequest):
             self.inquiries.append(body)
-            incoming.respond(ConfirmDeathResponse(refused=self.is_refused))
+            incoming.respond(ConfirmFailureResponse(refused=self.is_refused))
             return
         self.requests.append(body)
         if self.is_mute:

@@ -8,8 +8,8 @@ import pytest
 
 from minibroker.controller.cluster_reader import Deposed
 from minibroker.controller.cluster_store import ClusterStore
-from minibroker.controller.contest import Candidate as Identity
-from minibroker.controller.contest import Office, contest
+from minibroker.controller.controller_election import Candidate as Identity
+from minibroker.controller.controller_election import ControllerFence, contest
 from minibroker.controller.election import PartitionChange
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ErrorCode
@@ -134,8 +134,8 @@ async def test_of_candidates_that_contest_together_one_wins(cluster: Cluster) ->
     clock = cluster.world.runtime("observer").clock
     identity = Identity(broker_id=1, incarnation_id="i")
     contests = [contest(each.coordination, clock, identity, lambda: None) for each in candidates]
-    offices = await asyncio.gather(*contests)
-    assert [office.controller_epoch for office in offices if office is not None] == [1]
+    won = await asyncio.gather(*contests)
+    assert [fence.controller_epoch for fence in won if fence is not None] == [1]
     content, _ = await cluster.observer.get(znodes.CONTROLLER_EPOCH)
     assert content == b"1"
 
@@ -200,7 +200,7 @@ async def test_writes_of_a_deposed_controller_are_refused(cluster: Cluster) -> N
     await cluster.start(1, 2, 3)
     controller = await cluster.controller()
     await cluster.create(controller, "lines", [[1, 2, 3]])
-    zombie = ClusterStore(cluster.observer, Office(controller_epoch=1, fence_version=1))
+    zombie = ClusterStore(cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1))
     assert (await cluster.observer.get(znodes.CONTROLLER_EPOCH))[1].version == 1
     await controller.stop()
     second = await cluster.candidate("other", 101)
@@ -393,9 +393,9 @@ async def test_a_bug_of_our_own_ends_run_and_vacates_the_office(cluster: Cluster
     controller = await cluster.controller()
     candidate = await cluster.candidate("other", 101)
     await cluster.until(lambda: cluster.brokers[1].requests)
-    term = controller.service._term
-    assert term is not None
-    term.state.brokers.clear()  # corrupt what it knows: the broker's channel is there already
+    active = controller.service._active
+    assert active is not None
+    active.state.brokers.clear()  # corrupt what it knows: the broker's channel is there already
     await cluster.add_broker(2)
     async with asyncio.timeout(5):
         with pytest.raises(ExceptionGroup, match="unhandled errors"):
@@ -415,7 +415,7 @@ async def test_node_that_somebody_removed_is_made_again(cluster: Cluster) -> Non
 @simulated
 async def test_an_answer_nobody_expects_is_asked_again_instead_of_ending_the_process(cluster: Cluster) -> None:
     await cluster.start(1)
-    store = ClusterStore(cluster.observer, Office(controller_epoch=1, fence_version=1))
+    store = ClusterStore(cluster.observer, ControllerFence(controller_epoch=1, epoch_version=1))
     answers: list[Exception | str] = [CoordinationError("session moved"), CoordinationUnavailable("no link"), "fine"]
 
     async def ask() -> str:

@@ -1,4 +1,4 @@
-"""What becomes of the office when its holder dies: candidates in the processes of registered brokers."""
+"""What follows when the active controller dies: candidates in the processes of registered brokers."""
 
 import asyncio
 

@@ -1,8 +1,8 @@
-"""The promise stands in docs/OPERATIONS.md as the injector obeys it, and says something of every fault it draws."""
+"""The promise stands in docs/OPERATIONS.md as the schedule obeys it, and says something of every fault it draws."""
 
 import pytest
 
-from minibroker.simulation.swarm.disk_options import CLUSTER_PLOTS, DISK_FAULTS
+from minibroker.simulation.swarm.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
 from minibroker.simulation.swarm.promise import PROMISE, Setting, Verdict, allows
 from tests.docs.promise_table import PAGE, page_with_table
 
@@ -11,7 +11,7 @@ def test_page_shows_the_promise() -> None:
     assert PAGE.read_text(encoding="utf-8") == page_with_table(), "run python -m tests.docs.promise_table"
 
 
-@pytest.mark.parametrize("kind", [*DISK_FAULTS, *CLUSTER_PLOTS])
+@pytest.mark.parametrize("kind", [*DISK_FAULTS, *CLUSTER_SEQUENCES])
 def test_promise_says_something_of_every_fault_that_is_drawn(kind: str) -> None:
     assert any(kind in row.kinds and row.verdict is not Verdict.MAY_LOSE for row in PROMISE)
 

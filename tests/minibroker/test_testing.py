@@ -13,7 +13,7 @@ import pytest
 
 from minibroker import Consumer, Producer, RecordMetadata
 from minibroker.audit.findings import Kind
-from minibroker.client import doors
+from minibroker.client import default_runtime
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.loop import RealWaiting
 from minibroker.testing import Acknowledged, NeedsVirtualTime, TestedCluster, cluster, run, simulated
@@ -253,15 +253,15 @@ async def test_two_at_a_time_are_refused(c: TestedCluster) -> None:
             pass
 
 
-def test_clients_get_their_usual_doors_back() -> None:
-    before = doors.open_default
+def test_clients_get_their_usual_runtime_back() -> None:
+    before = default_runtime.open_default
 
     @simulated(brokers=1)
     async def story(c: TestedCluster) -> None:
-        assert doors.open_default is not before
+        assert default_runtime.open_default is not before
 
     story()
-    assert doors.open_default is before
+    assert default_runtime.open_default is before
 
 
 def test_the_decorated_function_keeps_its_other_arguments() -> None:

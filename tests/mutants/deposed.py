@@ -30,7 +30,7 @@ CONTROLLERS = (
             Edit(
                 "controller.cluster_store",
                 "                raise Deposed("
-                'f"controller epoch {self._office.controller_epoch} is over") from error\n'
+                'f"controller epoch {self._fence.controller_epoch} is over") from error\n'
                 "            raise\n",
                 "                _, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)\n"
                 "                self._fence = CheckOp(path=znodes.CONTROLLER_EPOCH, version=stat.version)\n"

@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="D12a",
-        title="what a chore of the directory meets is told to nobody",
+        title="what a periodic task of the directory meets is told to nobody",
         origin="seeds 911468, 914494",
         rule="whoever meets an error, all replicas of the directory go offline (hardening 13)",
         breaks=("I36",),

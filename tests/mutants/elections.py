@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I37",),
         edits=(
             Edit(
-                "controller.term",
+                "controller.active_controller",
                 "                await self._without(effect.broker_id, effect.broker_epoch)\n",
                 "",
             ),

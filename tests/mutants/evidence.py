@@ -13,13 +13,17 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I18", "I22"),
         edits=(
             Edit(
-                "controller.deaths",
-                "    BrokerRefused,\n    ConfirmDeath,\n",
-                "    BrokerRefused,\n    BrokersSeen,\n    ConfirmDeath,\n",
+                "controller.failure_detection",
+                "    BrokerRefused,\n    ConfirmFailure,\n",
+                "    BrokerRefused,\n    BrokersSeen,\n    ConfirmFailure,\n",
             ),
-            Edit("controller.deaths", "    Report,\n    Unregister,\n", "    Report,\n    Then,\n    Unregister,\n"),
             Edit(
-                "controller.deaths",
+                "controller.failure_detection",
+                "    Report,\n    Unregister,\n",
+                "    Report,\n    Then,\n    Unregister,\n",
+            ),
+            Edit(
+                "controller.failure_detection",
                 "    return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]\n",
                 "    brokers = {each: broker for each, broker in state.brokers.items() if each != event.broker_id}\n"
                 "    return [report, Then(event=BrokersSeen(brokers=brokers))]\n",
@@ -34,9 +38,13 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="a timeout or an unreachable host is no evidence of a death",
         breaks=("I36",),
         edits=(
-            Edit("controller.lifeline", "        except ConnectionRefused:\n", "        except NetworkError:\n"),
             Edit(
-                "broker.death_witness",
+                "controller.liveness_connection",
+                "        except ConnectionRefused:\n",
+                "        except NetworkError:\n",
+            ),
+            Edit(
+                "broker.failure_confirmation",
                 "        except NetworkError:\n            return None\n",
                 "        except NetworkError:\n            return True\n",
             ),
@@ -51,7 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I36",),
         edits=(
             Edit(
-                "controller.inquiry",
+                "controller.failure_confirmation",
                 "    return witness.broker_id if confirms else None\n",
                 "    return witness.broker_id\n",
             ),
@@ -60,13 +68,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="H8d",
-        title="a dead controller's office is vacated first and taken then, and its registration stays",
+        title="a dead controller's fence is vacated first and taken then, and its registration stays",
         origin=ORIGIN,
         rule="whoever succeeds a dead controller removes its nodes in the multi that raises the controller epoch",
         breaks=("I30",),
         edits=(
             Edit(
-                "controller.contest",
+                "controller.controller_election",
                 "            return await _win(coordination, clock, candidate, before, removals)\n",
                 "            with contextlib.suppress(NoNode, BadVersion):\n"
                 "                await coordination.multi(removals[:1])\n"
@@ -114,6 +122,6 @@ CANNOT_APPLY: tuple[CannotApply, ...] = (
         origin=ORIGIN,
         reason="the doubt is redundant where evidence is told from silence: whoever turns the controller away and not the"
         " others is not confirmed by them, and who is confirmed is refused to somebody whose network is well. It spares"
-        " questions, and sessions that a mistake of a whole network would cost; `test_deaths` holds it",
+        " questions, and sessions that a mistake of a whole network would cost; `test_failure_detection` holds it",
     ),
 )

@@ -38,7 +38,7 @@ PATCHES = (
     ),
     Mutant(
         name="N4",
-        title="one fetch in flight less: a follower with something new waits for its parked fetch",
+        title="one fetch in flight less: a follower with something new waits for its delayed fetch",
         origin="hardening.md",
         rule="how many fetches are in flight is a matter of speed",
         breaks=(),
@@ -48,15 +48,15 @@ PATCHES = (
         name="N5",
         title="the marks are written to their checkpoint twice as often, and who is out of sync is looked at less often",
         origin="hardening.md",
-        rule="the rhythm of chores is free to choose within the bounds of liveness",
+        rule="the rhythm of periodic tasks is free to choose within the bounds of liveness",
         breaks=(),
         edits=(
             Edit(
-                "broker.chores",
+                "broker.periodic_tasks",
                 "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms\n",
                 "            mark_ms = config.replica_high_watermark_checkpoint_interval_ms // 2\n",
             ),
-            Edit("broker.chores", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
+            Edit("broker.periodic_tasks", "ISR_RETRY_MS = 500\n", "ISR_RETRY_MS = 700\n"),
         ),
     ),
     Mutant(
@@ -66,8 +66,8 @@ PATCHES = (
         rule="how soon evidence is gathered is a matter of speed",
         breaks=(),
         edits=(
-            Edit("controller.lifeline", "REDIAL_SECONDS_MIN = 0.01\n", "REDIAL_SECONDS_MIN = 0.04\n"),
-            Edit("controller.deaths", "WITNESSES_MAX = 3\n", "WITNESSES_MAX = 1\n"),
+            Edit("controller.liveness_connection", "REDIAL_SECONDS_MIN = 0.01\n", "REDIAL_SECONDS_MIN = 0.04\n"),
+            Edit("controller.failure_detection", "CONFIRMERS_MAX = 3\n", "CONFIRMERS_MAX = 1\n"),
         ),
     ),
 )

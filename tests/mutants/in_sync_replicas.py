@@ -342,7 +342,7 @@ CANNOT_APPLY: tuple[CannotApply, ...] = (
             "a leader learns of a later epoch or version only from a LeaderAndIsr or an AlterPartition answer, which in "
             "the same message names the later controller, and it asks nobody else from then on; and a controller whose "
             "session may be over answers NOT_CONTROLLER by its own clock before any judgement (`ControllerService."
-            "is_active`). So no request that knows more than its controller can reach `judge`; that check stays as a "
+            "is_active`). So no request that knows more than its controller can reach `checker`; that check stays as a "
             "second fence (turned round, 40 random seeds found nothing)"
         ),
     ),

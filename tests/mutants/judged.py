@@ -19,14 +19,14 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
-from minibroker.simulation.checks.fencing import FencingJudge
+from minibroker.simulation.checks.fencing import FencingChecker
 from minibroker.simulation.checks.finding import Finding, crash_finding
 from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.log_starts import LogStartJudge
-from minibroker.simulation.checks.replicas import ReplicaJudge
+from minibroker.simulation.checks.log_starts import LogStartChecker
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replicas import ReplicaChecker
 from minibroker.simulation.checks.sound_logs import SoundLogs
-from minibroker.simulation.checks.truth import Truth
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
@@ -65,14 +65,16 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directed:
-    """A running cluster, and the hand of the script."""
+    """A running cluster, and the injector of the script."""
 
-    def __init__(self, cluster: SimulatedCluster, options: Options, history: History, truth: Truth) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, options: Options, history: History, reference: ReferenceState
+    ) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.options = options
         self.history = history
-        self.truth = truth
+        self.reference = reference
         self.workload = Workload(cluster, options, history, cluster.world.random("workload"))
         self._producers: dict[Acks, Producer] = {}
         self._open = contextlib.AsyncExitStack()
@@ -195,30 +197,30 @@ def run_schedule(script: Script) -> tuple[list[Finding], float]:
 
 
 async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
-    truth = Truth(cluster, options.topics)
-    truth.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
+    reference = ReferenceState(cluster, options.topics)
+    reference.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(FencingJudge(cluster, truth).listening())
-        replicas, starts = ReplicaJudge(cluster, truth, options.flushes), LeadersStarts(cluster, truth)
-        for listener in (replicas, starts, DiskRules(cluster, truth), WaitingRules(truth)):
+        stack.enter_context(FencingChecker(cluster, reference).listening())
+        replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeadersStarts(cluster, reference)
+        for listener in (replicas, starts, DiskRules(cluster, reference), WaitingRules(reference)):
             stack.enter_context(listening(listener))
         if STAGES[script].deletes_nothing:
-            stack.enter_context(listening(LogStartJudge(cluster, truth, {})))
+            stack.enter_context(listening(LogStartChecker(cluster, reference, {})))
         if STAGES[script].sound_disks:
-            stack.enter_context(listening(SoundLogs(cluster, truth)))
-        await _direct_judged(script, cluster, options, findings, truth)
+            stack.enter_context(listening(SoundLogs(cluster, reference)))
+        await _direct_judged(script, cluster, options, findings, reference)
 
 
 async def _direct_judged(
-    script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding], truth: Truth
+    script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding], reference: ReferenceState
 ) -> None:
     history = History(lambda: cluster.world.loop.elapsed)
     cluster.world.network.count_frames(match=lambda _: False)  # from now on each response is known by its request
     cluster.start_all()
     await cluster.until_ready()
-    directed = Directed(cluster, options, history, truth)
+    directed = Directed(cluster, options, history, reference)
     await _create_topics(directed)
-    sampling = asyncio.create_task(_sample(truth))
+    sampling = asyncio.create_task(_sample(reference))
     try:
         try:
             await script(directed)
@@ -226,16 +228,16 @@ async def _direct_judged(
             text = f"the script failed: {type(error).__name__}: {error}"
             findings.append(Finding(invariant=SCRIPT_FAILED, text=text, at_seconds=cluster.world.loop.elapsed))
         await directed.mend()
-        await converge(cluster, options, truth, history)
+        await converge(cluster, options, reference, history)
         await take_records(cluster, directed.workload, history)
         await stay_idle(cluster, history)
         compare_replicas(cluster, directed.workload, history)
         await compare_history(cluster, directed.workload, history)
-        findings += audit_disks(cluster, truth.states(), history.acked)
+        findings += audit_disks(cluster, reference.states(), history.acked)
         await directed.close()
     finally:
         sampling.cancel()
-        findings += truth.findings + history.findings
+        findings += reference.findings + history.findings
         if sampling.done() and not sampling.cancelled() and (failure := sampling.exception()) is not None:
             findings.append(crash_finding(failure, None))
 
@@ -259,7 +261,7 @@ async def _create_topics(directed: Directed) -> None:
     await cluster.until(is_whole, what="topics with full ISRs")
 
 
-async def _sample(truth: Truth) -> None:
+async def _sample(reference: ReferenceState) -> None:
     while True:
         await asyncio.sleep(SAMPLE_SECONDS)
-        truth.sample()
+        reference.sample()

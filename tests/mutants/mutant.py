@@ -23,14 +23,14 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """Every order of events of a small model (`simulation/model/scenery.py`), breadth first, down to `depth`."""
+    """Every order of events of a small model (`simulation/model/bounds.py`), breadth first, down to `depth`."""
 
-    scenery: str
+    bounds: str
     depth: int
 
     @property
     def run(self) -> str:
-        return f"model:{self.scenery}@{self.depth}"
+        return f"model:{self.bounds}@{self.depth}"
 
 
 class CoreSchedule(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The child process of a replay or search: applies one mutant (or none), performs runs, prints a line of JSON for each.
 
 `python -m tests.mutants.one_run NAME|- [--stop] RUN...` where RUN is `seed:17`, `disks:17` (with faulty disks), `schedule:theme:function`,
-`model:scenery@depth` (every order of events of a small model, down to that depth) or `core:function`. With `--stop` it
+`model:bounds@depth` (every order of events of a small model, down to that depth) or `core:function`. With `--stop` it
 ends after the first run that convicts the mutant.
 """
 
@@ -85,12 +85,12 @@ def _run_schedule(name: str) -> "tuple[list[Finding], float]":
 
 def _search_model(name: str) -> "tuple[list[Finding], float]":
     from minibroker.simulation.checks.finding import Finding, crash_finding
-    from minibroker.simulation.model.scenery import find_scenery
+    from minibroker.simulation.model.bounds import find_bounds
     from minibroker.simulation.model.search import search
 
-    scenery, _, depth = name.partition("@")
+    bounds, _, depth = name.partition("@")
     try:
-        coverage = search(find_scenery(scenery), lambda _: True, int(depth))
+        coverage = search(find_bounds(bounds), lambda _: True, int(depth))
     except Exception as error:  # the core itself, or an invariant of its own
         return [crash_finding(error, None)], 0.0
     if coverage.broken is None:

@@ -154,7 +154,7 @@ STRICTER = (
         edits=(
             Edit(
                 "broker.replication.state",
-                "self.config.vote_with_synced_end or self.is_shrinking_below_minimum\n",
+                "self.config.counts_only_synced or self.is_shrinking_below_minimum\n",
                 "self.is_shrinking_below_minimum\n",
             ),
         ),
@@ -169,7 +169,7 @@ STRICTER = (
         edits=(
             Edit(
                 "broker.replication.follower",
-                "    is_unsafe = state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset\n"
+                "    is_unsafe = state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset\n"
                 "    effects.append(SyncLog() if is_unsafe else FetchNext())\n",
                 "    effects.append(FetchNext())\n",
             ),
@@ -257,8 +257,8 @@ STRICTER = (
             ),
             Edit(
                 "broker.replication.state",
-                "        only_synced = self.config.vote_with_synced_end or self.is_shrinking_below_minimum\n",
-                "        only_synced = self.config.vote_with_synced_end\n",
+                "        only_synced = self.config.counts_only_synced or self.is_shrinking_below_minimum\n",
+                "        only_synced = self.config.counts_only_synced\n",
             ),
         ),
         schedule=Search("minimum", 9),

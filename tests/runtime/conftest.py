@@ -2,7 +2,7 @@ import pytest
 
 from minibroker.zookeeper_process import ZooKeeperProcess
 from tests.runtime.coordination import CoordinationBench, RealCoordinationBench, SimulatedCoordinationBench
-from tests.runtime.doors import Bench, RealBench, SimulatedBench
+from tests.runtime.ports import Bench, RealBench, SimulatedBench
 
 
 @pytest.fixture(params=["asyncio", "uvloop", "simulated"])

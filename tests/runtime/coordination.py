@@ -62,15 +62,15 @@ class Fired:
     """Counts a watch's calls."""
 
     def __init__(self, doors: Coordinations) -> None:
-        self._doors = doors
+        self._default_runtime = doors
         self.times = 0
 
     def __call__(self) -> None:
         self.times += 1
-        self._doors.on_watch()
+        self._default_runtime.on_watch()
 
     async def until_fired(self, seconds: float = 20) -> None:
-        await self._doors.until(lambda: self.times > 0, seconds)
+        await self._default_runtime.until(lambda: self.times > 0, seconds)
 
 
 Case = Callable[[Coordinations], Coroutine[Any, Any, None]]

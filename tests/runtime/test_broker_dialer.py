@@ -17,10 +17,10 @@ from minibroker.protocol.messages import (
 )
 from minibroker.runtime.broker_dialer import AUTHENTICATION_TIMEOUT_MS, BrokerDialer, Credentials, NotAuthenticated
 from minibroker.runtime.heavy_requests import is_handshake
-from minibroker.runtime.loop_turn import LoopTurn
+from minibroker.runtime.loop_iteration import LoopIteration
 from minibroker.runtime.ports import ConnectionRefused
 from minibroker.runtime.server import IncomingRequest, RpcServer
-from minibroker.runtime.server_limits import HANDSHAKES_PER_TURN
+from minibroker.runtime.server_limits import HANDSHAKES_PER_ITERATION
 from minibroker.simulation.world import SimulatedWorld
 from tests.authenticated import SECRET, Answering, dialer
 
@@ -145,12 +145,12 @@ def test_a_flood_of_clients_keeps_no_broker_out(monkeypatch: pytest.MonkeyPatch)
 
     async def story() -> None:
         server = await scene.serve()
-        monkeypatch.setattr(LoopTurn, "_renew", lambda turn: None)
+        monkeypatch.setattr(LoopIteration, "_renew", lambda turn: None)
         server.turn.left = 0  # clients have taken all of this turn
         broker = await dialer(scene.network, 2).connect(1, (HOST, PORT), client_id="b", timeout_ms=1_000)
         await broker.request(ApiVersionsRequest(), 1_000)
         assert scene.heard == ["Broker:2"]
-        assert server.turn.handshakes_left == HANDSHAKES_PER_TURN - 3, "there is a limit for these, too"
+        assert server.turn.handshakes_left == HANDSHAKES_PER_ITERATION - 3, "there is a limit for these, too"
         await server.stop()
 
     scene.world.run(story())

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from tests.runtime.doors import Doors, conformance
+from tests.runtime.ports import Doors, conformance
 
 SLEPT_SECONDS = 0.05
 SLACK_SECONDS = 10.0

@@ -16,7 +16,7 @@ from minibroker.runtime.ports import (
     Stat,
 )
 from tests.runtime.coordination import Coordinations, Fired, conformance
-from tests.runtime.doors import settle
+from tests.runtime.ports import settle
 
 
 @conformance

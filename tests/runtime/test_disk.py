@@ -12,7 +12,7 @@ from minibroker.runtime.ports import (
     FileTooLarge,
     LockHeld,
 )
-from tests.runtime.doors import Doors, conformance, settle
+from tests.runtime.ports import Doors, conformance, settle
 
 
 def read(disk: Disk) -> Callable[[str], bytes]:

@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, Listener, NetworkError, Transport
-from tests.runtime.doors import Doors, conformance, settle
+from tests.runtime.ports import Doors, conformance, settle
 
 HOST = "127.0.0.1"
 TIMEOUT_MS = 10_000

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from minibroker.runtime.ports import ConnectionRefused, NetworkError, OutOfDescriptors
-from tests.runtime.doors import Doors, conformance, settle
 from tests.runtime.lack import no_descriptors
+from tests.runtime.ports import Doors, conformance, settle
 from tests.runtime.test_network import HOST, TIMEOUT_MS, Recorder, connected
 
 

@@ -245,19 +245,19 @@ async def test_many_partitions_may_wait_only_up_to_the_limit(scene: Scene) -> No
     for index in range(20):
         peer = await scene.peer(f"peer-{index}")
         request = await ask_fetch(scene, peer)
-        if not request.park(partitions=100 * KIB // PARTITION_COST_BYTES):
+        if not request.delay(partitions=100 * KIB // PARTITION_COST_BYTES):
             refused += 1
             request.respond(ApiVersionsResponse())
     assert refused
-    assert server.parked_cost_bytes <= MIB
+    assert server.delayed_cost_bytes <= MIB
     small = await ask_fetch(scene, await scene.peer("small"))
-    assert small.park(partitions=SMALL_WAIT_BYTES // PARTITION_COST_BYTES), "a small one may always wait"
+    assert small.delay(partitions=SMALL_WAIT_BYTES // PARTITION_COST_BYTES), "a small one may always wait"
     broker = await scene.peer("broker")
     request = await ask_fetch(scene, broker)
     request.connection.mark_as_broker()
-    before = server.parked_cost_bytes
-    assert request.park(partitions=10_000)
-    assert server.parked_cost_bytes == before, "brokers have no part in clients' limits"
+    before = server.delayed_cost_bytes
+    assert request.delay(partitions=10_000)
+    assert server.delayed_cost_bytes == before, "brokers have no part in clients' limits"
     for request in scene.requests[:-1]:
         if not request._ended:
             request.respond(ApiVersionsResponse())
@@ -283,7 +283,7 @@ async def test_while_too_much_waits_a_connection_has_one_request_at_a_time(scene
                 request.respond(ApiVersionsResponse())
         await asyncio.sleep(0.01)
     assert [request.correlation_id for request in scene.requests if request.correlation_id < 50] == list(range(20))
-    assert scene.server.parked_cost_bytes == 0
+    assert scene.server.delayed_cost_bytes == 0
 
 
 @simulated
@@ -291,8 +291,8 @@ async def test_a_thousand_idle_consumers_are_no_overload(scene: Scene) -> None:
     server = await scene.serve(ServerLimits(waiting_max_bytes=64 * KIB), answers_at_once=False)
     for index in range(100):
         request = await ask_fetch(scene, await scene.peer(f"consumer-{index}"))
-        assert request.park(partitions=10)
-    assert server.parked_cost_bytes > 2 * 64 * KIB
+        assert request.delay(partitions=10)
+    assert server.delayed_cost_bytes > 2 * 64 * KIB
     producer = await scene.peer("producer")
     producer.send(*(light(n) for n in range(5)))
     await until(lambda: len(scene.requests) == 105, 0.1)
@@ -319,7 +319,7 @@ async def test_a_large_request_is_refused_where_too_much_waits(scene: Scene) -> 
     peers = [await scene.peer(f"peer-{n}") for n in range(3)]
     for number, peer in enumerate(peers):
         peer.send(sized(150 * KIB, number, ApiKey.DELETE_TOPICS))
-    await until(lambda: all(peer.answers or server.parked_cost_bytes for peer in peers) and len(peers[2].answers) == 1)
+    await until(lambda: all(peer.answers or server.delayed_cost_bytes for peer in peers) and len(peers[2].answers) == 1)
     assert [body["error_code"] for _, body in peers[2].answers] == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(scene.requests) == 1
     peers[2].send(sized(150 * KIB, 7, ApiKey.PRODUCE))
@@ -329,7 +329,7 @@ async def test_a_large_request_is_refused_where_too_much_waits(scene: Scene) -> 
     await until(lambda: len(scene.requests) == 3)
     for request in scene.requests[1:]:
         request.respond(ApiVersionsResponse())
-    assert server.parked_cost_bytes == 0
+    assert server.delayed_cost_bytes == 0
 
 
 @simulated

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from minibroker.runtime.ports import ConnectionRefused
-from tests.runtime.doors import Doors, conformance, settle
+from tests.runtime.ports import Doors, conformance, settle
 from tests.runtime.test_network import TIMEOUT_MS, Recorder
 
 PORT = 9092
@@ -44,29 +44,29 @@ class Victim:
     """A process that listens, on either kind of doors."""
 
     def __init__(self, doors: Doors, process: asyncio.subprocess.Process | None, host: str, port: int) -> None:
-        self._doors = doors
+        self._default_runtime = doors
         self._process = process
         self.host = host
         self.port = port
 
     async def connect(self) -> Recorder:
-        _, protocol = await self._doors.network.connect(Recorder, self.host, self.port, TIMEOUT_MS)
+        _, protocol = await self._default_runtime.network.connect(Recorder, self.host, self.port, TIMEOUT_MS)
         assert isinstance(protocol, Recorder)
         await settle()
         return protocol
 
     async def kill(self) -> None:
         if self._process is None:
-            assert self._doors.world is not None
-            self._doors.world.kill(self.host)
+            assert self._default_runtime.world is not None
+            self._default_runtime.world.kill(self.host)
         else:
             self._process.kill()
             await self._process.wait()
 
     def pause(self) -> None:
         if self._process is None:
-            assert self._doors.world is not None
-            self._doors.world.pause(self.host)
+            assert self._default_runtime.world is not None
+            self._default_runtime.world.pause(self.host)
         else:
             self._process.send_signal(signal.SIGSTOP)
 

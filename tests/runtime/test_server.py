@@ -24,7 +24,7 @@ from minibroker.protocol.messages import (
     ProduceTopic,
 )
 from minibroker.runtime.server import IncomingRequest, ServerLimits
-from minibroker.runtime.server_limits import REQUEST_TURN_COST, REQUESTS_IN_FLIGHT_MAX, SWEEP_INTERVAL_MS, TURN_COST
+from minibroker.runtime.server_limits import ITERATION_COST, REQUEST_COST, REQUESTS_IN_FLIGHT_MAX, SWEEP_INTERVAL_MS
 from minibroker.simulation.world import SimulatedWorld
 from tests.runtime.wire_scene import Peer, Scene, framed, light, packed, simulated, sized, until
 
@@ -91,7 +91,7 @@ async def test_a_malformed_body_is_answered_and_the_connection_stays(
     assert all("malformed request" in body["error_message"] for _, body in peer.answers)
     assert await still_answers(peer)
     assert len(lines_about(peer, caplog)) == 1
-    assert scene.server.parked_cost_bytes == 0
+    assert scene.server.delayed_cost_bytes == 0
 
 
 @simulated
@@ -296,7 +296,7 @@ async def test_a_buffer_full_of_requests_does_not_hold_up_others(scene: Scene) -
     greedy.send(sized(120_000), *(light(n) for n in range(3_000)))
     await until(lambda: len(scene.requests) == 3_001)
     handled = [after - before for before, after in itertools.pairwise([0, *turns])]
-    assert max(handled) <= 1 + TURN_COST // REQUEST_TURN_COST
+    assert max(handled) <= 1 + ITERATION_COST // REQUEST_COST
     await until(lambda: len(greedy.answers) == 3_001)
 
 
@@ -333,7 +333,7 @@ async def test_nothing_is_handled_after_the_connection_was_closed(scene: Scene) 
     peer.send(*(light(n) for n in range(5)))
     await until(lambda: peer.closed)
     assert len(handled) == 2
-    assert server.parked_cost_bytes == 0
+    assert server.delayed_cost_bytes == 0
 
 
 @simulated
@@ -344,9 +344,9 @@ async def test_a_reply_to_a_peer_that_has_gone_goes_nowhere(scene: Scene) -> Non
     await until(lambda: scene.requests)
     peer.transport.abort()
     await until(lambda: scene.closed)
-    assert scene.server.parked_cost_bytes > 0, "the handler still holds it"
+    assert scene.server.delayed_cost_bytes > 0, "the handler still holds it"
     scene.requests[0].respond(ApiVersionsResponse())
-    assert scene.server.parked_cost_bytes == 0
+    assert scene.server.delayed_cost_bytes == 0
 
 
 @simulated
@@ -372,7 +372,7 @@ async def test_a_stopped_server_has_closed_everything(scene: Scene) -> None:
     await until(lambda: all(peer.closed for peer in peers))
     scene.requests[0].respond(ApiVersionsResponse())
     assert not server.connections
-    assert server.budget.used_bytes == server.parked_cost_bytes == 0
+    assert server.budget.used_bytes == server.delayed_cost_bytes == 0
 
 
 # --------------------------------------------------------------------------------------------------------- accounting
@@ -393,8 +393,8 @@ async def test_what_waiting_requests_cost_is_given_back_however_they_end(scene: 
     await until(lambda: len(scene.requests) == 9)
     for request in scene.requests:
         if request.api_key == ApiKey.FETCH:
-            assert request.park(partitions=3)
-    assert scene.server.parked_cost_bytes > 0
+            assert request.delay(partitions=3)
+    assert scene.server.delayed_cost_bytes > 0
     of = {peer.name: [r for r in scene.requests if r.connection.peer == peer.name] for peer in peers}
     for request in of[peers[0].name]:
         request.respond(ApiVersionsResponse())
@@ -405,7 +405,7 @@ async def test_what_waiting_requests_cost_is_given_back_however_they_end(scene: 
     await until(lambda: scene.closed)
     for request in of[peers[2].name]:
         request.respond(ApiVersionsResponse())
-    assert scene.server.parked_cost_bytes == 0
+    assert scene.server.delayed_cost_bytes == 0
 
 
 # --------------------------------------------------------------------------------------------------------------- fuzz
@@ -433,7 +433,7 @@ def test_no_bytes_disturb_the_server(peers: list[list[bytes]], seed: int) -> Non
                     peer.send(piece)
         assert await still_answers(good)
         await asyncio.sleep(3 + 2 * SWEEP)
-        assert server.parked_cost_bytes == server.budget.used_bytes == 0
+        assert server.delayed_cost_bytes == server.budget.used_bytes == 0
         assert await still_answers(good)
         await server.stop()
 

@@ -5,7 +5,7 @@ import asyncio
 from minibroker.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.rpc import connect
 from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
-from tests.runtime.doors import Doors, conformance
+from tests.runtime.ports import Doors, conformance
 from tests.runtime.wire_scene import Peer, light, sized, until
 
 HOST = "127.0.0.1"
@@ -19,13 +19,13 @@ class Kept:
     def __init__(self, doors: Doors, limits: ServerLimits | None = None) -> None:
         self.requests: list[IncomingRequest] = []
         self.server = RpcServer(doors.network, self.requests.append, limits)
-        self._doors = doors
+        self._default_runtime = doors
 
     async def start(self) -> None:
         await self.server.start(HOST, 0)
 
     async def peer(self) -> Peer:
-        _, protocol = await self._doors.network.connect(Peer, HOST, self.server.port, 5_000)
+        _, protocol = await self._default_runtime.network.connect(Peer, HOST, self.server.port, 5_000)
         assert isinstance(protocol, Peer)
         return protocol
 
@@ -42,7 +42,7 @@ async def test_replies_larger_than_any_kernel_buffer_cross_the_last_one_first(do
     assert all([await reply == MANY for reply in asked])
     await connection.close()
     await kept.server.stop()
-    assert kept.server.parked_cost_bytes == 0
+    assert kept.server.delayed_cost_bytes == 0
 
 
 @conformance

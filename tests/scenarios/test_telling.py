@@ -55,7 +55,7 @@ def test_a_slide_marks_what_is_new() -> None:
         notes=("producer: m0 acknowledged",),
         rows=(after,),
         changed=tuple(changed_cells([ROW], [after])),
-        truth="leader A, epoch 0, ISR A",
+        reference="leader A, epoch 0, ISR A",
         at_seconds=0.0,
     )
     assert slide(step) == [

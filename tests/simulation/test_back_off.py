@@ -6,7 +6,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.producer import Producer
 from minibroker.protocol.messages import ApiKey
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 
 SECONDS = 10
 FETCHES_MAX = 20

@@ -7,10 +7,10 @@ import pytest
 from minibroker.runtime.ports import Disk
 from minibroker.simulation.node import ProcessDead
 from minibroker.simulation.swarm.crash_points import CrashPoints
-from minibroker.simulation.swarm.hand import Hand
+from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.world import SimulatedWorld
 from tests.simulation.test_disk_faults import whole
-from tests.simulation.test_promise import SESSION_SECONDS, under_the_hand
+from tests.simulation.test_promise import SESSION_SECONDS, under_faults
 
 
 def test_trap_springs_in_the_place_of_the_nth_call_that_changes_something() -> None:
@@ -33,28 +33,28 @@ def test_trap_springs_in_the_place_of_the_nth_call_that_changes_something() -> N
 
 @pytest.mark.parametrize("kind", ["dies_in_a_start", "dies_in_a_close", "dies_at_work"])
 def test_broker_that_died_between_two_calls_is_in_sync_again(kind: str) -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        hand.world.loop.create_task(hand.workload.run())
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        injector.world.loop.create_task(injector.workload.run())
         for seed in range(4):
-            await getattr(CrashPoints(hand, random.Random(seed)), kind)()
-            for broker_id in hand.cluster.broker_ids:
-                hand.start(broker_id)
-            await whole(hand)
-        assert hand.counts[f"disk {kind}"]
+            await getattr(CrashPoints(injector, random.Random(seed)), kind)()
+            for broker_id in injector.cluster.broker_ids:
+                injector.start(broker_id)
+            await whole(injector)
+        assert injector.counts[f"disk {kind}"]
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_who_may_not_fall_lives_on() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        hand.held.add(2)  # somebody is down on purpose, and maybe all will be
-        points = CrashPoints(hand, random.Random(1))
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        injector.held.add(2)  # somebody is down on purpose, and maybe all will be
+        points = CrashPoints(injector, random.Random(1))
         points.lay("dies_at_work", 1, (1, 1))
-        hand.workload.burst(hand.partition(), 5, acks="all")
-        await hand.wait(lambda: not hand.is_alive(1), SESSION_SECONDS)
-        assert hand.is_alive(1)
-        assert not hand.counts["disk dies_at_work"]
+        injector.workload.burst(injector.partition(), 5, acks="all")
+        await injector.wait(lambda: not injector.is_alive(1), SESSION_SECONDS)
+        assert injector.is_alive(1)
+        assert not injector.counts["disk dies_at_work"]
 
-    under_the_hand(case)
+    under_faults(case)

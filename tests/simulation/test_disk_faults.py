@@ -5,12 +5,12 @@ import random
 from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
+from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faulty_disk import UNSEEN_SECONDS, FaultyDisk
 from minibroker.simulation.swarm.file_changes import FileChanges
-from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.rot_places import Places
 from minibroker.simulation.swarm.run import run_seed
-from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_the_hand
+from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_faults
 
 
 def test_seed_with_faulty_disks_is_one_run_and_another_than_without() -> None:
@@ -22,126 +22,126 @@ def test_seed_with_faulty_disks_is_one_run_and_another_than_without() -> None:
 def test_draw_has_something_of_everything() -> None:
     drawn = [draw_faulty(random.Random(seed)) for seed in range(100)]
     assert {kind for each in drawn for kind in each.faults} >= set(RUNNING_ROT)
-    assert all(each.plots for each in drawn)
+    assert all(each.sequences for each in drawn)
 
 
 def test_second_disk_is_faulty_only_when_the_first_one_is_whole() -> None:
-    async def case(hand: Hand) -> None:
-        disk = FaultyDisk(hand)
-        await whole(hand)
+    async def case(injector: FaultInjector) -> None:
+        disk = FaultyDisk(injector)
+        await whole(injector)
         assert disk.may_be(1)
         disk.becomes(1)
-        place = Places(random.Random(1)).rot_identity(hand.storage(1))
+        place = Places(random.Random(1)).rot_identity(injector.storage(1))
         assert place is not None
         disk.rots(*place)
         assert disk.may_be(1)
         assert not disk.may_be(2)
         assert disk.take_back() == 1
         assert disk.may_be(2)
-        assert hand.truth.faulty == hand.suspects == set()
+        assert injector.reference.faulty == injector.suspects == set()
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_nobody_falls_while_a_faulty_disk_and_he_are_the_only_copies() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        FaultyDisk(hand).becomes(1)
-        assert hand.kill(2)
-        assert not hand.kill(3)
-        assert hand.kill(1), "broker 3 has all that it has"
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        FaultyDisk(injector).becomes(1)
+        assert injector.kill(2)
+        assert not injector.kill(3)
+        assert injector.kill(1), "broker 3 has all that it has"
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_rot_is_gone_when_the_file_is_another_one() -> None:
-    async def case(hand: Hand) -> None:
-        disk = FaultyDisk(hand)
-        await whole(hand)
+    async def case(injector: FaultInjector) -> None:
+        disk = FaultyDisk(injector)
+        await whole(injector)
         disk.becomes(1)
-        assert DiskFaults(hand, disk, random.Random(1)).let_rot(1, "rot_identity")
+        assert DiskFaults(injector, disk, random.Random(1)).let_rot(1, "rot_identity")
         [path, *_] = [each.path for each in disk.remaining()]
-        content = bytes(hand.storage(1).find_file(path).content)
-        hand.cluster.kill(1)
-        hand.world.runtime("broker-1").disk.replace_file(path, content)
+        content = bytes(injector.storage(1).find_file(path).content)
+        injector.cluster.kill(1)
+        injector.world.runtime("broker-1").disk.replace_file(path, content)
         assert path not in [each.path for each in disk.remaining()]
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_broker_is_not_blamed_for_what_it_believes_of_files_that_were_taken_from_under_it() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        judge, process = FailedSyncs(hand.cluster, hand.truth), hand.world.process("broker-1")
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        judge, process = FailedSyncs(injector.cluster, injector.reference), injector.world.process("broker-1")
         judge._hurt.add(process)
-        hand.truth.robbed.add(process)
-        working = hand.world.loop.create_task(hand.workload.run())
-        await hand.wait(lambda: hand.log_end(1, PARTITION) > 0, SESSION_SECONDS)
-        assert FileChanges(random.Random(1)).all_segments_gone(hand.storage(1)) is not None
+        injector.reference.robbed.add(process)
+        working = injector.world.loop.create_task(injector.workload.run())
+        await injector.wait(lambda: injector.log_end(1, PARTITION) > 0, SESSION_SECONDS)
+        assert FileChanges(random.Random(1)).all_segments_gone(injector.storage(1)) is not None
         judge.look()
-        assert hand.truth.findings == []
-        hand.truth.robbed.clear()
+        assert injector.reference.findings == []
+        injector.reference.robbed.clear()
         judge.look()
-        assert [found.invariant for found in hand.truth.findings] == ["I12"]
+        assert [found.invariant for found in injector.reference.findings] == ["I12"]
         working.cancel()
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        disk, storage = FaultyDisk(hand), hand.storage(1)
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        disk, storage = FaultyDisk(injector), injector.storage(1)
         disk.becomes(1)
         file = storage.find_file("/data/log/meta.properties")
         file.content += b"more"
         file.forget_unsynced()
         disk.settle()
         assert disk.broker == 1
-        await hand.wait(lambda: False, UNSEEN_SECONDS + 0.1)
+        await injector.wait(lambda: False, UNSEEN_SECONDS + 0.1)
         disk.settle()
         assert disk.broker is None
-        hand.cluster.power_loss(1)
+        injector.cluster.power_loss(1)
         assert file.content.endswith(b"more")
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_broker_that_refuses_its_rotten_identity_starts_once_it_is_taken_back() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        disk, path = FaultyDisk(hand), "/data/log/meta.properties"
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        disk, path = FaultyDisk(injector), "/data/log/meta.properties"
         disk.becomes(1)
-        file = hand.storage(1).find_file(path)
+        file = injector.storage(1).find_file(path)
         sound = bytes(file.content)
         at = sound.index(b"directory.id=") + len("directory.id=")
-        hand.kill(1)
+        injector.kill(1)
         disk.rots(path, at, ord("b") if sound[at] != ord("b") else ord("c"))
-        hand.start(1)
-        await hand.wait(lambda: False, SESSION_SECONDS)
-        assert [type(crash[1]).__name__ for crash in hand.world.crashes] == ["LogDirectoryError"]
-        hand.world.crashes.clear()
+        injector.start(1)
+        await injector.wait(lambda: False, SESSION_SECONDS)
+        assert [type(crash[1]).__name__ for crash in injector.world.crashes] == ["LogDirectoryError"]
+        injector.world.crashes.clear()
         disk.take_back()
         assert bytes(file.content) == sound
-        hand.start(1)
-        assert await hand.wait(lambda: hand.is_in_every_isr(1), 10.0)
+        injector.start(1)
+        assert await injector.wait(lambda: injector.is_in_every_isr(1), 10.0)
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_segment_is_zeroed() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        working = hand.world.loop.create_task(hand.workload.run())
-        await hand.wait(lambda: hand.log_end(1, PARTITION) > 0, SESSION_SECONDS)
-        disk = FaultyDisk(hand)
-        faults = DiskFaults(hand, disk, random.Random(1))
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        working = injector.world.loop.create_task(injector.workload.run())
+        await injector.wait(lambda: injector.log_end(1, PARTITION) > 0, SESSION_SECONDS)
+        disk = FaultyDisk(injector)
+        faults = DiskFaults(injector, disk, random.Random(1))
         assert faults.suffer(1, "zeroed_segment", faults.changes.zeroed_segment)
-        hand.truth.robbed.add(hand.world.process("broker-1"))
+        injector.reference.robbed.add(injector.world.process("broker-1"))
         disk.rot.clear()
         disk.settle()
         assert disk.broker == 1, "its broker runs on"
-        hand.truth.robbed.clear()
+        injector.reference.robbed.clear()
         disk.settle()
         assert disk.broker is None
         faults.suffer(1, "zeroed_segment", faults.changes.zeroed_segment)
@@ -149,9 +149,9 @@ def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_se
         assert disk.broker == 1, "the segment is damaged"
         working.cancel()
 
-    under_the_hand(case)
+    under_faults(case)
 
 
-async def whole(hand: Hand) -> None:
-    assert await hand.wait(lambda: all(map(hand.is_in_every_isr, hand.cluster.broker_ids)), SESSION_SECONDS)
-    assert hand.state(PARTITION) is not None
+async def whole(injector: FaultInjector) -> None:
+    assert await injector.wait(lambda: all(map(injector.is_in_every_isr, injector.cluster.broker_ids)), SESSION_SECONDS)
+    assert injector.state(PARTITION) is not None

@@ -33,7 +33,7 @@ class Scene:
     """A cluster of three with one topic of one partition, and a session that is far longer than any fast failover."""
 
     def __init__(self, seed: int = 1, detection: str = "connection", brokers: int = 3, **others: str) -> None:
-        settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), "broker.death.detection": detection}
+        settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), "broker.failure.detection": detection}
         settings |= {name.replace("_", "."): value for name, value in others.items()}
         self.cluster = SimulatedCluster(seed, brokers, settings)
         self.world = self.cluster.world

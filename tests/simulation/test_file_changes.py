@@ -8,12 +8,12 @@ from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.storage import Storage
 from minibroker.simulation.swarm.disk_options import FILE_CHANGES, NOTES, OLDER, SHORTENED
+from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.file_changes import FileChanges, directory_id, logs_of, put_file
-from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, Places, batches_of
 from minibroker.simulation.trace import Trace
 from tests.simulation.test_disk_faults import whole
-from tests.simulation.test_promise import under_the_hand
+from tests.simulation.test_promise import under_faults
 
 PARTITION = f"{LOG_DIRECTORY}/a-0"
 FIRST, LAST = f"{PARTITION}/{0:020d}", f"{PARTITION}/{4:020d}"
@@ -147,10 +147,10 @@ def test_older_directory_holds_what_it_held_and_what_lies_beside_it_stays() -> N
 
 
 def test_notes_of_a_real_broker_are_found() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        kinds = {str(FileChanges(random.Random(seed)).missing_note(hand.storage(1))) for seed in range(10)}
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        kinds = {str(FileChanges(random.Random(seed)).missing_note(injector.storage(1))) for seed in range(10)}
         assert any(path.endswith("/log-start") for path in kinds)
         assert any(path.endswith("/partition.metadata") for path in kinds)
 
-    under_the_hand(case)
+    under_faults(case)

@@ -1,4 +1,5 @@
-"""The plot of the only in-sync copy whose disk shows that it is damaged: what it may hurt, and who may lead then."""
+"""The sequence of the only in-sync copy whose disk shows that it is damaged: what it may hurt, and who may lead
+then."""
 
 import random
 
@@ -10,14 +11,14 @@ from minibroker.protocol.record_batch import build_batch
 from minibroker.simulation.loop import VirtualLoop
 from minibroker.simulation.storage import Storage
 from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.file_changes import put_file
-from minibroker.simulation.swarm.hand import Hand
 from minibroker.simulation.swarm.only_copy import OnlyCopy, directory_of, end_of, last_batch, reached
 from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY
 from minibroker.simulation.trace import Trace
 from tests.simulation.test_disk_faults import whole
-from tests.simulation.test_promise import PARTITION, under_the_hand
+from tests.simulation.test_promise import PARTITION, under_faults
 
 A = TopicPartition("a", 0)
 BATCHES = [bytes(build_batch([(None, b"%d" % offset, 0, ())], base_offset=offset)) for offset in range(3)]
@@ -49,39 +50,39 @@ def test_disk_shows_the_end_of_a_clean_stop_or_its_last_high_watermark_or_nothin
     assert reached(disk, A, 3) == 3
 
 
-def played(hand: Hand, seed: int) -> OnlyCopy:
+def played(injector: FaultInjector, seed: int) -> OnlyCopy:
     rng = random.Random(seed)
-    return OnlyCopy(hand, DiskFaults(hand, FaultyDisk(hand), rng), rng)
+    return OnlyCopy(injector, DiskFaults(injector, FaultyDisk(injector), rng), rng)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nobody_leads_on_a_damaged_only_copy_until_an_operator_orders_it_and_nothing_is_lost(seed: int) -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        working = hand.world.loop.create_task(hand.workload.run())
-        await hand.wait(lambda: hand.workload.is_enough, 10.0)
-        acknowledged = max(offset for _, offset in hand.workload._history.acked)
-        assert await played(hand, seed).play()
-        await whole(hand)
-        assert hand.counts["an operator accepts the loss"] == 1
-        assert hand.truth.findings == []
-        assert not hand.truth.allows_unclean_election
-        assert all(hand.log_end(broker_id, PARTITION) > acknowledged for broker_id in hand.cluster.broker_ids)
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        working = injector.world.loop.create_task(injector.workload.run())
+        await injector.wait(lambda: injector.workload.is_enough, 10.0)
+        acknowledged = max(offset for _, offset in injector.workload._history.acked)
+        assert await played(injector, seed).play()
+        await whole(injector)
+        assert injector.counts["an operator accepts the loss"] == 1
+        assert injector.reference.findings == []
+        assert not injector.reference.allows_unclean_election
+        assert all(injector.log_end(broker_id, PARTITION) > acknowledged for broker_id in injector.cluster.broker_ids)
         working.cancel()
 
-    under_the_hand(case)
+    under_faults(case)
 
 
 def test_leader_of_a_partition_whose_only_copy_is_damaged_is_a_finding() -> None:
-    async def case(hand: Hand) -> None:
-        await whole(hand)
-        plot = played(hand, 1)
-        leader = hand.leader(PARTITION)
+    async def case(injector: FaultInjector) -> None:
+        await whole(injector)
+        sequence = played(injector, 1)
+        leader = injector.leader(PARTITION)
         assert leader is not None
-        plot._guarded = {PARTITION: 5}
-        hand.kill(leader)
-        await hand.wait(lambda: bool(hand.truth.findings), 10.0)
-        [found] = hand.truth.findings
+        sequence._guarded = {PARTITION: 5}
+        injector.kill(leader)
+        await injector.wait(lambda: bool(injector.reference.findings), 10.0)
+        [found] = injector.reference.findings
         assert (found.invariant, found.partition) == ("I28", PARTITION)
 
-    under_the_hand(case)
+    under_faults(case)

@@ -61,7 +61,7 @@ def test_an_error_that_nobody_hears_of_fails_the_run_unless_its_process_is_dead(
     world.run(main())
 
 
-def test_cleanup_of_a_killed_process_reaches_no_door() -> None:
+def test_cleanup_of_a_killed_process_reaches_no_port() -> None:
     world = SimulatedWorld()
 
     async def program(runtime: Runtime) -> None:
@@ -119,7 +119,7 @@ def test_a_program_may_kill_its_own_process() -> None:
     assert reached == ["after the kill"]
 
 
-def test_doors_of_a_dead_process_are_shut() -> None:
+def test_ports_of_a_dead_process_are_closed() -> None:
     world = SimulatedWorld()
 
     async def main() -> None:

@@ -6,7 +6,7 @@ CALLBACKS_PER_RECORD_MAX = 32
 """27 were counted; each is some 10 to 25 microseconds. More means slower seeds."""
 
 CALLBACKS_PER_IDLE_SECOND_MAX = 220
-"""180 were counted: heartbeats to ZooKeeper, parked fetches, chores."""
+"""180 were counted: heartbeats to ZooKeeper, delayed fetches, periodic tasks."""
 
 
 def test_an_acknowledged_record_costs_few_callbacks() -> None:

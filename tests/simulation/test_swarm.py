@@ -152,7 +152,7 @@ def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> N
     total.add(result(seen={"election": 1}))
     assert "election" not in total.never_seen
     assert any("never seen in 200 runs: ISR shrunk" in each for each in total.complaints)
-    assert any("plot tail" in each for each in total.never_seen)
+    assert any("sequence tail" in each for each in total.never_seen)
 
 
 def test_failed_run_is_a_complaint_with_its_seed() -> None:

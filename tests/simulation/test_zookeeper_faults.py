@@ -196,25 +196,25 @@ async def test_who_hears_no_answers_passes_its_deadline_while_its_session_lives(
 
 @in_a_world
 async def test_a_gate_holds_a_write_and_what_follows_it_until_it_is_released(clients: Clients) -> None:
-    gate = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write", times=1)
+    hold = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write", times=1)
     first = asyncio.create_task(clients.broker.create("/first", b""))
     second = asyncio.create_task(clients.broker.exists("/first"))
-    held = await gate.caught()
+    held = await hold.caught()
     assert held.operations[0].path == "/first"
     await asyncio.sleep(0.5)
     assert await clients.other.exists("/first") is None
     assert not second.done()
-    gate.release()
+    hold.release()
     await first
     assert await second is not None
 
 
 @in_a_world
 async def test_who_waits_at_a_gate_too_long_gives_up_and_the_write_never_happens(clients: Clients) -> None:
-    gate = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write")
+    hold = clients.zookeeper.hold("broker-1", lambda request: request.kind == "write")
     with pytest.raises(OutcomeUnknown):
         await clients.broker.create("/late", b"")
     await asyncio.sleep(2)
-    gate.release()
+    hold.release()
     await asyncio.sleep(2)
     assert await clients.other.exists("/late") is None

@@ -96,7 +96,7 @@ async def half_frames(attack: Attack, rng: random.Random) -> None:
     writer.close()
 
 
-async def parked_large(attack: Attack, rng: random.Random) -> None:
+async def delayed_large(attack: Attack, rng: random.Random) -> None:
     """Fetches of 10,000 partitions each that wait for as long as they may."""
     reader, writer = await attack.connect()
     listed = [{"partition": number % 3, "fetch_offset": 0} for number in range(10_000)]
@@ -108,7 +108,7 @@ async def parked_large(attack: Attack, rng: random.Random) -> None:
     writer.close()
 
 
-async def parked_small(attack: Attack, rng: random.Random) -> None:
+async def delayed_small(attack: Attack, rng: random.Random) -> None:
     """Very many fetches of a few partitions, asked one behind the other without waiting for answers."""
     reader, writer = await attack.connect()
     listed = [{"partition": number % 3, "fetch_offset": 0} for number in range(50)]
@@ -176,8 +176,8 @@ KINDS: dict[str, tuple[Peer, int]] = {
     "garbage": (garbage, 40),
     "malformed": (malformed, 20),
     "half_frames": (half_frames, 100),
-    "parked_large": (parked_large, 300),
-    "parked_small": (parked_small, 900),
+    "delayed_large": (delayed_large, 300),
+    "delayed_small": (delayed_small, 900),
     "slow_readers": (slow_readers, 200),
     "flood": (flood, 2_000),
     "large_produce": (large_produce, 8),

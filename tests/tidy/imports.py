@@ -21,7 +21,7 @@ PORTABLE_RUNTIME = (
     "complaints",
     "heavy_requests",
     "incoming_request",
-    "loop_turn",
+    "loop_iteration",
     "refused_session",
     "unread_replies",
     "waiting_requests",

@@ -45,7 +45,7 @@ LOOP_ESCAPES = {
 }
 
 WHY_PURE = "this file is pure: it decides from its arguments; hand in what it needs, and act in the shell"
-WHY_DOOR = (
+WHY_PORT = (
     "only runtime/'s adapters and the shells of minibroker/ and audit/ touch the outside; ask a door of runtime.ports"
 )
 
@@ -73,17 +73,17 @@ def check_purity(file: SourceFile) -> list[str]:
     return problems
 
 
-def check_doors(file: SourceFile) -> list[str]:
+def check_ports(file: SourceFile) -> list[str]:
     if not is_portable(file) or is_pure(file):
         return []
-    problems = _check_imports(file, OUTSIDE - GUARDS.get(file.path, set()), WHY_DOOR)
+    problems = _check_imports(file, OUTSIDE - GUARDS.get(file.path, set()), WHY_PORT)
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Attribute) and node.attr in LOOP_ESCAPES and _is_loop(node.value):
-            problems.append(f"{file.path}:{node.lineno}: .{node.attr}: {WHY_DOOR}")
+            problems.append(f"{file.path}:{node.lineno}: .{node.attr}: {WHY_PORT}")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-            problems.append(f"{file.path}:{node.lineno}: open(): {WHY_DOOR}")
+            problems.append(f"{file.path}:{node.lineno}: open(): {WHY_PORT}")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("Random", "random.Random") and not node.args:
-            problems.append(f"{file.path}:{node.lineno}: Random() without a seed: {WHY_DOOR}")
+            problems.append(f"{file.path}:{node.lineno}: Random() without a seed: {WHY_PORT}")
     return problems
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.tidy.documents import anchors, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
 from tests.tidy.imports import check_imports
-from tests.tidy.purity import check_doors, check_purity
+from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import SourceFile
 
@@ -97,15 +97,15 @@ def test_pure_file_that_reaches_out_is_named(text: str) -> None:
         "from kazoo.client import KazooClient",
     ],
 )
-def test_shell_that_goes_around_the_doors_is_named(text: str) -> None:
-    assert len(check_doors(file("broker/partition.py", text))) == 1
-    assert check_doors(file("runtime/disk.py", text)) == []
-    assert check_doors(file("audit/report.py", text)) == []
+def test_shell_that_goes_around_the_ports_is_named(text: str) -> None:
+    assert len(check_ports(file("broker/partition.py", text))) == 1
+    assert check_ports(file("runtime/disk.py", text)) == []
+    assert check_ports(file("audit/report.py", text)) == []
 
 
 def test_seeded_random_and_pure_paths_pass() -> None:
     text = "import random\nfrom pathlib import PurePosixPath\ndef f(r: random.Random): return random.Random(7)"
-    assert check_doors(file("simulation/faults.py", text)) == []
+    assert check_ports(file("simulation/faults.py", text)) == []
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.errors import AuditError
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.local_engine import judge_locally
-from minibroker.audit.spark_job import judge_on_spark
+from minibroker.audit.local_engine import compare_locally
+from minibroker.audit.spark_job import compare_on_spark
 from tests.audit.losses.scene import WITH_LIST, Known, Scene, acked_list, look
 
 
@@ -35,6 +35,6 @@ def judge_together(context: Any, scenes: Sequence[Scene], known: Known, range_by
     acked = str(acked_list(scenes, root / f"{known}.list")) if known in WITH_LIST else None
     with_values = acked is not None
     return Judged(
-        judge_locally(whole, acked, with_values=with_values),
-        judge_on_spark(context, whole, acked, with_values=with_values, range_bytes=range_bytes),
+        compare_locally(whole, acked, with_values=with_values),
+        compare_on_spark(context, whole, acked, with_values=with_values, range_bytes=range_bytes),
     )

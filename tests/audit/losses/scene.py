@@ -19,7 +19,7 @@ from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import Told
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.local_engine import judge_locally
+from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.report import AuditReport, Meta, make_report
 from minibroker.audit.run import findings_of_directories
 from minibroker.audit.timings import Stopwatch
@@ -163,7 +163,7 @@ def audit(scene: Scene, known: Known) -> Audited:
         inventory = look(scene, known)
     except AuditError as error:
         return Audited(None, None, str(error))
-    results = judge_locally(inventory, acked, with_values=acked is not None)
+    results = compare_locally(inventory, acked, with_values=acked is not None)
     return Audited(inventory, report_of(inventory, results, acked))
 
 

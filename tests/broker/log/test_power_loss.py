@@ -37,7 +37,7 @@ class Story:
 
     def __init__(self, machine: Machine, prompt: bool) -> None:
         self.prompt = prompt
-        """Whether the chores of a second are done right after each cut."""
+        """Whether the periodic tasks of a second are done right after each cut."""
         self.machine = machine
         self.log: PartitionLog | None = None
         self.ever_written: set[bytes] = set()

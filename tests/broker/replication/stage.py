@@ -192,7 +192,7 @@ class Stage:
             broker_id=0,
             min_insync_replicas=min_insync,
             replica_lag_time_max_ms=lag_ms,
-            vote_with_synced_end=flush,
+            counts_only_synced=flush,
             truncation_rule=TruncationRule(rule),
         )
         self.now_ms = 1_000_000

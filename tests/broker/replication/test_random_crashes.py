@@ -102,7 +102,7 @@ class CrashWalk(Walk):
         state, stage = actor.state, self.stage
         if not isinstance(state.phase, Fetching):
             return
-        if state.config.vote_with_synced_end and state.synced_end_offset < state.log_end_offset:
+        if state.config.counts_only_synced and state.synced_end_offset < state.log_end_offset:
             return
         life = self.lives[actor.broker_id]
         assert state.leader_id is not None
@@ -263,7 +263,7 @@ class CrashWalk(Walk):
             if not self._may_lose(actor):
                 return
             keep = self.random.randint(state.synced_end_offset, state.log_end_offset)
-            if not state.config.vote_with_synced_end:
+            if not state.config.counts_only_synced:
                 self.weakened = broker_id
         if self.random.random() < 0.5:
             life = self.lives[broker_id]
@@ -284,7 +284,7 @@ class CrashWalk(Walk):
 
     def _may_lose(self, actor: Actor) -> bool:
         stage, broker_id = self.stage, actor.broker_id
-        if actor.state.config.vote_with_synced_end or broker_id not in stage.isr:
+        if actor.state.config.counts_only_synced or broker_id not in stage.isr:
             return True
         others = {b for b in stage.isr if b != broker_id and self.recorded.get(b) == self.lives[b]}
         if stage.config.min_insync_replicas == 1:  # any proposal under way may leave it alone, and nothing was synced

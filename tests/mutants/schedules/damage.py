@@ -4,7 +4,7 @@ import asyncio
 
 from minibroker.protocol.messages import ApiKey, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from minibroker.protocol.record_batch import decode_records, read_header
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import apart, convict, host, members, read_all, say
 
@@ -122,7 +122,7 @@ async def follower_believes_a_flipped_epoch(directed: Directed) -> None:
     await _fill(directed, 3)
     await asyncio.sleep(2.0)  # it knows from its checkpoint that all of this is committed
     follower = directed.followers()[0]
-    directed.truth.faulty.add(follower)
+    directed.reference.faulty.add(follower)
     storage = directed.world.machine(host(follower)).storage
     path = directed.replica(follower).log.segments[-1].log_path
     directed.cluster.kill(follower)

@@ -16,7 +16,7 @@ from minibroker.protocol.messages import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.znodes import CONTROLLER_EPOCH
-from minibroker.simulation.gates import requests
+from minibroker.simulation.message_holds import requests
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import (
     administrator,
@@ -107,7 +107,7 @@ async def orders_for_an_earlier_registration(directed: Directed) -> None:
     cluster, zookeeper = directed.cluster, directed.world.zookeeper
     controller = directed.controller
     partition = next(
-        state.partition for state in directed.truth.states() if state.members[0] != controller == state.members[2]
+        state.partition for state in directed.reference.states() if state.members[0] != controller == state.members[2]
     )
     leader, elected, _ = members(directed, partition)
     for number in range(3):
@@ -120,7 +120,8 @@ async def orders_for_an_earlier_registration(directed: Directed) -> None:
     for session in sessions:
         zookeeper.expire_session(session)
     await directed.until(
-        lambda: any(s.partition == partition and s.leader == elected for s in directed.truth.states()), "its election"
+        lambda: any(s.partition == partition and s.leader == elected for s in directed.reference.states()),
+        "its election",
     )
     zookeeper.cut(host(controller))
     cluster.start(elected)
@@ -184,7 +185,7 @@ async def late_wish(directed: Directed) -> None:
     """KAFKA-2729: a wish for a larger ISR arrives after the ISR has shrunk."""
     leader, controller, joiner = await apart(directed)
     network = directed.world.network
-    state = next(s for s in directed.truth.states() if s.partition == FIRST)
+    state = next(s for s in directed.reference.states() if s.partition == FIRST)
     wished = [BrokerState(broker_id=b, broker_epoch=broker_epoch(directed, b)) for b in state.members]
     network.partition(host(leader), host(joiner))
     waiting = directed.produce_soon("without it")

@@ -94,7 +94,7 @@ def _log_path(directed: Directed, broker_id: int, number: int) -> str:
 
 @on_stage(Stage(settings=SEGMENTS))
 async def idle_leader_on_a_failed_disk(directed: Directed) -> None:
-    """Nobody writes any more when a chore of the leader's directory meets the error (seeds 911468 and 914494)."""
+    """Nobody writes any more when a periodic task of the leader's directory meets the error (seeds 911468 and 914494)."""
     leader = directed.leader
     for number in range(8):
         await directed.produce(f"{number}".ljust(200, "."))

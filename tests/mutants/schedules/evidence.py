@@ -64,7 +64,7 @@ async def controller_is_turned_away(directed: Directed) -> None:
     await asyncio.sleep(LONG_SINCE)
     await directed.produce("everywhere")
     await _turn_away(directed, controller, leader, third)
-    with contextlib.suppress(AssertionError):  # who has lost its office to no successor is no controller, either
+    with contextlib.suppress(AssertionError):  # who has lost its fence to no successor is no controller, either
         await directed.until(lambda: directed.controller != controller, "another controller", 5)
     await asyncio.sleep(1.0)
 
@@ -92,7 +92,7 @@ async def controller_reads_that_it_is_removed(directed: Directed) -> None:
     await asyncio.sleep(LONG_SINCE)
     zookeeper, path = directed.world.zookeeper, broker_path(controller)
     service: Any = directed.cluster.brokers[controller].controller
-    store = service._term.store
+    store = service._active.store
     zookeeper.options.extra_delay = 0.2
     await _turn_away(directed, controller, *others)
     await directed.until(lambda: path not in zookeeper.tree.nodes, "the end of its registration")

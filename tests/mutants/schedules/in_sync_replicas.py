@@ -19,7 +19,7 @@ from minibroker.protocol.messages import (
     ProduceTopic,
 )
 from minibroker.protocol.znodes import TopicAssignment, topic_path
-from minibroker.simulation.gates import requests, responses
+from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import (
     SOON_SECONDS,
@@ -149,24 +149,24 @@ async def steady_load_over_a_slow_link(directed: Directed) -> None:
     for follower in directed.followers():
         links[host(leader), host(follower)] = links[host(follower), host(leader)] = 0.2
     await asyncio.sleep(1.0)
-    changes = directed.truth.isr_changes
+    changes = directed.reference.isr_changes
     sends = []
     for number in range(1_200):
         sends.append(directed.produce_soon(f"{number}", acks=1))
         await asyncio.sleep(0.005)
     await asyncio.gather(*sends)
-    if directed.truth.isr_changes != changes:
-        convict(directed, "I37", f"the ISR changed {directed.truth.isr_changes - changes} times in a sound cluster")
+    if directed.reference.isr_changes != changes:
+        convict(directed, "I37", f"the ISR changed {directed.reference.isr_changes - changes} times in a sound cluster")
 
 
 @on_stage(Stage())
 async def idle_followers(directed: Directed) -> None:
     """KAFKA-7152: nobody writes for a long time."""
     await directed.produce("the only one")
-    changes = directed.truth.isr_changes
+    changes = directed.reference.isr_changes
     await asyncio.sleep(10.0)
-    if directed.truth.isr_changes != changes:
-        convict(directed, "I37", f"the ISR changed {directed.truth.isr_changes - changes} times in an idle cluster")
+    if directed.reference.isr_changes != changes:
+        convict(directed, "I37", f"the ISR changed {directed.reference.isr_changes - changes} times in an idle cluster")
 
 
 @on_stage(Stage())

@@ -3,7 +3,7 @@
 import asyncio
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.gates import requests, responses
+from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import convict, host
 

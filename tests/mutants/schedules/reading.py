@@ -9,7 +9,7 @@ from minibroker.client.errors import LogTruncated, MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.gates import requests, responses
+from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import administrator, brings, convict, host
 
@@ -115,15 +115,15 @@ async def topic_made_again_under_a_consumer(directed: Directed) -> None:
         await _send(directed, [b"old-%d" % number for number in range(5)])
         consumer.assign([AGAIN])
         await _read(consumer, 5)
-        gate = directed.world.network.hold("client", None, requests(ApiKey.FETCH))
-        await gate.caught()
+        hold = directed.world.network.hold("client", None, requests(ApiKey.FETCH))
+        await hold.caught()
         leader, again = directed.cluster.leader(AGAIN.topic), None
         while again != leader:  # where the fetch is going
             await admin.delete_topic(AGAIN.topic)
             await admin.create_topic(AGAIN.topic, partitions=1, replication_factor=3)
             again = directed.cluster.leader(AGAIN.topic)
         await _send(directed, [b"new-%d" % number for number in range(10)])
-        gate.release()
+        hold.release()
         found = await _read(consumer, 10)
         if found != [(number, b"new-%d" % number) for number in range(10)]:
             convict(directed, "I22", f"of a topic made again a consumer was handed {found}, and no error")

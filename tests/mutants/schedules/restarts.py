@@ -53,7 +53,7 @@ def _batches(directed: Directed, broker_id: int) -> list[int]:
 
 def _shorten(directed: Directed, broker_id: int) -> None:
     """Half of its batches are gone from the end."""
-    directed.truth.faulty.add(broker_id)
+    directed.reference.faulty.add(broker_id)
     places = _batches(directed, broker_id)
     del _storage(directed, broker_id).find_file(LOG).content[places[len(places) // 2] :]
 
@@ -80,7 +80,7 @@ async def _elect_another(directed: Directed, last: int) -> None:
     if directed.cluster.leader(TOPIC) == last:
         convict(directed, "I28", f"broker {last} leads, whose log is not what it was")
         return
-    directed.truth.allows_unclean_election = True
+    directed.reference.allows_unclean_election = True
     another = min(set(directed.cluster.broker_ids) - {last})
     topics = [ElectLeadersTopic(topic_name=TOPIC, partitions=[0])]
     told = await say(directed, directed.controller, ElectLeadersRequest(topics=topics, leader=another))
@@ -136,7 +136,7 @@ async def only_member_rots_in_its_last_segment(directed: Directed) -> None:
     directed.cluster.kill(2)
     await directed.until_isr(1)
     directed.cluster.kill(1)
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     _storage(directed, 1).flip_bit(LOG, _batches(directed, 1)[RECORDS // 2] + PAYLOAD)
     await _start_all(directed, 1)
     await _elect_another(directed, 1)
@@ -209,7 +209,7 @@ async def older_epochs_come_back(directed: Directed) -> None:
 
 def _later_epoch(directed: Directed, broker_id: int, batch: int) -> None:
     """One bit of the epoch of this batch rots."""
-    directed.truth.faulty.add(broker_id)
+    directed.reference.faulty.add(broker_id)
     place = _batches(directed, broker_id)[:-1][batch]
     _storage(directed, broker_id).flip_bit(LOG, place + EPOCH_FIELD_END - 1)
 
@@ -284,7 +284,7 @@ async def epochs_of_another_partition_come(directed: Directed) -> None:
     await _produce_some(directed, "later ")
     directed.cluster.stop(last)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
-    directed.truth.faulty.add(last)
+    directed.reference.faulty.add(last)
     file = _storage(directed, last).find_file(EPOCHS)
     entries, owner = parse_epochs_and_owner(bytes(file.content))
     assert owner is not None
@@ -304,7 +304,7 @@ async def stray_segment_lies_behind_the_end(directed: Directed) -> None:
     await _alone_in_sync(directed, 1)
     directed.cluster.stop(1)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     put_file(_storage(directed, 1), STRAY, b"")
     await _start_all(directed, 1)
     await _elect_another(directed, 1)
@@ -321,7 +321,7 @@ async def only_member_is_shorter_than_its_clean_stop_says(directed: Directed) ->
     await _alone_in_sync(directed, 1)
     directed.cluster.stop(1)
     await directed.until(lambda: not directed.cluster.alive(), "the end of all")
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     _shorten(directed, 1)
     _storage(directed, 1).flip_bit(RECOVERY_POINTS, 30)
     await _start_all(directed, 1)
@@ -335,7 +335,7 @@ async def only_member_rots_below_its_checkpoints_and_loses_power(directed: Direc
     await _alone_in_sync(directed, 1)
     await asyncio.sleep(CHECKPOINT_SECONDS)
     directed.world.power_loss(host(1), tear=False)
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     _storage(directed, 1).flip_bit(LOG, _batches(directed, 1)[RECORDS // 2] + PAYLOAD)
     await _start_all(directed, 1)
     await _elect_another(directed, 1)
@@ -388,13 +388,13 @@ async def operator_is_told_of_one_and_another_is_there(directed: Directed) -> No
     await stop(2)
     await directed.until(lambda: members(directed) == (1,), "an ISR of one")
     await stop(1)
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     _storage(directed, 1).wipe()
     _storage(directed, 1).provision("/data")
     for broker_id in (1, 2, 3):
         cluster.start(broker_id)
     await asyncio.sleep(START_SECONDS)
-    directed.truth.allows_unclean_election = True
+    directed.reference.allows_unclean_election = True
     told = await _told(directed)
     assert told.chosen == 2, told
     await stop(2)

@@ -15,7 +15,7 @@ from minibroker.protocol.messages import (
     ProduceTopic,
 )
 from minibroker.protocol.record_batch import build_batch
-from minibroker.simulation.gates import Match, requests, responses
+from minibroker.simulation.message_holds import Match, requests, responses
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import apart, convict, host, read_all, say
 from tests.undecodable import undecodable
@@ -146,18 +146,18 @@ async def later_batch_slips_in_before_a_refused_one(directed: Directed) -> None:
     await directed.produce("first")
     await _everything_so_far_goes_by_retention(directed)
     await _producers_are_forgotten(directed)
-    gate = network.hold("client", host(leader), requests(ApiKey.PRODUCE))
+    hold = network.hold("client", host(leader), requests(ApiKey.PRODUCE))
     sends = []
     for value in ("refused", "slips in"):
         sends.append(directed.produce_soon(value))
         await asyncio.sleep(ON_THE_WAY_SECONDS)
     directed.cluster.kill(third)
     await directed.until(lambda: third not in directed.cluster.in_sync_replicas(TOPIC), "an ISR without it")
-    gate.let_one_pass()
+    hold.let_one_pass()
     await asyncio.sleep(ON_THE_WAY_SECONDS)
     directed.cluster.start(third)
     await directed.until_isr(*directed.cluster.broker_ids)
-    gate.release()
+    hold.release()
     await asyncio.gather(*sends)
 
 

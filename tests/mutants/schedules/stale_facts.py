@@ -71,7 +71,7 @@ async def disk_of_before_a_topic_was_made_again(directed: Directed) -> None:
     await _produce_again(directed, "after", RECORDS // 2)
     await asyncio.sleep(1)
     _kill_all(directed)
-    directed.truth.faulty.add(3)
+    directed.reference.faulty.add(3)
     restore(_storage(directed, 3), older)
     cluster.start(3)
     await asyncio.sleep(1)  # it says what it holds before the others are enough
@@ -92,7 +92,7 @@ async def log_is_damaged_after_it_was_asked_for(directed: Directed) -> None:
     _kill_all(directed)
     cluster.start(1)
     await asyncio.sleep(START_SECONDS)
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     log = directed.replica(1).log
     places = [position for position, _ in batches_of(_storage(directed, 1).find_file(LOG).content)]
     _storage(directed, 1).flip_bit(LOG, places[RECORDS // 2] + PAYLOAD)
@@ -113,7 +113,7 @@ async def disk_fails_before_all_are_killed(directed: Directed) -> None:
     await _produce(directed, "late")
     for broker_id in (2, 3):
         directed.cluster.kill(broker_id)
-    directed.truth.faulty.add(1)
+    directed.reference.faulty.add(1)
     storage = _storage(directed, 1)
     storage.fail("sync")
     await directed.world.spawn(host(1), _fails_to_sync(directed))

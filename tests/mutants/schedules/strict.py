@@ -5,7 +5,7 @@ import asyncio
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.gates import requests, responses
+from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.judged import FIRST, TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import apart, convict, host, members, read_all
 
@@ -36,7 +36,7 @@ async def leader_dies_among_living_members(directed: Directed) -> None:
     living = tuple(directed.followers())
     await directed.produce("everywhere")
     seen: list[tuple[int, ...]] = []
-    directed.truth.listeners.append(lambda partition: seen.append(members(directed)))
+    directed.reference.listeners.append(lambda partition: seen.append(members(directed)))
     directed.cluster.kill(leader)
     await directed.until(lambda: directed.cluster.leader(TOPIC) in living, "another leader")
     if leader in seen[0]:
@@ -127,7 +127,7 @@ async def leader_is_stopped_under_load(directed: Directed) -> None:
     for follower in directed.followers():
         links[host(leader), host(follower)] = links[host(follower), host(leader)] = 0.1
     await asyncio.sleep(1.0)
-    changes, sends = directed.truth.isr_changes, []
+    changes, sends = directed.reference.isr_changes, []
     for number in range(1_600):
         sends.append(directed.produce_soon(f"{number}", acks=1))
         await asyncio.sleep(0.01)
@@ -136,9 +136,9 @@ async def leader_is_stopped_under_load(directed: Directed) -> None:
             await asyncio.sleep(2.0 + number / 1_000)
             directed.world.resume(host(leader))
     await asyncio.gather(*sends)
-    if directed.truth.isr_changes != changes:
+    if directed.reference.isr_changes != changes:
         convict(
-            directed, "I36", f"the ISR changed {directed.truth.isr_changes - changes} times while all followers ran"
+            directed, "I36", f"the ISR changed {directed.reference.isr_changes - changes} times while all followers ran"
         )
 
 

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.simulation.gates import requests, responses
+from minibroker.simulation.message_holds import requests, responses
 from tests.mutants.judged import TOPIC, Directed, Stage, on_stage
 from tests.mutants.schedules.words import host
 

@@ -1,4 +1,4 @@
-"""What several scripts say and do: the roles they need apart, single requests on the wire, an operator's hand in
+"""What several scripts say and do: the roles they need apart, single requests on the wire, an operator's injector in
 ZooKeeper, and the reading that a consumer does.
 """
 
@@ -16,7 +16,7 @@ from minibroker.protocol.znodes import CONTROLLER
 from minibroker.runtime.ports import Coordination, NoNode
 from minibroker.runtime.rpc import connect
 from minibroker.simulation.cluster import PORT
-from minibroker.simulation.gates import Match
+from minibroker.simulation.message_holds import Match
 from tests.mutants.judged import FIRST, Directed
 
 ATTEMPTS = 8
@@ -51,7 +51,7 @@ def _is_replaced(directed: Directed, broker_id: int) -> bool:
 
 def members(directed: Directed, partition: TopicPartition = FIRST) -> tuple[int, ...]:
     """The ISR by ZooKeeper's word."""
-    return next(state.members for state in directed.truth.states() if state.partition == partition)
+    return next(state.members for state in directed.reference.states() if state.partition == partition)
 
 
 def convict(directed: Directed, invariant: str, text: str) -> None:
@@ -92,7 +92,7 @@ def batch(value: bytes) -> bytearray:
 
 
 def brings(value: bytes) -> Match:
-    """For gates: answers to a fetch with this record."""
+    """For holds: answers to a fetch with this record."""
     return lambda frame: not frame.is_request and frame.api is ApiKey.FETCH and value in bytes(frame.body)
 
 

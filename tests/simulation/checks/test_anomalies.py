@@ -1,4 +1,5 @@
-"""One hand-written bad history for each anomaly, which shows that one and no other, and a clean one that shows none."""
+"""One injector-written bad history for each anomaly, which shows that one and no other, and a clean one that shows
+none."""
 
 from collections.abc import Callable
 from typing import Any

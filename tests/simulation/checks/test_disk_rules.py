@@ -12,7 +12,7 @@ from minibroker.protocol.record_batch import BatchHeader, build_batch, read_head
 from minibroker.runtime.ports import DiskError, DiskFull
 from minibroker.simulation.checks.disk_rules import MARKS_PATH, DiskRules
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.storage import FileNode, Storage
 
@@ -31,8 +31,8 @@ class Case:
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(0, brokers=1)
-        self.truth = Truth(self.cluster, {"a": (1, 1, 1)})
-        self.rules = DiskRules(self.cluster, self.truth)
+        self.reference = ReferenceState(self.cluster, {"a": (1, 1, 1)})
+        self.rules = DiskRules(self.cluster, self.reference)
         for name in ("a-0", "b-0"):
             self.storage.provision(f"{LOG_DIRECTORY}/{name}/x")
 
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def found(self) -> list[str]:
-        return [finding.invariant for finding in self.truth.findings]
+        return [finding.invariant for finding in self.reference.findings]
 
 
 def one_batch() -> list[BatchHeader]:
@@ -121,9 +121,9 @@ def test_a_mark_goes_with_the_directory_that_it_was_of() -> None:
 def test_a_checkpoint_that_a_faulty_disk_lost_is_made_anew_without_what_it_said() -> None:
     case = Case()
     case.checkpoint({A: 5, B: 3})
-    case.truth.faulty.add(1)
+    case.reference.faulty.add(1)
     del case.storage.find_directory(LOG_DIRECTORY).entries[MARKS_PATH.rpartition("/")[2]]
     case.rules.look()
-    case.truth.faulty.clear()
+    case.reference.faulty.clear()
     case.checkpoint({})
     assert case.found == []

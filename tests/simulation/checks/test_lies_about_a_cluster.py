@@ -17,8 +17,8 @@ from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import SetOp
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.replicas import ReplicaJudge
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
+from minibroker.simulation.checks.replicas import ReplicaChecker
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.storage import DirectoryNode, FileNode
 
@@ -32,7 +32,7 @@ class Life:
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(1, settings={"auto.leader.rebalance.enable": "false"})
-        self.truth = Truth(self.cluster, TOPICS)
+        self.reference = ReferenceState(self.cluster, TOPICS)
         self.acked: dict[tuple[TopicPartition, int], bytes] = {}
 
     def leader(self) -> Partition:
@@ -51,11 +51,11 @@ class Life:
     def run(self, lie: Callable[["Life"], Awaitable[None] | None]) -> list[str]:
         """The rules that were broken."""
         self.cluster.world.run(self._live(lie), seconds_max=60)
-        return [found.invariant for found in self.truth.findings]
+        return [found.invariant for found in self.reference.findings]
 
     async def _live(self, lie: Callable[["Life"], Awaitable[None] | None]) -> None:
         cluster, servers, doors = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
-        with listening(ReplicaJudge(cluster, self.truth, counts_only_synced=False)):
+        with listening(ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
             cluster.start_all()
             await cluster.until_ready()
             async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
@@ -199,7 +199,7 @@ async def load_a_torn_batch(life: Life) -> None:
 def test_judges_are_silent_over_a_healthy_cluster() -> None:
     life = Life()
     assert life.run(tell_the_truth) == []
-    assert audit_disks(life.cluster, life.truth.states(), life.acked) == []
+    assert audit_disks(life.cluster, life.reference.states(), life.acked) == []
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_lie_is_convicted_by_its_rule(lie: Callable[[Life], Awaitable[None] | No
     life = Life()
     with contextlib.suppress(AssertionError):  # the broker may have stumbled over it, too
         life.run(lie)
-    assert rule in {found.invariant for found in life.truth.findings}, life.truth.findings
+    assert rule in {found.invariant for found in life.reference.findings}, life.reference.findings
 
 
 @pytest.mark.expects_loop_errors
@@ -231,8 +231,8 @@ def test_who_joins_before_the_controller_can_know_of_its_death_is_no_lie() -> No
     life = Life()
     with contextlib.suppress(AssertionError):
         life.run(let_who_just_died_join)
-    rules = {found.invariant for found in life.truth.findings}
-    assert "I8" in rules and "I34" not in rules, life.truth.findings
+    rules = {found.invariant for found in life.reference.findings}
+    assert "I8" in rules and "I34" not in rules, life.reference.findings
 
 
 def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
@@ -247,5 +247,5 @@ def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
     assert isinstance(segment, FileNode)
     segment.content[read_header(segment.content).size_bytes - 1] ^= 1
     life.acked[FIRST, 10_000] = b"never written"
-    rules = {found.invariant for found in audit_disks(life.cluster, life.truth.states(), life.acked)}
+    rules = {found.invariant for found in audit_disks(life.cluster, life.reference.states(), life.acked)}
     assert {"audit:corrupt-batch", "audit:acked-missing"} <= rules

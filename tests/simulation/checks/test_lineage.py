@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.simulation.checks.lineage import Lineage, Writer
-from minibroker.simulation.checks.shadow import Batch, ShadowLog
+from minibroker.simulation.checks.reference_log import Batch, ReferenceLog
 
 ONE, TWO = Writer(1, 1), Writer(2, 1)
 
@@ -30,7 +30,7 @@ class Cluster:
         self.lineage = Lineage(self.told)
         self.lineage.leads(0, ONE)
         self.lineage.leads(1, TWO)
-        self.logs = {ONE: ShadowLog(), TWO: ShadowLog()}
+        self.logs = {ONE: ReferenceLog(), TWO: ReferenceLog()}
 
     def write(self, writer: Writer, written: Batch) -> None:
         self.lineage.appended(self.logs[writer], written, writer)
@@ -128,4 +128,4 @@ def test_log_without_the_last_committed_batch(cluster: Cluster) -> None:
     cluster.lineage.commit(cluster.logs[ONE], 1, ONE)
     assert cluster.lineage.holds_all(cluster.logs[ONE])
     assert not cluster.lineage.holds_all(cluster.logs[TWO])
-    assert cluster.lineage.holds_all(ShadowLog(start=1)), "retention took it"
+    assert cluster.lineage.holds_all(ReferenceLog(start=1)), "retention took it"

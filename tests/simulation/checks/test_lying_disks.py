@@ -17,11 +17,11 @@ from minibroker.protocol.messages import FetchPartitionResponse
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError
 from minibroker.simulation.checks.failed_syncs import HEARD_SECONDS, FailedSyncs
-from minibroker.simulation.checks.log_starts import LogStartJudge, Written
+from minibroker.simulation.checks.log_starts import LogStartChecker, Written
 from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaders
-from minibroker.simulation.checks.served import ServedJudge
+from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.served import ServedChecker
 from minibroker.simulation.checks.sound_logs import SoundLogs
-from minibroker.simulation.checks.truth import TrueState, Truth
 from minibroker.simulation.cluster import SimulatedCluster
 
 A = TopicPartition("a", 0)
@@ -34,7 +34,7 @@ class Case:
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(0, brokers=1)
-        self.truth = Truth(self.cluster, {"a": (1, 1, 1)})
+        self.reference = ReferenceState(self.cluster, {"a": (1, 1, 1)})
         self.process = self.cluster.world.process("broker-1")
 
     def inside(self, call: Any, *args: Any) -> Any:
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def found(self) -> list[str]:
-        return [finding.invariant for finding in self.truth.findings]
+        return [finding.invariant for finding in self.reference.findings]
 
 
 def stamped(base_offset: int, epoch: int = 0) -> tuple[BatchHeader, bytes]:
@@ -89,7 +89,7 @@ def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
 )
 def test_a_leaders_log_start_is_bounded_by_retention(settings: dict[str, str], start: int, found: list[str]) -> None:
     case = Case()
-    judge = LogStartJudge(case.cluster, case.truth, settings)
+    judge = LogStartChecker(case.cluster, case.reference, settings)
     judge.appended(LOG, [stamped(offset)[0] for offset in range(3)])
     case.inside(judge.stepped, replica(start), EVENT, (), False)
     assert case.found == found
@@ -98,7 +98,7 @@ def test_a_leaders_log_start_is_bounded_by_retention(settings: dict[str, str], s
 @pytest.mark.invariant("I43")
 def test_a_follower_may_load_any_start_and_take_over_only_a_lawful_one() -> None:
     case = Case()
-    judge = LogStartJudge(case.cluster, case.truth, {})
+    judge = LogStartChecker(case.cluster, case.reference, {})
     follower = replica(2, is_leader=False)
     judge.replica_loaded(follower)
     case.inside(judge.stepped, follower, EVENT, (), False)
@@ -116,7 +116,7 @@ def serve(case: Case, asked: int, answer: bytes, written: list[tuple[BatchHeader
     FetchAnswers.read = lambda *args: FetchedRecords(response, [answer], len(answer))  # type: ignore[method-assign]
     PartitionLog.append = lambda *args: None  # type: ignore[method-assign]
     try:
-        with ServedJudge(case.truth).listening():
+        with ServedChecker(case.reference).listening():
             case.inside(PartitionLog.append, LOG, written)
             granted = cast(Any, SimpleNamespace(fetch_offset=asked))
             case.inside(FetchAnswers.read, cast(Any, None), replica(0), cast(Any, None), granted, 1, True)
@@ -139,7 +139,7 @@ def test_a_copy_is_what_the_leader_wrote() -> None:
     (header, batch), case = stamped(0), Case()
     damaged = batch[:-1] + bytes([batch[-1] ^ 1])
     assert serve(case, 0, batch, [(header, batch), (header, damaged)]) == ["I41"]
-    assert "does not fit" in case.truth.findings[0].facts[1]
+    assert "does not fit" in case.reference.findings[0].facts[1]
 
 
 # ------------------------------------------------------------------------------------------------------ offline leaders
@@ -147,10 +147,10 @@ def test_a_copy_is_what_the_leader_wrote() -> None:
 @pytest.mark.parametrize(("is_calm", "found"), [(True, ["I42"]), (False, [])])
 def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list[str]) -> None:
     case = Case()
-    true = TrueState(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
-    case.truth.states = lambda: [true]  # type: ignore[method-assign]
+    true = TruePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
+    case.reference.states = lambda: [true]  # type: ignore[method-assign]
     case.cluster.replica = lambda *where: replica(0)  # type: ignore[method-assign]
-    judge = OfflineLeaders(case.cluster, case.truth, lambda state: is_calm)
+    judge = OfflineLeaders(case.cluster, case.reference, lambda state: is_calm)
 
     async def watch() -> None:
         for _ in range(3):
@@ -166,8 +166,8 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
 @pytest.mark.parametrize(("faulty", "found"), [(set(), ["I44", "I44"]), ({2}, [])])
 def test_no_log_is_called_damaged_while_no_disk_is_faulty(faulty: set[int], found: list[str]) -> None:
     case, one, reason = Case(), Replica(0), "it does not fit its leader's"
-    judge, loaded = SoundLogs(case.cluster, case.truth), cast(Partition, one)
-    case.truth.faulty = faulty
+    judge, loaded = SoundLogs(case.cluster, case.reference), cast(Partition, one)
+    case.reference.faulty = faulty
     one.log.damage = None
     case.inside(judge.replica_loaded, loaded)
     case.inside(judge.stepped, loaded, EVENT, [ev.SyncLog()], False)
@@ -183,7 +183,7 @@ def test_no_log_is_called_damaged_while_no_disk_is_faulty(faulty: set[int], foun
 @pytest.mark.parametrize("is_full", [False, True])
 def test_nothing_is_appended_long_after_a_failed_sync_whatever_it_said(is_full: bool) -> None:
     case = Case()
-    judge = FailedSyncs(case.cluster, case.truth)
+    judge = FailedSyncs(case.cluster, case.reference)
     storage = case.cluster.world.machine("broker-1").storage
     storage.fail("sync", is_full=is_full)
     with pytest.raises(DiskError):

@@ -10,7 +10,7 @@ from minibroker.broker.replication.state import ProduceWaiter, RemoteReplica, Re
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import build_batch, read_header
-from minibroker.simulation.checks.truth import Truth
+from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
 
@@ -36,9 +36,9 @@ class Replica:
 
 
 def found(replica: Replica, event: ev.Event = TICK, effects: tuple[ev.Effect, ...] = ()) -> list[str]:
-    truth = Truth(SimulatedCluster(0, brokers=1), {"a": (1, 3, 2)})
-    WaitingRules(truth).stepped(cast(Partition, replica), event, effects, refused=False)
-    return [finding.invariant for finding in truth.findings]
+    reference = ReferenceState(SimulatedCluster(0, brokers=1), {"a": (1, 3, 2)})
+    WaitingRules(reference).stepped(cast(Partition, replica), event, effects, refused=False)
+    return [finding.invariant for finding in reference.findings]
 
 
 @pytest.mark.invariant("I37")

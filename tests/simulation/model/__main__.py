@@ -1,6 +1,6 @@
 """`python -m tests.simulation.model [SCENERY..] [--mutant NAME..]`: search the small model (`make explore`).
 
-Without arguments: every scenery without a mutant, then the shortest way to convict each mutant of `convictions`.
+Without arguments: every bounds without a mutant, then the shortest way to convict each mutant of `convictions`.
 Exit codes: 0 all as expected; 10 the code as it is broke an invariant, or a mutant was not convicted; 130 ended by
 Ctrl-C.
 """
@@ -18,10 +18,10 @@ import click
 import msgspec
 
 from minibroker.command_line import ProgressLine
+from minibroker.simulation.model.bounds import SCENERIES, find_bounds
 from minibroker.simulation.model.moves import Move
-from minibroker.simulation.model.scenery import SCENERIES, find_scenery
 from minibroker.simulation.model.story import write_story
-from tests.simulation.model.convictions import SCENERY_OF, mutant_called
+from tests.simulation.model.convictions import BOUNDS_OF, mutant_called
 from tests.simulation.model.one_search import UNPATCHED
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,7 +33,7 @@ class Found(msgspec.Struct, kw_only=True):
     """A search that ended, as it is printed with --json."""
 
     mutant: str
-    scenery: str
+    bounds: str
     states: int
     steps: int
     depth: int
@@ -56,7 +56,7 @@ class Found(msgspec.Struct, kw_only=True):
 @click.command()
 @click.argument("sceneries", nargs=-1)
 @click.option("--mutant", "mutants", multiple=True, help="Search with this mutant; `-` for the code as it is.")
-@click.option("--depth", default=0, help="Steps at most; 0: to the end of the scenery.")
+@click.option("--depth", default=0, help="Steps at most; 0: to the end of the bounds.")
 @click.option("--budget-seconds", default=180.0, show_default=True, help="CPU seconds for each search.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each search.")
 @click.option("--write", is_flag=True, help="Store the ways that were found as stories (tests).")
@@ -73,9 +73,9 @@ def explore(
     searches = _searches(sceneries, mutants)
     started, unexpected = time.monotonic(), 0
     try:
-        for number, (mutant, scenery) in enumerate(searches, start=1):
-            prefix = f"{number}/{len(searches)} {mutant} {scenery}"
-            found = _search(mutant, scenery, depth, budget_seconds, partial(_show, progress, prefix))
+        for number, (mutant, bounds) in enumerate(searches, start=1):
+            prefix = f"{number}/{len(searches)} {mutant} {bounds}"
+            found = _search(mutant, bounds, depth, budget_seconds, partial(_show, progress, prefix))
             progress.clear()
             click.echo(msgspec.json.encode(found).decode() if as_json else _line(found))
             unexpected += not found.is_expected
@@ -92,23 +92,23 @@ def explore(
 
 
 def _searches(sceneries: tuple[str, ...], mutants: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(mutant, scenery): all clean ones, then each mutant in its own scenery, unless something was chosen."""
+    """(mutant, bounds): all clean ones, then each mutant in its own bounds, unless something was chosen."""
     for each in sceneries:
-        if each not in {scenery.name for scenery in SCENERIES}:
-            raise click.UsageError(f"no scenery is called {each}: {', '.join(s.name for s in SCENERIES)}")
+        if each not in {bounds.name for bounds in SCENERIES}:
+            raise click.UsageError(f"no bounds is called {each}: {', '.join(s.name for s in SCENERIES)}")
     if not mutants and not sceneries:
-        return [*((UNPATCHED, each.name) for each in SCENERIES), *SCENERY_OF.items()]
+        return [*((UNPATCHED, each.name) for each in SCENERIES), *BOUNDS_OF.items()]
     found = []
     for mutant in mutants or (UNPATCHED,):
-        own = SCENERY_OF.get(mutant)
+        own = BOUNDS_OF.get(mutant)
         chosen = sceneries or ((own,) if own else tuple(each.name for each in SCENERIES))
-        found += [(mutant, scenery) for scenery in chosen]
+        found += [(mutant, bounds) for bounds in chosen]
     return found
 
 
-def _search(mutant: str, scenery: str, depth: int, seconds: float, show: Callable[[str], None]) -> Found:
+def _search(mutant: str, bounds: str, depth: int, seconds: float, show: Callable[[str], None]) -> Found:
     """In a process of its own; it ends with this one."""
-    words = ["search", scenery, mutant, str(depth), str(seconds)]
+    words = ["search", bounds, mutant, str(depth), str(seconds)]
     command = [sys.executable, "-m", "tests.simulation.model.one_search", *words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -125,7 +125,7 @@ def _search(mutant: str, scenery: str, depth: int, seconds: float, show: Callabl
             process.terminate()
             process.wait()
     if "found" not in last:
-        raise click.ClickException(f"the search of {scenery} with {mutant} ended with exit code {process.returncode}")
+        raise click.ClickException(f"the search of {bounds} with {mutant} ended with exit code {process.returncode}")
     return msgspec.convert({"mutant": mutant, **last["found"]}, Found)
 
 
@@ -138,7 +138,7 @@ def _line(found: Found) -> str:
     rate = found.steps / max(found.seconds, 0.01)
     says = f"BROKEN after {len(found.path)} steps: {found.broken}" if found.broken else end
     return (
-        f"{found.mutant:14} {found.scenery:10} {found.states:9,} states {found.steps:10,} steps  depth {found.depth:2} "
+        f"{found.mutant:14} {found.bounds:10} {found.states:9,} states {found.steps:10,} steps  depth {found.depth:2} "
         f"{found.seconds:6.1f} s {rate:7,.0f} steps/s  {says}"
     )
 
@@ -149,7 +149,7 @@ def _story(found: Found) -> str:
     if found.mutant != UNPATCHED:
         mutant = mutant_called(found.mutant)
         headline = f"With {found.mutant}, {mutant.title} ({mutant.origin}), this ends in:\n# {found.broken}"
-    return write_story(find_scenery(found.scenery), found.moves, headline)
+    return write_story(find_bounds(found.bounds), found.moves, headline)
 
 
 if __name__ == "__main__":

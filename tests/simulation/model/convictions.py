@@ -1,10 +1,10 @@
-"""Which mutant the small model convicts in which scenery, and the form of the mutant that it can see."""
+"""Which mutant the small model convicts in which bounds, and the form of the mutant that it can see."""
 
 from tests.mutants.catalogue import find_mutant
 from tests.mutants.mutant import Mutant
 from tests.simulation.model.variants import VARIANTS
 
-SCENERY_OF = {
+BOUNDS_OF = {
     "B01": "elections",
     "B03-offset": "elections",
     "B04a": "elections",

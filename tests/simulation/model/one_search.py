@@ -20,8 +20,8 @@ PROGRESS_SECONDS = 0.5
 
 
 def run_search(scenery_name: str, depth: int, seconds: float) -> None:
-    """Depth 0: to the end of the scenery."""
-    from minibroker.simulation.model.scenery import find_scenery
+    """Depth 0: to the end of the bounds."""
+    from minibroker.simulation.model.bounds import find_bounds
     from minibroker.simulation.model.search import Coverage, search
 
     told = time.monotonic()
@@ -35,7 +35,7 @@ def run_search(scenery_name: str, depth: int, seconds: float) -> None:
         return time.process_time() < seconds
 
     gc.disable()  # nothing that a search makes is ever a cycle, and to look through a million states takes long
-    coverage = search(find_scenery(scenery_name), watch, depth or None)
+    coverage = search(find_bounds(scenery_name), watch, depth or None)
     found = {**msgspec.to_builtins(coverage), "seconds": round(time.process_time(), 2)}
     print(json.dumps({"found": found}), flush=True)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from minibroker.simulation.model.bounds import SCENERIES, ModelBounds, find_bounds
 from minibroker.simulation.model.moves import enabled, perform
 from minibroker.simulation.model.replica import freeze
-from minibroker.simulation.model.scenery import SCENERIES, Scenery, find_scenery
 from minibroker.simulation.model.search import Coverage, search
 from minibroker.simulation.model.world import World
 
@@ -18,29 +18,29 @@ def _go_on(_: Coverage) -> bool:
 
 
 @pytest.mark.invariant("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I16", "I17", "I18", "I19")
-@pytest.mark.parametrize("scenery", SMALL, ids=lambda each: each.name)
-def test_no_state_of_a_small_scenery_breaks_an_invariant(scenery: Scenery) -> None:
-    coverage = search(scenery, _go_on)
+@pytest.mark.parametrize("bounds", SMALL, ids=lambda each: each.name)
+def test_no_state_of_a_small_scenery_breaks_an_invariant(bounds: ModelBounds) -> None:
+    coverage = search(bounds, _go_on)
     assert coverage.broken is None, f"{coverage.broken}: {coverage.path}"
     assert coverage.is_complete
 
 
-@pytest.mark.parametrize("scenery", LARGER, ids=lambda each: each.name)
-def test_the_first_steps_of_a_larger_scenery_break_no_invariant(scenery: Scenery) -> None:
-    coverage = search(scenery, _go_on, depth_max=STEPS_SOME_WAY)
+@pytest.mark.parametrize("bounds", LARGER, ids=lambda each: each.name)
+def test_the_first_steps_of_a_larger_scenery_break_no_invariant(bounds: ModelBounds) -> None:
+    coverage = search(bounds, _go_on, depth_max=STEPS_SOME_WAY)
     assert coverage.broken is None, f"{coverage.broken}: {coverage.path}"
     assert coverage.depth == STEPS_SOME_WAY
 
 
 def test_a_search_can_be_ended_between_two_states() -> None:
-    coverage = search(find_scenery("copying"), lambda _: False)
+    coverage = search(find_bounds("copying"), lambda _: False)
     assert not coverage.is_complete
 
 
 def test_the_same_steps_lead_to_the_same_state() -> None:
     """Two worlds number what they meet in another order; what a step does must not depend on it."""
-    scenery = find_scenery("copying")
-    one, other = World(scenery), World(scenery)
+    bounds = find_bounds("copying")
+    one, other = World(bounds), World(bounds)
     for move in list(enabled(other, other.start())):
         perform(other, other.start(), move)
     there, here = one.start(), other.start()

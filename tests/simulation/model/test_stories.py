@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from minibroker.simulation.model.story import play
-from tests.simulation.model.convictions import SCENERY_OF
+from tests.simulation.model.convictions import BOUNDS_OF
 
 ROOT = Path(__file__).resolve().parents[3]
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 
 
 def test_every_mutant_has_its_story() -> None:
-    assert {path.stem for path in STORIES} == set(SCENERY_OF)
+    assert {path.stem for path in STORIES} == set(BOUNDS_OF)
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)

@@ -1,0 +1,171 @@
+"""Fetches that wait for something to read.
+
+Owns: which fetches wait, until when, and when they are looked at again. Refuses to know what is in an answer: the
+owner's `answer` tries, and says whether it has answered.
+
+What one read of a connection woke is answered together (`flush`), once its requests have been handled. A fetch of very
+many partitions takes long to answer: each of those gets a turn of the loop for itself.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from minibroker.broker.alarms import Alarms
+from minibroker.protocol.messages import FetchRequest
+from minibroker.runtime.server import IncomingRequest, ServerConnection
+
+if TYPE_CHECKING:
+    from minibroker.broker.fetch_sessions import FetchSession
+    from minibroker.broker.partition import Partition
+
+MAX_WAIT_MS = 30_000
+"""A fetch may not be delayed for longer than this, whatever it asks."""
+MARK_NEWS_DELAY_MS = 20
+"""A follower's delayed fetch that has only a newer high watermark to tell is answered after this. Under load the mark
+rides on the next records for free; when the load ends, followers learn the last mark soon."""
+FEW_PARTITIONS = 20
+"""A consumer's fetch of more partitions than this is answered with the first news, whatever its min_bytes: looking
+at all of them for every append, only to wait on, would cost more than answering once."""
+
+
+class DelayedFetch:
+    """A request that waits. Ends once: by news, by its deadline, or with its connection."""
+
+    __slots__ = ("alarm", "body", "done", "has_mark_news", "listed", "min_bytes", "request", "session", "watched")
+
+    def __init__(self, request: IncomingRequest, body: FetchRequest, session: "FetchSession | None") -> None:
+        self.request = request
+        self.body = body
+        self.session = session
+        self.listed = sum([len(topic.partitions) for topic in body.topics])
+        self.min_bytes = body.min_bytes if self.listed <= FEW_PARTITIONS else 1
+        self.done = False
+        self.alarm: int | None = None
+        self.has_mark_news = False
+        self.watched: list[Partition] = []
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long it may wait."""
+        return max(0, min(self.body.max_wait_ms, MAX_WAIT_MS)) / 1000
+
+    @property
+    def is_large(self) -> bool:
+        return self.session is None and self.listed > FEW_PARTITIONS
+
+    def watch(self, partition: "Partition") -> None:
+        """News of the partition wake it."""
+        if self not in partition.waiting_fetches:
+            partition.waiting_fetches[self] = None
+            self.watched.append(partition)
+
+    def end(self) -> None:
+        """Forget all that could wake it."""
+        self.done = True
+        for partition in self.watched:
+            partition.waiting_fetches.pop(self, None)
+        self.watched = []
+        if self.session is not None and self.session.delayed is self:
+            self.session.delayed = None
+
+
+class DelayedFetches:
+    """All of a broker's."""
+
+    def __init__(self, answer: Callable[[DelayedFetch, bool], bool]) -> None:
+        """`answer(delayed, force)` answers if there is something to say or if it must, and says whether it has."""
+        self._answer = answer
+        self._delayed: dict[ServerConnection, dict[DelayedFetch, None]] = {}
+        self._woken: dict[DelayedFetch, None] = {}
+        self._large: dict[DelayedFetch, None] = {}
+        self._mark_news: deque[tuple[float, DelayedFetch]] = deque()
+        """When to answer whom, in order, for all wait equally long. Whoever is answered before is skipped then: at
+        thousands of fetches a second an alarm for each, set and cancelled, would cost more."""
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._flush_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        self._alarms: Alarms[DelayedFetch] = Alarms(self._expire)
+
+    @property
+    def count(self) -> int:
+        """Fetches that wait now."""
+        return sum(len(delayed) for delayed in self._delayed.values())
+
+    def delay(self, delayed: DelayedFetch) -> bool:
+        """Let it wait; False if too much waits already: then it must be answered now."""
+        if not delayed.request.delay(delayed.listed):
+            return False
+        self._delayed.setdefault(delayed.request.connection, {})[delayed] = None
+        delayed.alarm = self._alarms.set(self._loop.time() + delayed.wait_seconds, delayed)
+        return True
+
+    def answered(self, delayed: DelayedFetch) -> None:
+        """It is about to be answered, or never will be: nothing may wake it any more."""
+        delayed.end()
+        if delayed.alarm is not None:
+            self._alarms.cancel(delayed.alarm)
+            self._delayed.get(delayed.request.connection, {}).pop(delayed, None)
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """Nobody waits for these answers any more."""
+        for delayed in tuple(self._delayed.get(connection, ())):
+            self.answered(delayed)
+            delayed.request.finish_without_reply()
+        self._delayed.pop(connection, None)
+
+    def wake(self, delayed: DelayedFetch) -> None:
+        """There may be something to say."""
+        self._woken[delayed] = None
+        if not self._flush_scheduled and not delayed.request.is_in_step:  # else it follows the step
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def wake_for_mark(self, delayed: DelayedFetch) -> None:
+        """There is only a newer high watermark to tell."""
+        if delayed.has_mark_news or delayed.done:
+            return
+        delayed.has_mark_news = True
+        at = self._loop.time() + MARK_NEWS_DELAY_MS / 1000
+        self._mark_news.append((at, delayed))
+        if self._mark_timer is None:
+            self._mark_timer = self._loop.call_at(at, self._tell_marks)
+
+    def _tell_marks(self) -> None:
+        """Nothing else came in time to tell these of the newer mark."""
+        self._mark_timer = None
+        news = self._mark_news
+        now = max(self._loop.time(), news[0][0])
+        while news and (news[0][1].done or news[0][0] <= now):
+            self._expire(news.popleft()[1])
+        if news and self._mark_timer is None:
+            self._mark_timer = self._loop.call_at(news[0][0], self._tell_marks)
+
+    def flush(self) -> None:
+        """Answer what was woken. Called once the requests of one read are handled, so that one answer carries all."""
+        self._flush_scheduled = False
+        while self._woken:
+            woken, self._woken = self._woken, {}
+            for delayed in woken:
+                if delayed.is_large:
+                    self._answer_later(delayed)
+                elif not delayed.done:
+                    self._answer(delayed, False)
+
+    def _answer_later(self, delayed: DelayedFetch) -> None:
+        if not self._large:
+            self._loop.call_soon(self._answer_large)
+        self._large[delayed] = None
+
+    def _answer_large(self) -> None:
+        delayed = next(iter(self._large))
+        del self._large[delayed]
+        if self._large:
+            self._loop.call_soon(self._answer_large)
+        if not delayed.done:
+            self._answer(delayed, False)
+
+    def _expire(self, delayed: DelayedFetch) -> None:
+        if not delayed.done:
+            self._answer(delayed, True)

@@ -1,0 +1,66 @@
+"""A second opinion on a broker that somebody else believes dead: one attempt to connect to it.
+
+Owns: what counts as a confirmation, here: that its kernel refuses (docs/decisions/0011). Refuses to act on it, and to
+connect anywhere but to the registered address of the broker it is asked about, as the controller told it: a request
+must not make a broker knock at ports of the sender's choice.
+
+An attempt that gets no answer is no opinion; then what this broker itself met a moment ago counts (`refusals`).
+A witness must be alive itself: one that ZooKeeper may have forgotten confirms nothing.
+"""
+
+from collections.abc import Callable
+
+from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.refusals import Refusals
+from minibroker.protocol.messages import ConfirmFailureRequest, ConfirmFailureResponse
+from minibroker.runtime.ports import ConnectionRefused, Network, NetworkError
+from minibroker.runtime.rpc import connect
+
+CONNECT_TIMEOUT_MS = 200
+"""A kernel that refuses does so within one round trip; whatever takes longer is no evidence."""
+CONNECT_AGAIN_TIMEOUT_MS = 50
+"""The same where we were refused a moment ago: all that is asked is whether somebody listens there again."""
+
+
+class FailureConfirmation:
+    """Answers ConfirmFailure."""
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        image: MetadataImage,
+        refusals: Refusals,
+        listener_name: str,
+        is_fenced: Callable[[], bool],
+    ) -> None:
+        self._network = network
+        self._image = image
+        self._refusals = refusals
+        self._listener_name = listener_name
+        self._is_fenced = is_fenced
+
+    async def answer(self, body: ConfirmFailureRequest) -> ConfirmFailureResponse:
+        """Refused: by that registration, as far as this broker knows it."""
+        image, broker_id = self._image, body.broker_id
+        address = image.address(broker_id, self._listener_name)
+        is_known = image.broker_epoch(broker_id) == body.broker_epoch
+        if address is None or not is_known or broker_id == image.broker_id or self._is_fenced():
+            return ConfirmFailureResponse(refused=False)
+        has_met = self._refusals.has_met(broker_id, body.broker_epoch)
+        is_refused = await self._is_refused(*address, CONNECT_AGAIN_TIMEOUT_MS if has_met else CONNECT_TIMEOUT_MS)
+        if is_refused is None:
+            is_refused = has_met or self._refusals.has_met(broker_id, body.broker_epoch)
+        return ConfirmFailureResponse(refused=is_refused and not self._is_fenced())
+
+    async def _is_refused(self, host: str, port: int, timeout_ms: int) -> bool | None:
+        """None: there was no answer of any kind."""
+        client_id = f"witness-{self._image.broker_id}"
+        try:
+            connection = await connect(self._network, host, port, client_id=client_id, timeout_ms=timeout_ms)
+        except ConnectionRefused:
+            return True
+        except NetworkError:
+            return None
+        connection.abort()
+        return False

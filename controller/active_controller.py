@@ -1,0 +1,500 @@
+"""The active controller: from a won election until it is deposed.
+
+Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Refuses to
+decide (that is `steps`), and to know how the election was won (`controller_election`) or why it ends.
+
+Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch
+only says that something has changed, so it sets a mark; what has changed is read when its turn comes, with a new watch
+set by the same read. The active ends with an exception: `Deposed`, or cancellation by the owner when the session is
+over. What waits in the queue then is dropped, and those who asked get NOT_CONTROLLER.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from minibroker.controller.accepted_loss import Logs
+from minibroker.controller.broker_answers import events_of
+from minibroker.controller.broker_channel import BrokerChannel
+from minibroker.controller.change_lines import describe, level_of, min_insync_replicas
+from minibroker.controller.cluster_reader import Deposed, Resigned
+from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Deletion, LiveBroker
+from minibroker.controller.cluster_store import ClusterStore
+from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.events import (
+    AlterPartitionAsked,
+    Answer,
+    AnswersDue,
+    AskLogs,
+    BeginDeletion,
+    BrokerAnswered,
+    BrokerRefused,
+    BrokerSilent,
+    BrokersSeen,
+    CloseChannel,
+    ConfirmFailure,
+    ControlledShutdownAsked,
+    DeletionBegun,
+    DeletionsSeen,
+    Effect,
+    EraseTopic,
+    Event,
+    FailureConfirmed,
+    FailureUnconfirmed,
+    LeadershipsWritten,
+    LivenessConnectionHeld,
+    LivenessConnectionLost,
+    LogsHeard,
+    OpenChannel,
+    RebalanceDue,
+    Report,
+    Resign,
+    Send,
+    Then,
+    TookOver,
+    TopicErased,
+    Unregister,
+    WriteLeaderships,
+)
+from minibroker.controller.failure_confirmation import Witness, first_to_confirm
+from minibroker.controller.instructions import Sender, live_brokers
+from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
+from minibroker.controller.log_inquiry import ask_logs
+from minibroker.controller.steps import step
+from minibroker.protocol.errors import ErrorCode
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    Request,
+    Response,
+)
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import Coordination
+
+EVENTS_MAX = 10_000
+"""Requests that may wait; brokers have one in flight each, so only clients could pile up more."""
+GATHERING_SECONDS = 0.1
+"""So long a new controller waits for the answers of those that are registered but dead or cut off; among all others
+it chooses at once, when the last one has answered. Else whoever answers first would lead everything."""
+WATCH_SECONDS = 0.5
+"""How often it is looked who owes an answer."""
+SILENT_SECONDS = 1.0
+"""A broker that owes an answer for so long is not elected. Orders are answered from memory, those that create many logs
+within some hundred milliseconds."""
+FIRST_REBALANCE_SECONDS = 5.0
+"""Kafka's; brokers that start together should all be there before leaders are moved back."""
+
+logger = logging.getLogger("minibroker.controller")
+
+Job: TypeAlias = Callable[[], Awaitable[None]]
+"""What one turn of the queue does."""
+
+
+class ActiveControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the configuration concerns the active controller, besides what decides."""
+
+    inter_broker_listener: str
+    rebalance_interval_seconds: int | None
+    """None: leaders are not moved back to preferred replicas by themselves."""
+    request_timeout_ms: int
+    default_min_insync_replicas: int
+    detects_lost_connections: bool
+
+
+class ActiveController:
+    """Made when an election is won; `run` is awaited by the one who won."""
+
+    def __init__(
+        self,
+        fence: ControllerFence,
+        settings: ControllerSettings,
+        active_settings: ActiveControllerSettings,
+        coordination: Coordination,
+        dialer: BrokerDialer,
+        may_send: Callable[[], bool],
+    ) -> None:
+        self.state = ClusterState(settings=settings, controller_epoch=fence.controller_epoch)
+        self.store = ClusterStore(coordination, fence)
+        self._settings = active_settings
+        self._dialer = dialer
+        self._may_send = may_send
+        self._sender = Sender(controller_id=settings.controller_id, controller_epoch=fence.controller_epoch)
+        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._marked: set[str] = set()
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._next_request_id = 0
+        self._channels: dict[int, tuple[BrokerChannel, list[asyncio.Task[None]]]] = {}
+        self._inquiries: dict[int, asyncio.Task[None]] = {}
+        self._erased: dict[str, asyncio.Event] = {}
+        self._gathered = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._lines: list[tuple[int, str]] = []
+        self.is_over = False
+        self.on_dead_broker: Callable[[], None] = lambda: None
+
+    # ------------------------------------------------------------------------------------------------- the one task
+    async def run(self) -> None:
+        """Take over, then handle events. Raises ExceptionGroup of Deposed, or of our own bugs."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._take_over()
+                self._group.create_task(self._watch_answers(), name="controller-answers")
+                if self._settings.rebalance_interval_seconds is not None:
+                    self._group.create_task(self._rebalance(self._settings.rebalance_interval_seconds))
+                while True:
+                    job = await self._queue.get()
+                    await job()
+                    self._flush_lines()
+        finally:
+            self._flush_lines()
+            self.is_over = True
+            self._gathered.set()
+            for event in self._erased.values():
+                event.set()
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_result(Response(error_code=ErrorCode.NOT_CONTROLLER))
+
+    async def _take_over(self) -> None:
+        """Failover (replication rules 9.3): watches first, then all facts, then one comparison of everything."""
+        state = self.state
+        await self._check_controller_epoch()
+        state.brokers = await self._read_brokers()
+        names = await self.store.read_topic_names(self._mark("topics", self._look_at_topics))
+        markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
+        found = await self.store.read_topics(names)
+        state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
+        begun = await self.store.read_begun(markers)
+        deletions = {name: Deletion(is_started=name in begun, is_recorded=name in begun) for name in markers}
+        state.deletions = {name: deletions[name] for name in markers if name in state.topics}
+        logger.info(
+            "took over as controller of epoch %d: %d brokers %s, %d topics, %d partitions, %d deletions",
+            state.controller_epoch,
+            len(state.brokers),
+            sorted(state.brokers),
+            len(state.topics),
+            len(state.partitions()),
+            len(markers),
+        )
+        await self.happen(TookOver())
+        await self.happen(DeletionsSeen(topics=tuple(markers)))
+        self._queue_answers_due()
+        self._flush_lines()
+
+    def _queue_answers_due(self) -> None:
+        asyncio.get_running_loop().call_later(
+            GATHERING_SECONDS, self._queue.put_nowait, lambda: self.happen(AnswersDue())
+        )
+
+    async def gathered(self) -> None:
+        """Return when this controller may elect: brokers have had their moment to answer."""
+        await self._gathered.wait()
+
+    async def happen(self, event: Event) -> None:
+        """Let the core decide, and perform what it decided, in order."""
+        effects = step(self.state, event)
+        if not self.state.is_gathering:
+            self._gathered.set()
+        for effect in effects:
+            await self._perform(effect)
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case WriteLeaderships():
+                written = await self.store.write_leaderships(effect.changes)
+                self._describe(written)
+                await self.happen(written)
+            case Send():
+                if effect.broker_id in self._channels:
+                    self._channels[effect.broker_id][0].put(effect.live_brokers, effect.instructions)
+            case Then():
+                await self.happen(effect.event)
+            case OpenChannel():
+                self._open_channel(effect.broker)
+            case CloseChannel():
+                self._close_channel(effect.broker_id)
+            case Answer():
+                self._answer(effect.request_id, effect.response)
+            case BeginDeletion():
+                await self.store.begin_deletion(effect.topic)
+                await self.happen(DeletionBegun(topic=effect.topic))
+            case EraseTopic():
+                await self.store.erase_topic(effect.topic)
+                await self.happen(TopicErased(topic=effect.topic))
+                self._erased.pop(effect.topic, asyncio.Event()).set()
+            case ConfirmFailure():
+                self._inquire(effect)
+            case AskLogs():
+                self._ask_logs(effect)
+            case Resign():
+                raise Resigned(effect.reason)
+            case Unregister():
+                await self.store.unregister(effect.broker_id, effect.broker_epoch)
+                self.on_dead_broker()
+                await self._without(effect.broker_id, effect.broker_epoch)
+                await self._look_at_brokers()
+            case Report():
+                self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))
+            case _:
+                raise AssertionError(f"unknown effect {effect}")
+
+    # ------------------------------------------------------------------------------------------------------ watches
+    def _mark(self, name: str, look: Job) -> Callable[[], None]:
+        """A watcher that queues one look, however often it is called before that look's turn."""
+
+        def mark() -> None:
+            if name not in self._marked:
+                self._marked.add(name)
+                self._queue.put_nowait(look)
+
+        return mark
+
+    async def _check_controller_epoch(self) -> None:
+        self._marked.discard("fence")
+        if not await self.store.is_still_active(self._mark("fence", self._check_controller_epoch)):
+            raise Deposed("/controller is no longer this broker's")
+
+    async def _read_brokers(self) -> dict[int, LiveBroker]:
+        self._marked.discard("brokers")
+        brokers = await self.store.read_brokers(self._mark("brokers", self._look_at_brokers))
+        reachable = {each: brokers[each] for each in sorted(brokers) if self._address(brokers[each]) is not None}
+        for broker_id in sorted(brokers.keys() - reachable.keys()):
+            listener = self._settings.inter_broker_listener
+            logger.error(
+                "broker %d is ignored: it has no listener %s (inter.broker.listener.name)", broker_id, listener
+            )
+        return reachable
+
+    async def _look_at_brokers(self) -> None:
+        await self.happen(BrokersSeen(brokers=await self._read_brokers()))
+
+    async def _without(self, broker_id: int, broker_epoch: int) -> None:
+        """This registration is over, whatever stands in its place by now: it was down before it came up again."""
+        if self.state.is_registered_as(broker_id, broker_epoch):
+            left = {each: broker for each, broker in self.state.brokers.items() if each != broker_id}
+            await self.happen(BrokersSeen(brokers=left))
+
+    async def _look_at_topics(self) -> None:
+        self._marked.discard("topics")
+        names = await self.store.read_topic_names(self._mark("topics", self._look_at_topics))
+        added = [name for name in names if name not in self.state.topics]
+        removed = tuple(sorted(name for name in self.state.topics if name not in names))
+        found = await self.store.read_topics(added)
+        await self.happen(msgspec.structs.replace(found, removed=removed))
+
+    async def _look_at_deletions(self) -> None:
+        self._marked.discard("deletions")
+        markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
+        await self.happen(DeletionsSeen(topics=tuple(markers)))
+
+    async def _rebalance(self, interval_seconds: int) -> None:
+        await asyncio.sleep(FIRST_REBALANCE_SECONDS)
+        while True:
+            self._queue.put_nowait(lambda: self.happen(RebalanceDue()))
+            await asyncio.sleep(interval_seconds)
+
+    # ----------------------------------------------------------------------------------------------------- requests
+    async def ask(self, request: AlterPartitionRequest | ControlledShutdownRequest) -> Response:
+        """Queue a request that the core answers, and wait."""
+        request_id, future = self._new_request()
+        event: Event
+        if isinstance(request, AlterPartitionRequest):
+            event = AlterPartitionAsked(request_id=request_id, request=request)
+        else:
+            event = ControlledShutdownAsked(request_id=request_id, request=request)
+        return await self._wait(request_id, future, lambda: self.happen(event))
+
+    async def in_turn(self, work: Callable[[], Awaitable[Response]]) -> Response:
+        """Queue work of an administrator's request, and wait."""
+        request_id, future = self._new_request()
+
+        async def job() -> None:
+            self._answer(request_id, await work())
+
+        return await self._wait(request_id, future, job)
+
+    async def erased(self, topic: str) -> None:
+        """Return when this topic, whose deletion is under way, is gone, or the active is over."""
+        await self._erased.setdefault(topic, asyncio.Event()).wait()
+
+    async def told(self) -> None:
+        """Return when every broker has answered what was queued for it up to now."""
+        await asyncio.gather(*(channel.settled() for channel, _ in list(self._channels.values())))
+
+    def _new_request(self) -> tuple[int, asyncio.Future[Response]]:
+        self._next_request_id += 1
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        return self._next_request_id, future
+
+    async def _wait(self, request_id: int, future: asyncio.Future[Response], job: Job) -> Response:
+        if len(self._waiting) >= EVENTS_MAX:
+            text = f"{EVENTS_MAX} requests wait for the controller already"
+            return Response(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=text)
+
+        async def unless_given_up() -> None:
+            if not future.done():
+                await job()
+
+        self._waiting[request_id] = future
+        self._queue.put_nowait(unless_given_up)
+        try:
+            return await future
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def _answer(self, request_id: int, response: Response) -> None:
+        future = self._waiting.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    async def logs_of(self, broker: LiveBroker, partitions: Sequence[TopicPartition]) -> Logs:
+        """What this broker says of its logs at this moment; takes as long as it takes."""
+        address = self._address(broker)
+        assert address is not None, f"no address of {broker}"
+        broker_id, epoch = broker.broker_id, broker.broker_epoch
+        return {broker_id: await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, partitions)}
+
+    # ----------------------------------------------------------------------------------------------------- channels
+    def _address(self, broker: LiveBroker) -> tuple[str, int] | None:
+        for name, host, port in broker.listeners:
+            if name == self._settings.inter_broker_listener:
+                return host, port
+        return None
+
+    def _open_channel(self, broker: LiveBroker) -> None:
+        assert self._group is not None
+        assert broker.broker_id not in self._channels, f"broker {broker.broker_id} has a channel already"
+        address = self._address(broker)
+        assert address is not None, f"no address of {broker}"
+        channel = BrokerChannel(
+            self._dialer,
+            self._sender,
+            broker,
+            address,
+            may_send=self._may_send,
+            on_answer=self._on_answer,
+            request_timeout_ms=self._settings.request_timeout_ms,
+        )
+        name = f"controller-channel-{broker.broker_id}"
+        tasks = [self._group.create_task(channel.run(), name=name)]
+        if self._settings.detects_lost_connections and broker.broker_id != self._sender.controller_id:
+            line = hold_liveness_connection(self._dialer.network, address, self._client_id, self._line_events(broker))
+            tasks.append(self._group.create_task(line, name=f"controller-line-{broker.broker_id}"))
+        self._channels[broker.broker_id] = channel, tasks
+
+    def _close_channel(self, broker_id: int) -> None:
+        _, tasks = self._channels.pop(broker_id)
+        for task in tasks:
+            task.cancel()
+
+    @property
+    def _client_id(self) -> str:
+        return f"controller-{self._sender.controller_id}"
+
+    def _on_answer(self, broker: LiveBroker, request: Request, response: Response) -> None:
+        if broker.broker_id in self.state.unheard:
+            answered = BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+            self._queue.put_nowait(lambda: self.happen(answered))
+        for event in events_of(broker, request, response):
+            self._queue.put_nowait(lambda event=event: self.happen(event))  # type: ignore[misc]
+
+    async def _watch_answers(self) -> None:
+        """Count how long each broker owes an answer, in looks, so that time in which this process stood still does not
+        count; and give those something to answer that were told nothing for long."""
+        probe_ticks = self.state.settings.answer_seconds_max / 2 / WATCH_SECONDS
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            for channel, _ in list(self._channels.values()) if self._may_send() else ():
+                channel.ticks += 1
+                waited_seconds = (channel.ticks - 1) * WATCH_SECONDS  # the first look may come right after the order
+                if channel.waits_for_answer and waited_seconds >= SILENT_SECONDS:
+                    silent = BrokerSilent(
+                        broker_id=channel.broker.broker_id,
+                        broker_epoch=channel.broker.broker_epoch,
+                        seconds=waited_seconds,
+                    )
+                    self._queue.put_nowait(lambda silent=silent: self.happen(silent))  # type: ignore[misc]
+                elif not channel.waits_for_answer and channel.ticks >= probe_ticks:
+                    channel.put(live_brokers(self.state), ())
+
+    def _ask_logs(self, effect: AskLogs) -> None:
+        """The question ends with the registration that it is put to."""
+        assert self._group is not None
+        broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
+        address = self._address(effect.broker)
+        if address is None or broker_id not in self._channels:
+            return
+
+        async def ask() -> None:
+            logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, effect.partitions)
+            heard = LogsHeard(broker_id=broker_id, broker_epoch=epoch, logs=logs)
+            self._queue.put_nowait(lambda: self.happen(heard))
+
+        tasks = self._channels[broker_id][1]
+        tasks[:] = [each for each in tasks if not each.done()]
+        tasks.append(self._group.create_task(ask(), name=f"logs-of-{broker_id}"))
+
+    # ------------------------------------------------------------------------------------------------------- deaths
+    def _line_events(self, broker: LiveBroker) -> LivenessEvents:
+        """What happens to the line of this registration, as events in the queue."""
+        broker_id, epoch = broker.broker_id, broker.broker_epoch
+        now = asyncio.get_running_loop().time
+
+        def put(event: Event) -> None:
+            self._queue.put_nowait(lambda: self.happen(event))
+
+        def on_refused(attempt: int) -> None:
+            put(BrokerRefused(broker_id=broker_id, broker_epoch=epoch, attempt=attempt))
+
+        return LivenessEvents(
+            on_held=lambda: put(LivenessConnectionHeld(broker_id=broker_id, broker_epoch=epoch)),
+            on_lost=lambda: put(LivenessConnectionLost(broker_id=broker_id, broker_epoch=epoch, at_seconds=now())),
+            on_refused=on_refused,
+            on_silent=on_refused,
+        )
+
+    def _inquire(self, effect: ConfirmFailure) -> None:
+        """One inquiry at a time about each broker."""
+        under_way = self._inquiries.get(effect.broker.broker_id)
+        if (under_way is not None and not under_way.done()) or not self._may_send():
+            return
+        assert self._group is not None
+        task = self._group.create_task(self._ask_confirmers(effect), name=f"inquiry-{effect.broker.broker_id}")
+        self._inquiries[effect.broker.broker_id] = task
+
+    async def _ask_confirmers(self, effect: ConfirmFailure) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
+        addresses = [(each.broker_id, self._address(each)) for each in effect.witnesses]
+        witnesses = [Witness(broker_id=each, address=address) for each, address in addresses if address is not None]
+        witness_id = await first_to_confirm(self._dialer, self._client_id, witnesses, broker_id, epoch)
+        event: Event = FailureUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
+        if witness_id is not None:
+            host, port = self._address(effect.broker) or ("?", 0)
+            event = FailureConfirmed(
+                broker_id=broker_id,
+                broker_epoch=epoch,
+                witness_id=witness_id,
+                address=f"{host}:{port}",
+                took_ms=round((loop.time() - begun) * 1000),
+            )
+        self._queue.put_nowait(lambda: self.happen(event))
+
+    # ---------------------------------------------------------------------------------------------------------- log
+    def _describe(self, event: LeadershipsWritten) -> None:
+        for change in event.written:
+            wanted = min_insync_replicas(self.state, change.partition, self._settings.default_min_insync_replicas)
+            self._lines.append((level_of(change, wanted), describe(change)))
+        for partition in sorted(event.lost):
+            self._lines.append((logging.INFO, f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"))
+
+    def _flush_lines(self) -> None:
+        """After the decisions are on their way: a thousand elections are a thousand lines."""
+        for level, text in self._lines:
+            logger.log(level, "%s", text)
+        self._lines.clear()

@@ -1,0 +1,68 @@
+"""Asking other brokers whether a broker that seems dead refuses them, too.
+
+Owns: the asking, within a named time. Refuses to decide who is asked and what follows (`failure_detection`).
+A confirmation proves two things at once: that the address refuses a second machine, and that the one that says so is
+alive, because it has just answered.
+"""
+
+import asyncio
+
+import msgspec
+
+from minibroker.protocol.ids import BrokerEpoch, BrokerId
+from minibroker.protocol.messages import ConfirmFailureRequest, ConfirmFailureResponse
+from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.ports import NetworkError
+from minibroker.runtime.rpc import RpcError
+
+CONNECT_TIMEOUT_MS = 300
+ANSWER_TIMEOUT_MS = 500
+"""More than the witness takes for its own attempt; a slower answer comes too late to be worth more than the session."""
+
+
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker that may be asked."""
+
+    broker_id: BrokerId
+    address: tuple[str, int]
+
+
+async def first_to_confirm(
+    dialer: BrokerDialer, client_id: str, witnesses: list[Witness], broker_id: BrokerId, broker_epoch: BrokerEpoch
+) -> BrokerId | None:
+    """Ask all of them; the first that confirms, or None."""
+    request = ConfirmFailureRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+    tasks = [asyncio.create_task(_ask(dialer, client_id, each, request)) for each in witnesses]
+    try:
+        for answer in asyncio.as_completed(tasks):
+            witness = await answer
+            if witness is not None:
+                return witness
+        return None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ask(
+    dialer: BrokerDialer, client_id: str, witness: Witness, request: ConfirmFailureRequest
+) -> BrokerId | None:
+    try:
+        connection = await dialer.connect(
+            witness.broker_id,
+            witness.address,
+            client_id=client_id,
+            timeout_ms=CONNECT_TIMEOUT_MS,
+            authentication_timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+    except NetworkError:
+        return None
+    try:
+        response = await connection.request(request, ANSWER_TIMEOUT_MS)
+    except RpcError:
+        return None
+    finally:
+        connection.abort()
+    confirms = isinstance(response, ConfirmFailureResponse) and not response.error_code and response.refused
+    return witness.broker_id if confirms else None

@@ -1,0 +1,120 @@
+"""When a broker is taken for dead before its ZooKeeper session says so. Pure.
+
+Owns: what the controller concludes from lines that break (`liveness_connection`) and from what witnesses say
+(`failure_confirmation`). Refuses to elect anybody: a broker that is dead is unregistered, and everything else follows
+from its registration being gone, exactly as when its session ends (`steps`).
+
+Theory (docs/decisions/0011). Leader epochs alone do not make an early election safe: a living old leader would go on
+acknowledging acks=1, serving stale reads and naming itself. So the registration is removed *before* anything is
+elected; it is what a broker serves by, and its own watch tells it. The evidence is a held line that broke, an address
+that refuses, and a second broker that is refused, too. And since the mistake to fear is a network of our own that
+breaks everything at once, a controller that loses most of its lines in a moment accuses nobody.
+"""
+
+from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.events import (
+    BrokerRefused,
+    ConfirmFailure,
+    Effect,
+    FailureConfirmed,
+    FailureUnconfirmed,
+    LivenessConnectionHeld,
+    LivenessConnectionLost,
+    Report,
+    Unregister,
+)
+from minibroker.protocol.ids import BrokerId
+
+DOUBT_WINDOW_SECONDS = 2.0
+"""Lines lost within so long of each other count as lost together: longer than one machine needs to end its processes
+one after the other, shorter than what passes between failures that have nothing to do with each other."""
+CONFIRMERS_MAX = 3
+"""Asked at once; others get their turn when none of these confirms. One confirmation is enough."""
+
+
+def on_liveness_connection_lost(state: ClusterState, event: LivenessConnectionLost) -> list[Effect]:
+    """Remember it."""
+    if not state.is_registered_as(event.broker_id, event.broker_epoch):
+        return []
+    had_doubts = doubts_itself(state)
+    state.lost_connections = {**state.lost_connections, event.broker_id: event.at_seconds}
+    if had_doubts or not doubts_itself(state):
+        return []
+    text = (
+        f"lost the liveness connections to brokers {sorted(state.lost_connections)} within {DOUBT_WINDOW_SECONDS:g} s,"
+        " most of the cluster: the cause may be this broker's own network, so no broker is declared dead before"
+        " its session ends"
+    )
+    return [Report(text=text, is_warning=True)]
+
+
+def on_liveness_connection_held(state: ClusterState, event: LivenessConnectionHeld) -> list[Effect]:
+    """It lives, or lives again."""
+    if state.is_registered_as(event.broker_id, event.broker_epoch):
+        state.lost_connections = {each: at for each, at in state.lost_connections.items() if each != event.broker_id}
+    return []
+
+
+def on_broker_refused(state: ClusterState, event: BrokerRefused) -> list[Effect]:
+    """Ask others, unless it is known to be stopping, or we had better doubt ourselves."""
+    if not _is_suspected(state, event.broker_id, event.broker_epoch):
+        return []
+    others = [each for each in _others(state) if each != event.broker_id and each not in state.lost_connections]
+    if not others:
+        text = f"broker {event.broker_id} refuses connections; no other broker can confirm: waiting for its session"
+        return [Report(text=text, is_warning=True)] if event.attempt == 1 else []
+    witnesses = tuple(state.brokers[each] for each in choose_confirmers(others, event.attempt))
+    return [ConfirmFailure(broker=state.brokers[event.broker_id], witnesses=witnesses, attempt=event.attempt)]
+
+
+def on_failure_confirmed(state: ClusterState, event: FailureConfirmed) -> list[Effect]:
+    """Fence it: its registration goes, if it is still the one that was lost."""
+    if not _is_suspected(state, event.broker_id, event.broker_epoch):
+        return []
+    text = (
+        f"broker {event.broker_id} is dead: its connection was lost, {event.address} refuses, broker {event.witness_id}"
+        f" confirms ({event.took_ms} ms); its registration is removed"
+    )
+    report = Report(text=text, is_warning=True)
+    return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]
+
+
+def on_failure_unconfirmed(state: ClusterState, event: FailureUnconfirmed) -> list[Effect]:
+    """Said once; the line asks again."""
+    if event.attempt > 1 or not _is_suspected(state, event.broker_id, event.broker_epoch):
+        return []
+    text = f"broker {event.broker_id} refuses connections, and no other broker confirms it: asking again"
+    return [Report(text=text)]
+
+
+def choose_confirmers(candidates: list[BrokerId], attempt: int) -> list[BrokerId]:
+    """A few of them, others at each attempt (the first is 1), so that one paused broker does not hide the rest."""
+    if not candidates:
+        return []
+    ordered = sorted(candidates)
+    at = (attempt - 1) * CONFIRMERS_MAX % len(ordered)
+    return [*ordered[at:], *ordered[:at]][:CONFIRMERS_MAX]
+
+
+def doubts_itself(state: ClusterState) -> bool:
+    """Whether more than half of the lines to others were lost within one window, and are lost still."""
+    others = _others(state)
+    lost_at = sorted(state.lost_connections[each] for each in others if each in state.lost_connections)
+    together = (sum(0 <= other - first <= DOUBT_WINDOW_SECONDS for other in lost_at) for first in lost_at)
+    return 2 * max(together, default=0) > len(others)
+
+
+def _is_suspected(state: ClusterState, broker_id: BrokerId, broker_epoch: int) -> bool:
+    """Its line is lost, under this registration, by no controlled shutdown, and we do not doubt ourselves."""
+    return (
+        state.is_registered_as(broker_id, broker_epoch)
+        and broker_id in state.lost_connections
+        and broker_id not in state.shutting_down
+        and not doubts_itself(state)
+    )
+
+
+def _others(state: ClusterState) -> list[BrokerId]:
+    """Brokers whose lines say something: not ourselves, and none that is stopping."""
+    excluded = {state.settings.controller_id, *state.shutting_down}
+    return [each for each in sorted(state.brokers) if each not in excluded]

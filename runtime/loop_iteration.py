@@ -1,0 +1,36 @@
+"""How much clients may ask for within one turn of the event loop, so that a thousand of them cannot hold up anybody.
+
+Owns: the allowance of the present turn. Refuses to know who asks: whoever finds nothing left comes again in the next
+turn, behind those that wait already.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from minibroker.runtime.server_limits import HANDSHAKES_PER_ITERATION, ITERATION_COST
+
+
+class LoopIteration:
+    """Of one server."""
+
+    __slots__ = ("_call_soon", "_is_new", "handshakes_left", "left")
+
+    def __init__(self) -> None:
+        self.left = ITERATION_COST
+        self.handshakes_left = HANDSHAKES_PER_ITERATION
+        self._is_new = True
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+
+    def spend(self, cost: int) -> None:
+        """Something was handled. The last one of a turn may cost more than is left."""
+        if self._is_new:
+            self._is_new = False
+            if self._call_soon is None:
+                self._call_soon = asyncio.get_running_loop().call_soon  # asking each time is a system call (getpid)
+            self._call_soon(self._renew)
+        self.left -= cost
+
+    def _renew(self) -> None:
+        self.left = ITERATION_COST
+        self.handshakes_left = HANDSHAKES_PER_ITERATION
+        self._is_new = True

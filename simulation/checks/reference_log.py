@@ -1,0 +1,146 @@
+"""What each replica's log must hold, kept outside of it: batch by batch as they were written and cut.
+
+Owns: the reference_log of one log, and reading what a log's files really hold without the broker's code for it. Refuses
+to judge. A producer's memory is kept beside it as plain sequences, to compare with what the broker remembers.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptBatch, check_batch, read_header
+from minibroker.simulation.storage import Storage
+
+BATCHES_REMEMBERED = 40
+"""Of each producer: as many requests may be in flight."""
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """A batch as it stands in a log. The CRC covers its records, not its place."""
+
+    base_offset: int
+    end_offset: int
+    epoch: int
+    crc: int
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> "Batch":
+        return cls(
+            header.base_offset,
+            header.end_offset,
+            header.partition_leader_epoch,
+            header.crc,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_sequence,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.base_offset}..{self.end_offset - 1} of epoch {self.epoch} (CRC {self.crc:08x})"
+
+
+class ReferenceLog:
+    """One replica's log. `start` is where it began or was reset to; retention does not shorten it."""
+
+    def __init__(self, start: int = 0, batches: Iterable[Batch] = ()) -> None:
+        self.start = start
+        self.batches: list[Batch] = []
+        self.uncertain = False
+        """A cut failed half way: the log may hold what was to go."""
+        self._bases: list[int] = []
+        for batch in batches:
+            self.append(batch)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end_offset if self.batches else self.start
+
+    @property
+    def last(self) -> Batch | None:
+        return self.batches[-1] if self.batches else None
+
+    def append(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self._bases.append(batch.base_offset)
+
+    def cut_to(self, end_offset: int) -> list[Batch]:
+        """Drop batches that end beyond; returns them."""
+        keep = len(self.batches)
+        while keep and self.batches[keep - 1].end_offset > end_offset:
+            keep -= 1
+        gone = self.batches[keep:]
+        del self.batches[keep:]
+        del self._bases[keep:]
+        return gone
+
+    def reset_to(self, offset: int) -> list[Batch]:
+        gone = self.cut_to(-1)
+        self.start = offset
+        return gone
+
+    def at(self, base_offset: int) -> Batch | None:
+        """The batch that begins there."""
+        index = bisect_left(self._bases, base_offset)
+        return self.batches[index] if index < len(self._bases) and self._bases[index] == base_offset else None
+
+    def between(self, low: int, high: int) -> list[Batch]:
+        """Batches that begin at or behind `low` and end at or below `high`."""
+        index = bisect_left(self._bases, low)
+        found = []
+        while index < len(self.batches) and self.batches[index].end_offset <= high:
+            found.append(self.batches[index])
+            index += 1
+        return found
+
+    def epoch_starts(self) -> list[tuple[int, int]]:
+        """(epoch, offset of its first batch), as the batches say."""
+        found: list[tuple[int, int]] = []
+        for batch in self.batches:
+            if not found or batch.epoch != found[-1][0]:
+                found.append((batch.epoch, batch.base_offset))
+        return found
+
+    def producers(self) -> dict[int, tuple[int, list[tuple[int, int, int]]]]:
+        """Producer id: (epoch, its newest batches as (first sequence, last sequence, base offset))."""
+        found: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
+        for batch in self.batches:
+            if batch.producer_id < 0:
+                continue
+            epoch, known = found.get(batch.producer_id, (batch.producer_epoch, []))
+            if epoch != batch.producer_epoch:
+                known = []
+            known = [*known[1 - BATCHES_REMEMBERED :], (batch.first_sequence, batch.last_sequence, batch.base_offset)]
+            found[batch.producer_id] = (batch.producer_epoch, known)
+        return found
+
+
+def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) -> list[Batch]:
+    """What the files of a log hold, up to the sizes that the log goes by and to the first batch that is not whole: a
+    header alone proves nothing, for a torn write may have left it and not what follows. `past_rot`: leave such a batch
+    out, and go on where its header says that it ends. Costs no virtual time."""
+    found: list[Batch] = []
+    for segment in log.segments:
+        if not segment.size:
+            continue
+        content = bytes(storage.find_file(segment.log_path).content[: segment.size])
+        position = 0
+        while position + HEADER_BYTES <= len(content):
+            try:
+                header = check_batch(content, position)
+                found.append(Batch.of(header))
+            except CorruptBatch:
+                if not past_rot:
+                    return found
+                try:
+                    header = read_header(content, position)
+                except CorruptBatch:
+                    break
+            position += header.size_bytes
+    return found

@@ -1,0 +1,287 @@
+"""What ZooKeeper really holds, seen from outside the cluster, and what must always hold of it and of the leaders.
+
+Every write to a partition's state is judged when it happens; what the brokers believe is compared with it by sampling.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from minibroker.broker.replication.state import Role
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
+from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.node import Process
+
+FINDINGS_MAX = 20
+EXPIRY_HEARD_SECONDS = 10.0
+"""A broker whose session a fault ended hears of it when it reaches ZooKeeper again; no fault keeps it off longer."""
+
+
+class TruePartition(msgspec.Struct):
+    """The state znode of one partition."""
+
+    partition: TopicPartition
+    members: tuple[int, ...]
+    incarnations: dict[str, str]
+    leader: int
+    leader_epoch: int
+    controller_epoch: int
+    version: int
+    czxid: int
+    since: float
+    """When the ISR became what it is."""
+    min_isr: int
+    replication_factor: int = 3
+
+
+class ReferenceState:
+    """Watches one run."""
+
+    def __init__(self, cluster: SimulatedCluster, topics: dict[str, tuple[int, int, int]]) -> None:
+        self.findings: list[Finding] = []
+        self.elections = 0
+        self.isr_changes = 0
+        self.listeners: list[Callable[[TopicPartition], None]] = []
+        """Called in the moment in which a partition's state was written."""
+        self.samplers: list[Callable[[], None]] = []
+        """Called with each sample."""
+        self.allows_unclean_election = False
+        """Set it where the run's settings do."""
+        self.faulty: set[int] = set()
+        """Brokers whose disk lied, rots or was replaced, until they are whole again: what such a disk holds at a start
+        is no fault of its broker. What it does then is judged as ever."""
+        self.robbed: set[Process] = set()
+        """Processes from under which somebody took files: what they believe of them is no fault of theirs."""
+        self.is_unaware: Callable[[int], bool] = lambda broker_id: False
+        """Whether a broker's registration was removed by another one and it cannot know yet (see `fencing`)."""
+        self._cluster = cluster
+        self._topics = topics
+        self._states: dict[TopicPartition, TruePartition] = {}
+        self._leaders: dict[tuple[TopicPartition, str, int], int] = {}
+        self._marks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
+        self._lost: dict[int, set[str]] = {}
+        self._reigns: dict[TopicPartition, set[tuple[int, int]]] = {}
+        self._expired_at: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
+        self._wrap()
+        self._wrap_expiry()
+
+    def _wrap(self) -> None:
+        tree = self._cluster.world.zookeeper.tree
+        transact = tree.transact
+
+        def watched(operations, session_id):  # type: ignore[no-untyped-def]
+            results = transact(operations, session_id)
+            for operation in operations:
+                self._written_at[operation.path] = self._cluster.world.loop.elapsed
+                if operation.path.endswith("/state"):
+                    self._judge(operation.path)
+            return results
+
+        tree.transact = watched  # type: ignore[method-assign]
+
+    def _wrap_expiry(self) -> None:
+        """A session that a fault ends early is over before its owner's deadline: that is not the owner's mistake."""
+        zookeeper = self._cluster.world.zookeeper
+        expire_session = zookeeper.expire_session
+
+        def watched(session_id: int) -> None:
+            for host in self._cluster.world.machines:
+                if session_id in zookeeper.sessions_of(host):
+                    self._expired_at[host] = self._cluster.world.loop.elapsed
+            expire_session(session_id)
+
+        zookeeper.expire_session = watched  # type: ignore[method-assign]
+
+    def find(self, invariant: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            at_seconds = self._cluster.world.loop.elapsed
+            self.findings.append(
+                Finding(invariant=invariant, text=text, at_seconds=at_seconds, partition=partition, facts=facts)
+            )
+
+    def states(self) -> list[TruePartition]:
+        """Of the topics under promise."""
+        return [self._states[each] for each in sorted(self._states) if each.topic in self._topics]
+
+    def state(self, partition: TopicPartition) -> TruePartition | None:
+        return self._states.get(partition)
+
+    def is_promised(self, topic: str) -> bool:
+        """Whether the run promises to keep this topic's records."""
+        return topic in self._topics
+
+    def has_been(self, partition: TopicPartition, leader: int | None, leader_epoch: int) -> bool:
+        """Whether ZooKeeper ever held that this broker (None: nobody) leads in this epoch."""
+        return (-1 if leader is None else leader, leader_epoch) in self._reigns.get(partition, set())
+
+    def seconds_since_registration(self, broker_id: int) -> float:
+        """Of the newest registration, whether it still stands or not."""
+        return self._cluster.world.loop.elapsed - self._written_at.get(broker_path(broker_id), 0.0)
+
+    def session_ended(self, broker_id: int) -> bool:
+        """Whether the registration that a living broker counts on is gone: by the natural end of its session, or by
+        another's injector, of which it was told."""
+        if self.is_unaware(broker_id):
+            return False
+        host, broker = f"broker-{broker_id}", self._cluster.brokers[broker_id]
+        expired_at = self._expired_at.get(host)
+        if expired_at is not None and self._cluster.world.loop.elapsed - expired_at < EXPIRY_HEARD_SECONDS:
+            return False
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        return node is None or node.czxid != broker.registration.broker_epoch
+
+    # ------------------------------------------------------------------------------------------------- each write
+    def _judge(self, path: str) -> None:
+        """I1, I9, I27, I28, I30: one step of a partition's state."""
+        tree = self._cluster.world.zookeeper.tree
+        _, _, _, topic, _, number, _ = path.split("/")
+        partition = TopicPartition(topic, int(number))
+        node = tree.nodes.get(path)
+        if node is None:
+            self._states.pop(partition, None)
+            return
+        state = PartitionState.decode(node.data)
+        before = self._states.get(partition)
+        if before is not None and before.czxid != node.czxid:
+            before = None
+        facts = (f"ZooKeeper held {before}", f"and then {state}")
+        epoch = int(tree.nodes[CONTROLLER_EPOCH].data)
+        if state.controller_epoch != epoch:
+            self.find("I30", f"written by a controller of another epoch than {epoch}", partition, *facts)
+        now = self._cluster.world.loop.elapsed
+        self._reigns.setdefault(partition, set()).add((state.leader, state.leader_epoch))
+        same_isr = before is not None and set(before.members) == set(state.isr)
+        self._states[partition] = TruePartition(
+            partition,
+            tuple(state.isr),
+            dict(state.isr_incarnations),
+            state.leader,
+            state.leader_epoch,
+            state.controller_epoch,
+            node.version,
+            node.czxid,
+            before.since if before is not None and same_isr else now,
+            self._topics.get(topic, (0, 0, 1))[2],
+            self._topics.get(topic, (0, 1, 1))[1],
+        )
+        if before is not None:
+            self._judge_step(before, state, partition, facts)
+        for listener in list(self.listeners):
+            listener(partition)
+
+    def _judge_step(
+        self, before: TruePartition, state: PartitionState, partition: TopicPartition, facts: tuple[str, ...]
+    ) -> None:
+        if state.leader_epoch < before.leader_epoch or state.controller_epoch < before.controller_epoch:
+            self.find("I27", "an epoch fell", partition, *facts)
+        if state.leader != before.leader and state.leader_epoch != before.leader_epoch + 1:
+            self.find("I27", "another leader without a new epoch", partition, *facts)
+        if state.leader != before.leader and state.leader not in (-1, *before.members):
+            if not self.allows_unclean_election:
+                self.find("I28", "the new leader was not in sync", partition, *facts)
+            elif state.isr != [state.leader]:
+                self.find("I28", "others are in sync with a leader that was not", partition, *facts)
+        self.elections += state.leader != before.leader and state.leader != -1
+        self.isr_changes += set(before.members) != set(state.isr)
+
+    # --------------------------------------------------------------------------------------------------- sampling
+    def sample(self) -> None:
+        """I4, I11, I18 over what living brokers believe now."""
+        for sampler in self.samplers:
+            sampler()
+        for state in list(self._states.values()):
+            for broker_id in self._cluster.alive():
+                self._sample_one(state, broker_id)
+
+    def _sample_one(self, true: TruePartition, broker_id: int) -> None:
+        replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+        if replica is None or replica.state.role is not Role.LEADER or replica.state.leader_epoch is None:
+            return
+        state, topic_id, epoch = replica.state, str(replica.log.topic_id), replica.state.leader_epoch
+        assert epoch is not None
+        key = (true.partition, topic_id, epoch)
+        if self._leaders.setdefault(key, broker_id) != broker_id:
+            self.find("I18", f"epoch {epoch} is led by {self._leaders[key]} and {broker_id}", true.partition)
+        incarnation = self._cluster.world.machine(f"broker-{broker_id}").incarnations
+        mark_key = (true.partition, topic_id, epoch, broker_id, incarnation)
+        if state.high_watermark < self._marks.get(mark_key, 0):
+            fell = f"the mark of broker {broker_id} fell in epoch {epoch}"
+            self.find("I11", f"{fell}: {self._marks[mark_key]} -> {state.high_watermark}", true.partition)
+        self._marks[mark_key] = state.high_watermark
+        if (
+            state.leader_epoch != true.leader_epoch
+            or true.leader != broker_id
+            or true.partition.topic not in self._topics
+        ):
+            return
+        for member in true.members:
+            other = self._cluster.replica(member, true.partition.topic, true.partition.partition)
+            if other is None or true.incarnations.get(str(member)) != self.incarnation(member):
+                continue
+            if other.state.log_end_offset < state.high_watermark and other.state.role is not Role.OFFLINE:
+                self.find(
+                    "I4",
+                    "a member of the ISR ends below the mark of its leader",
+                    true.partition,
+                    f"broker {member} of ISR {true.members} ends at {other.state.log_end_offset}",
+                    f"the mark of leader {broker_id} is {state.high_watermark}",
+                )
+
+    def incarnation(self, broker_id: int) -> str | None:
+        """Of the living process, as it registers itself; None if it has not drawn one yet (seed 17072105)."""
+        if broker_id in self._cluster.starting:
+            return None
+        broker = self._cluster.brokers.get(broker_id)
+        return broker.registration.incarnation_id if broker is not None and hasattr(broker, "registration") else None
+
+    # -------------------------------------------------------------------------------------------- for the schedule
+    def leads(self, broker_id: int, state: TruePartition) -> bool:
+        replica = self._cluster.replica(broker_id, state.partition.topic, state.partition.partition)
+        return (
+            replica is not None
+            and state.leader == broker_id
+            and replica.state.is_leader
+            and replica.state.leader_epoch == state.leader_epoch
+            and replica.state.synced_end_offset >= replica.state.high_watermark
+        )
+
+    def has_sound_member(self, state: TruePartition, sound: set[int]) -> bool:
+        """A living member with all its bytes on a disk that works, registered as what it is listed as."""
+        return any(
+            member in sound
+            and state.incarnations.get(str(member)) == self._registered_incarnation(member)
+            and not self._is_offline(member, state.partition)
+            for member in state.members
+        )
+
+    def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
+        replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
+        return replica is not None and replica.state.is_offline
+
+    def _registered_incarnation(self, broker_id: int) -> str | None:
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        if node is None or broker_id not in self._cluster.alive():
+            return None
+        registered = BrokerRegistration.decode(node.data).incarnation_id
+        return registered if registered == self.incarnation(broker_id) else None
+
+    def lost_bytes(self, broker_id: int) -> None:
+        """Remember under which incarnations it is believed to hold them: an earlier one, if it has just restarted."""
+        believed = {each.incarnations.get(str(broker_id)) for each in self._states.values()}
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        if node is not None:
+            believed.add(BrokerRegistration.decode(node.data).incarnation_id)
+        believed.add(self.incarnation(broker_id))
+        self._lost.setdefault(broker_id, set()).update(each for each in believed if each is not None)
+
+    def counts_for_what_it_lost(self, broker_id: int) -> bool:
+        """While an ISR lists the incarnation that held them, or its registration stands, so that an ISR still may."""
+        lost = self._lost.get(broker_id, set())
+        node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
+        if node is not None and BrokerRegistration.decode(node.data).incarnation_id in lost:
+            return True
+        listed = [each for each in self._states.values() if broker_id in each.members]
+        return any(each.incarnations.get(str(broker_id)) in lost for each in listed)

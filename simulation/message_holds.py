@@ -1,0 +1,219 @@
+"""Gates on links: hold back, drop or count single frames of the wire protocol, for schedules that a test directs.
+
+Theory: a hold stands before the receiver. Bytes arrive, whole frames are cut from them, and a frame that the hold wants
+stops there with everything behind it on its connection, as TCP keeps the order; other connections of the same link go
+on. What waits at a hold counts as unread, so its sender feels the window; and it outlives its sender, as bytes in a
+kernel do: a killed controller's last order may still arrive. Frames are cut only from the first hold of a run on, and
+on each connection from the first byte of the next write; so a response to a request from before is of no known API.
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from minibroker.protocol.codec import (
+    IncomingFrame,
+    decode_request_body,
+    decode_request_frame,
+    decode_response_body,
+    decode_response_frame,
+)
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import APIS, ApiKey, Request, Response
+
+if TYPE_CHECKING:
+    from minibroker.simulation.transport import SimulatedTransport
+
+FRAME_MAX_BYTES = 192 * 1024
+"""A longer frame passes unseen: waiting for all of it could fill the window, and never end."""
+
+UNLIMITED = 1_000_000_000
+
+LENGTH_BYTES = 4
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One frame on a link, as a hold sees it."""
+
+    source: str
+    """Machine that sent it."""
+    target: str
+    api: ApiKey | None
+    """None: a response to a request that passed before the first hold."""
+    is_request: bool
+    correlation_id: int
+    body: memoryview
+
+    def message(self) -> Request | Response:
+        """The typed body. Raises ProtocolError for what is no valid message."""
+        assert self.api is not None, "a response to a request that nobody saw"
+        if not self.is_request:
+            return decode_response_body(self.api, self.body)
+        return decode_request_body(IncomingFrame(self.api, 0, self.correlation_id, "", msgspec.Raw(self.body)))
+
+    def __str__(self) -> str:
+        name = "?" if self.api is None else self.api.name
+        return f"{name} {'request' if self.is_request else 'response'} {self.source}->{self.target}"
+
+
+class Action(enum.Enum):
+    """What a hold does with the frames that it wants."""
+
+    PASS = enum.auto()
+    HOLD = enum.auto()
+    DROP = enum.auto()
+
+
+Match = Callable[[Frame], bool]
+
+
+def requests(*apis: ApiKey) -> Match:
+    """For `hold`: requests of these APIs."""
+    return lambda frame: frame.is_request and frame.api in apis
+
+
+def responses(*apis: ApiKey) -> Match:
+    """For `hold`: responses to requests of these APIs."""
+    return lambda frame: not frame.is_request and frame.api in apis
+
+
+class MessageHold:
+    """Made by `Fabric.hold`, `Fabric.drop_frames` and `Fabric.count_frames`; closed by `release` or `drop`."""
+
+    def __init__(self, source: str | None, target: str | None, match: Match | None, action: Action, times: int) -> None:
+        self.seen: list[Frame] = []
+        """Every frame that it wanted, in order of arrival: held, dropped or counted."""
+        self._source = source
+        self._target = target
+        self._match = match
+        self._action = action
+        self._times = times
+        self._waiting: list[SimulatedTransport] = []
+        self._caught = asyncio.Event()
+        self._passes = 0
+        self.is_open = False
+
+    @property
+    def held(self) -> int:
+        """Connections that wait here now."""
+        return sum(1 for end in self._waiting if not end.is_gone)
+
+    def judge(self, frame: Frame, end: "SimulatedTransport") -> Action:
+        """What becomes of a frame that has arrived for this end."""
+        if self.is_open or self._source not in (None, frame.source) or self._target not in (None, frame.target):
+            return Action.PASS
+        if self._match is not None and not self._match(frame):
+            return Action.PASS
+        if self._passes:
+            self._passes -= 1
+            return Action.PASS
+        if self._times <= 0:
+            return Action.PASS
+        self._times -= 1
+        self.seen.append(frame)
+        self._caught.set()
+        if self._action is Action.HOLD:
+            self._waiting.append(end)
+        return self._action
+
+    async def caught(self) -> Frame:
+        """Wait until it has seen a frame since the last call; returns the newest."""
+        await self._caught.wait()
+        self._caught.clear()
+        return self.seen[-1]
+
+    def let_one_pass(self) -> None:
+        """The frame that waits (on each connection) goes on; the next that is wanted is held again."""
+        waiting, self._waiting = self._waiting, []
+        self._passes += len(waiting)
+        for end in waiting:
+            end.go_on()
+
+    def release(self) -> None:
+        """Open for good: what waits goes on, in its order."""
+        self.is_open = True
+        waiting, self._waiting = self._waiting, []
+        for end in waiting:
+            end.go_on()
+
+    def drop(self) -> None:
+        """Open for good, but what waits is lost with its connections: both ends see a reset."""
+        self.is_open = True
+        waiting, self._waiting = self._waiting, []
+        for end in waiting:
+            end.lose_frames()
+
+
+class FrameCutter:
+    """Cuts the frames of one direction of a connection, and asks the holds about each."""
+
+    def __init__(self, end: "SimulatedTransport") -> None:
+        self._end = end
+        self._arrived = bytearray()
+        self._passing = 0
+        """Bytes still to come of a long frame that was let through."""
+        self._is_protocol = True
+        self._asked: dict[int, ApiKey] = {}
+        """Of requests that passed: API by correlation id, for the responses of the other direction."""
+
+    def add(self, data: bytes) -> None:
+        self._arrived += data
+
+    def take(self, holds: "Sequence[MessageHold]") -> tuple[bytes, Action]:
+        """Bytes that go on, and what stopped the rest (PASS: nothing, or a frame is not complete)."""
+        arrived, position, verdict = self._arrived, 0, Action.PASS
+        while verdict is Action.PASS and position < len(arrived):
+            if not self._is_protocol:
+                self._passing = len(arrived) - position
+            if not self._passing:
+                length = LENGTH_BYTES + int.from_bytes(arrived[position : position + LENGTH_BYTES], "big")
+                there = len(arrived) - position
+                if there < LENGTH_BYTES or (there < length <= FRAME_MAX_BYTES):
+                    break
+                if length <= FRAME_MAX_BYTES:
+                    verdict = self._judge(bytes(arrived[position + LENGTH_BYTES : position + length]), holds)
+                self._passing = length if verdict is Action.PASS else 0
+            step = min(self._passing, len(arrived) - position)
+            self._passing -= step
+            position += step
+        passed = bytes(arrived[:position])
+        del arrived[:position]
+        return passed, verdict
+
+    def rest(self) -> bytes:
+        """A piece of a frame whose end will never come."""
+        rest = bytes(self._arrived)
+        self._arrived.clear()
+        return rest
+
+    def _judge(self, data: bytes, holds: "Sequence[MessageHold]") -> Action:
+        try:
+            frame = self._decode(data)
+        except ProtocolError:
+            self._is_protocol = False  # an HTTP request, or a hostile peer: nothing of it is a frame
+            return Action.PASS
+        for hold in holds:
+            verdict = hold.judge(frame, self._end)
+            if verdict is not Action.PASS:
+                return verdict
+        if frame.is_request and frame.api is not None:
+            self._asked[frame.correlation_id] = frame.api
+        return Action.PASS
+
+    def _decode(self, data: bytes) -> Frame:
+        end = self._end
+        if not end.is_client:
+            request = decode_request_frame(data)
+            api = ApiKey(request.api_key) if request.api_key in APIS else None
+            return Frame(end.peer.host, end.host, api, True, request.correlation_id, memoryview(request.body))
+        correlation_id, body = decode_response_frame(data)
+        requests_of = end.peer.cutter
+        api = None if requests_of is None else requests_of.asked(correlation_id)
+        return Frame(end.peer.host, end.host, api, False, correlation_id, body)
+
+    def asked(self, correlation_id: int) -> ApiKey | None:
+        """What a response answers. Asked again for a frame that was held, so it is not forgotten at once."""
+        return self._asked.get(correlation_id)

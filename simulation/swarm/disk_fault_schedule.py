@@ -1,0 +1,142 @@
+"""When the faulty disk and the whole cluster get their faults, beside what `fault_schedule` does; and their mending.
+
+Owns: the order, from a random stream of its own, so that runs without these faults are what they were. Refuses to know
+how a fault is done.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+
+from minibroker.broker import scrubber
+from minibroker.simulation.swarm.crash_points import CrashPoints
+from minibroker.simulation.swarm.disk_faults import DiskFaults
+from minibroker.simulation.swarm.disk_options import (
+    FAILURE_DETECTION,
+    FILE_CHANGES,
+    LATER_FAULTS,
+    OLDER,
+    RUNNING_ROT,
+    DiskOptions,
+)
+from minibroker.simulation.swarm.fault_injector import FaultInjector
+from minibroker.simulation.swarm.faulty_disk import FaultyDisk
+from minibroker.simulation.swarm.promise import Setting, allows
+from minibroker.simulation.swarm.whole_cluster import WholeCluster
+
+FIRST_SECONDS = 0.7
+"""Something is written first."""
+LOOK_SECONDS = 0.25
+START_SECONDS = 2.0
+"""Who refuses its disk has ended by then."""
+SCRUB_ROUND_MS = 1_000
+SCRUBBED_SECONDS = 20.0
+"""By then a scrubber has read every byte of these small disks, and what was rotten is repaired."""
+
+
+@contextlib.contextmanager
+def scrubbing_often() -> Iterator[None]:
+    """Time runs faster than in a real cluster: a round begins soon after the last one."""
+    round_ms = scrubber.ROUND_MS_MIN
+    scrubber.ROUND_MS_MIN = SCRUB_ROUND_MS
+    try:
+        yield
+    finally:
+        scrubber.ROUND_MS_MIN = round_ms
+
+
+class DiskFaultSchedule:
+    """Of one run."""
+
+    def __init__(self, injector: FaultInjector, options: DiskOptions, rng: random.Random) -> None:
+        self.disk = FaultyDisk(injector)
+        self._injector = injector
+        self._options = options
+        self._random = rng
+        self._faults = DiskFaults(injector, self.disk, rng)
+        self._crash_points = CrashPoints(injector, rng)
+        self._cluster = WholeCluster(injector, self._faults, self._crash_points, rng)
+        self._takes_copies = bool({*OLDER, "all_end_and_an_older_copy_is_back"} & {*options.faults, *options.sequences})
+
+    async def run(self) -> None:
+        """The phase under faults: one after the other, each awaited."""
+        injector, options = self._injector, self._options
+        end = injector.world.loop.time() + injector.options.seconds
+        await asyncio.sleep(FIRST_SECONDS)
+        for broker_id in injector.cluster.broker_ids if self._takes_copies else ():
+            self._faults.changes.album.take(injector.storage(broker_id))
+        while injector.world.loop.time() < end:
+            await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
+            self.disk.settle()
+            if self._takes_copies:
+                broker_id = self._random.choice(injector.cluster.broker_ids)
+                if broker_id not in injector.suspects:  # or its damage came back when nobody knows of it any more
+                    self._faults.changes.album.take(injector.storage(broker_id))
+            if self._random.random() < options.sequence_share:
+                await self._play(self._random.choice(options.sequences))
+            else:
+                await self._break_something()
+
+    async def _play(self, kind: str) -> None:
+        before = len(self._injector.history)
+        await getattr(self._cluster, kind)()
+        self._injector.injected[f"cluster {kind}"] += len(self._injector.history) > before
+
+    async def _break_something(self) -> None:
+        """One kind after the other, until one fits; what this run has not had yet comes first."""
+        faults, injected = self._options.faults, self._injector.injected
+        if not set(faults) & set(LATER_FAULTS):
+            await self._break(self._random.choice(faults))
+            return
+        kinds = self._random.sample(faults, len(faults))
+        for kind in sorted(kinds, key=lambda each: injected[f"disk {each}"] > 0):
+            if await self._break(kind):
+                return
+
+    async def _break(self, kind: str) -> bool:
+        assert allows(kind, Setting.ANOTHER_COPY), "FaultyDisk.may_be sees to that setting"
+        before = self._injector.counts[f"disk {kind}"]
+        if kind in RUNNING_ROT:
+            await self._faults.rot(kind)
+        elif kind in FILE_CHANGES:
+            await self._faults.change(kind)
+        elif kind in FAILURE_DETECTION:
+            await getattr(self._crash_points, kind)()
+        else:
+            await getattr(self._faults, kind)()
+        times = self._injector.counts[f"disk {kind}"] - before
+        self._injector.injected[f"disk {kind}"] += times
+        return times > 0
+
+    # ------------------------------------------------------------------------------------------------------ mending
+    async def mend(self) -> list[str]:
+        """After the other faults have stopped and everybody was started. Returns what should have been repaired by the
+        brokers themselves, and was not."""
+        injector, broker = self._injector, self.disk.broker
+        if broker is None:
+            return []
+        await asyncio.sleep(START_SECONDS)
+        if not injector.is_alive(broker):
+            await self._replace_disk(broker)
+        self.disk.take_back()
+        await injector.wait(lambda: not self.disk.remaining(), SCRUBBED_SECONDS)
+        return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
+
+    async def _replace_disk(self, broker: int) -> None:
+        """It refuses to start on what it has: as the promise says, an operator puts in a blank disk, once the old
+        registration is gone."""
+        injector = self._injector
+        injector.note("operator puts in a blank disk", broker)
+        await asyncio.sleep(injector.options.session_seconds + START_SECONDS)
+        if not injector.is_alive(broker):
+            self.disk.replace()
+            injector.start(broker)
+
+    async def settle(self) -> None:
+        """Once all is in sync again."""
+        await self._injector.wait(self._is_settled, SCRUBBED_SECONDS)
+
+    def _is_settled(self) -> bool:
+        self.disk.settle()
+        return self.disk.broker is None

@@ -1,0 +1,121 @@
+"""Orders of faults that leave logs forked in a certain way: who has which record of which epoch is what matters.
+
+Owns and refuses what `fault_sequences` does.
+"""
+
+import asyncio
+
+from minibroker.protocol.ids import TopicPartition
+from minibroker.protocol.messages import ApiKey
+from minibroker.protocol.znodes import TopicAssignment, topic_path
+from minibroker.simulation.message_holds import requests, responses
+from minibroker.simulation.swarm.fault_injector import name_of
+from minibroker.simulation.swarm.fault_sequences import TAIL_SECONDS
+from minibroker.simulation.swarm.message_hold_sequences import MessageHoldSequences
+
+
+class DivergenceSequences(MessageHoldSequences):
+    """Each public method is one sequence."""
+
+    def _next_in_line(self, partition: TopicPartition, leader: int) -> int | None:
+        """Who is elected if the leader falls: the first of the assignment that is in sync and lives."""
+        node = self.injector.zookeeper.tree.nodes.get(topic_path(partition.topic))
+        replicas = [] if node is None else TopicAssignment.decode(node.data).partitions[str(partition.partition)]
+        members = self._members(partition)
+        return next((b for b in replicas if b in members and b != leader), None)
+
+    async def _settle(self, partition: TopicPartition, seconds: float) -> bool:
+        """Nobody writes for a while, and all replicas come to the same end."""
+        injector = self.injector
+        injector.workload.quiet_until[partition] = injector.world.loop.elapsed + seconds
+
+        def is_settled() -> bool:
+            states = [r.state for b in injector.cluster.broker_ids if (r := injector.replica(b, partition)) is not None]
+            return len({(state.log_end_offset, state.high_watermark) for state in states}) == 1
+
+        return await injector.wait(is_settled, 1.0)
+
+    async def _tail_for_some(self, partition: TopicPartition, leader: int, deaf: int) -> bool:
+        """Records that all but one follower have."""
+        injector = self.injector
+        injector.cut_off(deaf, [leader], TAIL_SECONDS)
+        injector.workload.burst(partition, self.random.randint(1, 2))
+        hearing = [b for b in injector.others(leader) if b != deaf and injector.replica(b, partition) is not None]
+        end = injector.log_end(deaf, partition)
+        return await injector.wait(lambda: any(injector.log_end(b, partition) > end for b in hearing), TAIL_SECONDS)
+
+    async def forked_tails(self) -> None:
+        """A record of one epoch is on two replicas, the third leads without it and writes its own, then falls, too."""
+        injector, partition = self.injector, self.injector.partition()
+        if self.random.random() < 0.7:  # so that one replica has nothing at all of the epoch that forks
+            await self._settle(partition, 4.0)
+            first, epoch = injector.leader(partition), self._epoch(partition)
+            if first is None or not self._end_leader(first, "bounce") or not await self._elected(partition, epoch):
+                return
+        await self.whole(partition)
+        leader, epoch = injector.leader(partition), self._epoch(partition)
+        if leader is None:
+            return
+        deaf = self._next_in_line(partition, leader)
+        if deaf is None or not await self._tail_for_some(partition, leader, deaf):
+            return
+        if not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
+            return
+        second, epoch = injector.leader(partition), self._epoch(partition)
+        if second is not None and await self._leave_tail(partition, second, 1):
+            self._end_leader(second, "bounce")
+            await self._elected(partition, epoch)
+        injector.workload.quiet_until.pop(partition, None)
+
+    async def there_and_back(self) -> None:
+        """A follower misses a whole reign: its leader has lost and regained its fence, and other records stand."""
+        injector, partition = self.injector, self.injector.partition()
+        await self.whole(partition)
+        leader, controller, epoch = injector.leader(partition), injector.cluster.controller(), self._epoch(partition)
+        if leader is None or controller is None:
+            return
+        heir = self._next_in_line(partition, leader)
+        deaf = next((b for b in self._members(partition) if b not in (leader, heir)), None)
+        if heir is None or deaf is None or deaf == controller:
+            return
+        if self.random.random() < 0.7:
+            await self._tail_for_some(partition, leader, heir)
+        injector.note("holds orders to", deaf)
+        hold = injector.network.hold(None, name_of(deaf), requests(ApiKey.LEADER_AND_ISR))
+        with injector.unhearing(deaf):
+            if self._end_leader(leader, "bounce") and await self._elected(partition, epoch):
+                injector.workload.burst(partition, 1)
+                await injector.wait(lambda: leader in self._members(partition), 2.0)
+                self._end_leader(heir, "bounce")
+                await self._elected(partition, epoch + 1)
+                injector.workload.burst(partition, 1)
+                await asyncio.sleep(self.random.uniform(0.0, 0.3))
+            self._let_go(hold)
+
+    async def lagging_mark(self) -> None:
+        """A new leader's mark is older than what was acknowledged, and a replica that was away comes back to it."""
+        injector, partition = self.injector, self.injector.partition()
+        leader, epoch = injector.leader(partition), self._epoch(partition)
+        if leader is None or not await self._settle(partition, 5.0):
+            return
+        away = self.random.choice(injector.others(leader))
+        pairs = injector.cut_off(away, injector.others(away), 4.0)
+        if not injector.bounce(away) or not await injector.wait(lambda: away not in self._members(partition), 1.0):
+            return
+        before = injector.workload.acknowledged["burst"]
+        injector.workload.burst(partition, 1, acks="all")
+        if not await injector.wait(lambda: injector.workload.acknowledged["burst"] > before, 0.3):
+            return
+        if not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
+            return
+        second, epoch = injector.leader(partition), self._epoch(partition)
+        if second is not None:
+            injector.note("holds fetched batches for", away)
+            hold = injector.network.hold(name_of(second), name_of(away), responses(ApiKey.FETCH))
+            injector.heal(pairs)
+            with injector.unhearing(away):
+                await injector.wait(lambda: away in self._members(partition), self.random.choice((0.2, 1.2)))
+                if self.random.random() < 0.6 and self._end_leader(second, "bounce"):
+                    await self._elected(partition, epoch)
+                hold.release()
+        injector.workload.quiet_until.pop(partition, None)

@@ -1,0 +1,104 @@
+"""Orders of faults around the evidence of a death: true, false, withdrawn, and told while nobody can act on it.
+
+Owns and refuses what `fault_sequences` does.
+"""
+
+import asyncio
+
+from minibroker.protocol.ids import TopicPartition
+from minibroker.simulation.swarm.divergence_sequences import DivergenceSequences
+
+
+class FailureDetectionSequences(DivergenceSequences):
+    """Each public method is one sequence."""
+
+    async def _write_for(self, partition: TopicPartition, seconds: float) -> None:
+        """Some that need one copy and some that need all."""
+        for _ in range(5):
+            self.injector.workload.burst(partition, 1, acks=1)
+            self.injector.workload.burst(partition, 1, acks="all")
+            await asyncio.sleep(seconds / 5)
+
+    async def accused_leader(self) -> None:
+        """Brokers are turned away from a leader that lives and that clients reach: it goes on until it is told."""
+        injector, partition = self.injector, self.injector.partition()
+        leader, epoch = injector.leader(partition), self._epoch(partition)
+        if leader is None:
+            return
+        sources = self.random.choice((injector.others(leader), None))
+        seconds = self.random.uniform(0.3, injector.options.session_seconds + 1.0)
+        injector.reject(leader, sources, seconds)
+        await self._write_for(partition, seconds / 2)
+        if await self._elected(partition, epoch):
+            await self._write_for(partition, 0.3)
+
+    async def accused_controller(self) -> None:
+        """Candidates are turned away from a controller that lives; it has elections to do."""
+        injector, controller = self.injector, self.injector.cluster.controller()
+        if controller is None:
+            return
+        seconds = self.random.uniform(0.3, injector.options.session_seconds + 1.0)
+        injector.reject(controller, injector.others(controller), seconds)
+        partition = injector.partition()
+        victim = self.random.choice(injector.others(controller))
+        if self.random.random() < 0.5:
+            await asyncio.sleep(self.random.choice((0.0, 0.005, 0.05)))
+            injector.bounce(victim)
+        await self._write_for(partition, seconds)
+
+    async def controller_is_turned_away(self) -> None:
+        """By one broker, or by all others at once: then it had better doubt itself."""
+        injector, controller = self.injector, self.injector.cluster.controller()
+        if controller is None:
+            return
+        accused = injector.others(controller)
+        if self.random.random() < 0.5:
+            accused = [self.random.choice(accused)]
+        seconds = self.random.uniform(0.3, injector.options.session_seconds + 1.0)
+        for broker_id in accused:
+            injector.reject(broker_id, [controller], seconds)
+        await self._write_for(injector.partition(), seconds)
+
+    async def accused_while_zookeeper_is_slow(self) -> None:
+        """What is removed is told late, and what registers anew is seen late; the firewall is gone by then, or not."""
+        injector, partition = self.injector, self.injector.partition()
+        leader, epoch = injector.leader(partition), self._epoch(partition)
+        if leader is None:
+            return
+        delay, seconds = self.random.choice((0.05, 0.2)), 2.0
+        injector.zookeeper.options.extra_delay = delay
+        injector.note("zookeeper slow", delay)
+        for broker_id in injector.cluster.broker_ids:
+            injector.impair(broker_id, lambda: setattr(injector.zookeeper.options, "extra_delay", 0.0), seconds)
+        injector.reject(leader, injector.others(leader), self.random.choice((0.05, 0.3, seconds)))
+        await self._write_for(partition, seconds / 2)
+        await self._elected(partition, epoch)
+
+    async def controller_and_leader_die(self) -> None:
+        """One process holds both; it is killed while it leads, and maybe its successor, too."""
+        injector = self.injector
+        controller = injector.cluster.controller()
+        led = [state.partition for state in injector.reference.states() if state.leader == controller]
+        if controller is None or not led:
+            return
+        partition = self.random.choice(led)
+        epoch = self._epoch(partition)
+        injector.workload.burst(partition, 2, acks="all")
+        if not injector.kill(controller):
+            return
+        if await self._elected(partition, epoch) and self.random.random() < 0.4:
+            successor = injector.cluster.controller()
+            if successor is not None and injector.kill(successor):
+                await self._start_later(successor)
+        await self._start_later(controller)
+
+    async def dead_and_back_at_once(self) -> None:
+        """Killed, and started again while it is accused: before, in the midst of, or after the removal."""
+        injector, partition = self.injector, self.injector.partition()
+        controller = injector.cluster.controller()
+        victim = self.random.choice((injector.leader(partition), controller))
+        if victim is None or not injector.kill(victim):
+            return
+        await asyncio.sleep(self.random.choice((0.0, 0.001, 0.003, 0.01, 0.03)))
+        injector.start(victim)
+        await self._write_for(partition, 0.5)

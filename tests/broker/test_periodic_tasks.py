@@ -1,0 +1,75 @@
+"""What a broker does by the clock goes on when the disk does not."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from minibroker.broker.periodic_tasks import PeriodicTasks
+from minibroker.broker.replication.events import Event, LagChecked, LeaderStalled
+from minibroker.protocol.ids import TopicPartition
+from minibroker.runtime.ports import Clock, DiskError
+from minibroker.simulation.world import SimulatedWorld
+
+
+def test_a_disk_error_during_retention_takes_the_directory_offline_and_not_the_broker_down() -> None:
+    world = SimulatedWorld()
+    failures: list[DiskError] = []
+
+    async def apply_retention(clock: Clock) -> None:
+        raise DiskError("cannot read a segment")
+
+    log_starts = SimpleNamespace(apply_retention=apply_retention)
+    manager = SimpleNamespace(
+        log_starts=log_starts, disk=SimpleNamespace(failed=failures.append), now_ms=lambda: 0, counters=None
+    )
+    periodic_tasks = PeriodicTasks(cast(Any, manager), cast(Any, None), world.runtime("broker").clock)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            periodic_tasks._every_async(group, 1_000, periodic_tasks._apply_retention, "retention")
+            await asyncio.sleep(2.5)
+            for task in world.loop.tasks():
+                if task.get_name() == "periodic_task-retention":
+                    task.cancel()
+
+    world.run(main(), seconds_max=10)
+    assert len(failures) == 2
+
+
+class OnePartition:
+    """PeriodicTasks of a broker that leads one partition, one of whose replicas is out of sync. Time goes as the test
+    says."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.events: list[Event] = []
+        state = SimpleNamespace(is_leader=True, in_sync_replicas=(1, 2), assignment=(1, 2, 3))
+        partition = SimpleNamespace(state=state, handle=self.events.append)
+        manager = SimpleNamespace(partitions={TopicPartition("a", 0): partition}, now_ms=lambda: self.now_ms)
+        self.periodic_tasks = PeriodicTasks(
+            cast(Any, manager), cast(Any, None), SimulatedWorld().runtime("broker").clock
+        )
+
+
+def test_whichever_timer_fires_first_after_a_stall_the_stall_is_noticed_before_lag_is_looked_at() -> None:
+    for look in ("_check_lag", "_retry_expansion"):
+        one = OnePartition()
+        one.now_ms = 2_100
+        getattr(one.periodic_tasks, look)()
+        assert one.events == [LeaderStalled(stalled_ms=2_000), LagChecked(now_ms=2_100)], look
+        getattr(one.periodic_tasks, look)()
+        assert one.events[2:] == [LagChecked(now_ms=2_100)], "one stall is forgiven once"
+
+
+def test_a_stall_of_less_than_half_a_second_is_no_lag_of_the_followers_either() -> None:
+    one = OnePartition()
+    one.now_ms = 533
+    one.periodic_tasks._check_lag()
+    assert one.events == [LeaderStalled(stalled_ms=433), LagChecked(now_ms=533)]
+
+
+def test_a_tick_that_is_late_by_less_than_a_tick_is_no_stall() -> None:
+    one = OnePartition()
+    one.now_ms = 200
+    one.periodic_tasks._check_lag()
+    assert one.events == [LagChecked(now_ms=200)]
