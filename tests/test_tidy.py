@@ -14,6 +14,7 @@ from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
 from tests.tidy.shape import check_finished, check_name, check_size
 from tests.tidy.source import CODE_FOLDERS, PACKAGES, ROOT, SourceFile, project_files, text_files
+from tests.tidy.vocabulary import ALLOWED_IN, check_words
 
 RULES: list[Callable[[SourceFile], list[str]]] = [
     check_imports,
@@ -53,6 +54,12 @@ def test_nothing_refers_to_a_place_outside_the_project() -> None:
         if ELSEWHERE.search(line)
     ]
     fail_with(problems)
+
+
+def test_no_private_word_stands_where_the_field_has_a_term() -> None:
+    paths = [path.relative_to(ROOT) for path in text_files() if path.suffix in (".py", ".md")]
+    seen = [path for path in paths if path.as_posix() not in ALLOWED_IN]
+    fail_with([problem for path in seen for problem in check_words(path, (ROOT / path).read_text(errors="replace"))])
 
 
 def test_every_folder_of_code_is_a_package() -> None:

@@ -34,8 +34,8 @@ async def _send_all(producer: Producer, pause_seconds: float, many: bool = False
 @pytest.mark.parametrize("pause_seconds", [0.0, 0.00002, 0.0001])
 def test_no_call_overtakes_those_that_wait_for_the_topic(pause_seconds: float) -> None:
     async def run(asked: Asked) -> None:
-        doors = asked.cluster.client_runtime()
-        producer = Producer(asked.cluster.bootstrap_servers, runtime=doors)
+        ports = asked.cluster.client_runtime()
+        producer = Producer(asked.cluster.bootstrap_servers, runtime=ports)
         assert await _send_all(producer, pause_seconds) == list(range(CALLS))
 
     in_cluster(run)
@@ -45,8 +45,8 @@ def test_no_call_overtakes_those_that_wait_for_the_topic(pause_seconds: float) -
 @pytest.mark.parametrize("pause_seconds", [0.0, 0.0001, 0.0007])
 def test_no_call_overtakes_those_that_wait_for_memory(pause_seconds: float, many: bool) -> None:
     async def run(asked: Asked) -> None:
-        doors = asked.cluster.client_runtime()
-        producer = Producer(asked.cluster.bootstrap_servers, batch_size=1_024, buffer_memory=3_000, runtime=doors)
+        ports = asked.cluster.client_runtime()
+        producer = Producer(asked.cluster.bootstrap_servers, batch_size=1_024, buffer_memory=3_000, runtime=ports)
         assert await _send_all(producer, pause_seconds, many) == list(range(CALLS))
 
     in_cluster(run)

@@ -1,4 +1,4 @@
-"""A simulated world for tests of the controller: real shells over virtual doors, and brokers that only answer."""
+"""A simulated world for tests of the controller: real shells over virtual ports, and brokers that only answer."""
 
 from __future__ import annotations
 

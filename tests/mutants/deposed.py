@@ -12,7 +12,7 @@ CONTROLLERS = (
         edits=(
             Edit(
                 "controller.cluster_store",
-                "            results = await self.patiently(lambda: self._coordination.multi([self._fence, *operations]))\n",
+                "            results = await self.patiently(lambda: self._coordination.multi([self._epoch_check, *operations]))\n",
                 "            results = await self.patiently(lambda: self._coordination.multi([*operations]))\n"
                 "            return results\n",
             ),

@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="H8d",
-        title="a dead controller's fence is vacated first and taken then, and its registration stays",
+        title="a dead controller's znodes are removed first and its successor elected then, and its registration stays",
         origin=ORIGIN,
         rule="whoever succeeds a dead controller removes its nodes in the multi that raises the controller epoch",
         breaks=("I30",),

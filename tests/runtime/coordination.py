@@ -61,8 +61,8 @@ class Coordinations:
 class Fired:
     """Counts a watch's calls."""
 
-    def __init__(self, doors: Coordinations) -> None:
-        self._default_runtime = doors
+    def __init__(self, ports: Coordinations) -> None:
+        self._default_runtime = ports
         self.times = 0
 
     def __call__(self) -> None:

@@ -1,7 +1,7 @@
-"""Runs one case against real and simulated doors.
+"""Runs one case against real and simulated ports.
 
-A case is `async def test_..(doors: Doors)` under `@conformance`: the decorator makes a plain test of it, whose
-parameter (the fixture `bench`, see conftest.py) decides on which doors and on which event loop it runs.
+A case is `async def test_..(ports: RuntimePorts)` under `@conformance`: the decorator makes a plain test of it, whose
+parameter (the fixture `bench`, see conftest.py) decides on which ports and on which event loop it runs.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from minibroker.runtime.real import real_runtime
 from minibroker.simulation.world import SimulatedWorld
 
 
-class Doors(msgspec.Struct):
+class RuntimePorts(msgspec.Struct):
     """What a case may touch."""
 
     kind: str
@@ -50,11 +50,11 @@ class Doors(msgspec.Struct):
             self.world.machine("case").storage.make_special(path)
 
 
-Case = Callable[[Doors], Coroutine[Any, Any, None]]
+Case = Callable[[RuntimePorts], Coroutine[Any, Any, None]]
 
 
 class Bench(Protocol):
-    """One kind of doors and the loop that goes with it."""
+    """One kind of ports and the loop that goes with it."""
 
     def run(self, case: Case) -> None: ...
 
@@ -67,13 +67,13 @@ class RealBench:
     def run(self, case: Case) -> None:
         factory = uvloop.new_event_loop if self._kind == "uvloop" else asyncio.new_event_loop
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(case(Doors(self._kind, real_runtime(), self._directory)))
+            runner.run(case(RuntimePorts(self._kind, real_runtime(), self._directory)))
 
 
 class SimulatedBench:
     def run(self, case: Case) -> None:
         world = SimulatedWorld(seed=7)
-        world.run(case(Doors("simulated", world.runtime("case"), "/data", world)))
+        world.run(case(RuntimePorts("simulated", world.runtime("case"), "/data", world)))
 
 
 def conformance(case: Case) -> Callable[[Bench], None]:

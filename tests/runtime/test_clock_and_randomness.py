@@ -1,9 +1,9 @@
-"""The doors of clock and randomness: the same cases on the real ones and on the simulated ones."""
+"""The ports of clock and randomness: the same cases on the real ones and on the simulated ones."""
 
 import asyncio
 import random
 
-from tests.runtime.ports import Doors, conformance
+from tests.runtime.ports import RuntimePorts, conformance
 
 SLEPT_SECONDS = 0.05
 SLACK_SECONDS = 10.0
@@ -15,13 +15,13 @@ EARLIEST_WALL_CLOCK_MS = 1_600_000_000_000
 
 
 @conformance
-async def test_wall_clock_counts_milliseconds_since_1970(doors: Doors) -> None:
-    assert EARLIEST_WALL_CLOCK_MS < doors.runtime.clock.now_ms() < LATEST_WALL_CLOCK_MS
+async def test_wall_clock_counts_milliseconds_since_1970(ports: RuntimePorts) -> None:
+    assert EARLIEST_WALL_CLOCK_MS < ports.runtime.clock.now_ms() < LATEST_WALL_CLOCK_MS
 
 
 @conformance
-async def test_both_clocks_go_on_with_the_loops_time(doors: Doors) -> None:
-    clock, loop = doors.runtime.clock, asyncio.get_running_loop()
+async def test_both_clocks_go_on_with_the_loops_time(ports: RuntimePorts) -> None:
+    clock, loop = ports.runtime.clock, asyncio.get_running_loop()
     loop_began, wall_began, fine_began = loop.time(), clock.now_ms(), clock.monotonic_ns()
     await asyncio.sleep(SLEPT_SECONDS)
     slept, fine = loop.time() - loop_began, (clock.monotonic_ns() - fine_began) / 1_000_000_000
@@ -31,16 +31,16 @@ async def test_both_clocks_go_on_with_the_loops_time(doors: Doors) -> None:
 
 
 @conformance
-async def test_fine_clock_never_goes_back(doors: Doors) -> None:
-    seen = [doors.runtime.clock.monotonic_ns() for _ in range(1_000)]
+async def test_fine_clock_never_goes_back(ports: RuntimePorts) -> None:
+    seen = [ports.runtime.clock.monotonic_ns() for _ in range(1_000)]
     assert seen == sorted(seen)
 
 
 @conformance
-async def test_random_numbers_are_of_a_source_of_ones_own(doors: Doors) -> None:
+async def test_random_numbers_are_of_a_source_of_ones_own(ports: RuntimePorts) -> None:
     """Whoever seeds Python's own source makes no other process predictable."""
     random.seed(1)
-    drawn = [doors.runtime.random.random() for _ in range(5)]
+    drawn = [ports.runtime.random.random() for _ in range(5)]
     random.seed(1)
     assert drawn != [random.random() for _ in range(5)]
     assert all(0.0 <= number < 1.0 for number in drawn)

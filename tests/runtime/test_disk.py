@@ -12,7 +12,7 @@ from minibroker.runtime.ports import (
     FileTooLarge,
     LockHeld,
 )
-from tests.runtime.ports import Doors, conformance, settle
+from tests.runtime.ports import RuntimePorts, conformance, settle
 
 
 def read(disk: Disk) -> Callable[[str], bytes]:
@@ -20,8 +20,8 @@ def read(disk: Disk) -> Callable[[str], bytes]:
 
 
 @conformance
-async def test_appended_parts_are_read_back(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_appended_parts_are_read_back(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([b"one", bytearray(b"two"), memoryview(b"-three-")[1:6]])
     file.append([b"four"])
     assert file.size == 15
@@ -31,24 +31,24 @@ async def test_appended_parts_are_read_back(doors: Doors) -> None:
 
 
 @conformance
-async def test_more_parts_than_the_kernel_takes_at_once(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_more_parts_than_the_kernel_takes_at_once(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([b"%04d" % number for number in range(3000)])
     assert file.size == 12_000
     assert file.read_at(11_996, 4) == b"2999"
 
 
 @conformance
-async def test_nothing_to_append_changes_nothing(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_nothing_to_append_changes_nothing(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([])
     file.append([b""])
     assert file.size == 0
 
 
 @conformance
-async def test_a_read_is_short_only_at_the_end(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_a_read_is_short_only_at_the_end(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([b"abcdef"])
     assert file.read_at(4, 10) == b"ef"
     assert file.read_at(6, 10) == b""
@@ -57,8 +57,8 @@ async def test_a_read_is_short_only_at_the_end(doors: Doors) -> None:
 
 
 @conformance
-async def test_a_read_into_a_buffer_fills_what_there_is_and_no_more(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_a_read_into_a_buffer_fills_what_there_is_and_no_more(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([b"abcdef"])
     memory = bytearray(b"....")
     assert file.read_into(1, memoryview(memory)) == 4
@@ -70,8 +70,8 @@ async def test_a_read_into_a_buffer_fills_what_there_is_and_no_more(doors: Doors
 
 
 @conformance
-async def test_overwriting_in_place_keeps_the_size(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/index", create=True)
+async def test_overwriting_in_place_keeps_the_size(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/index", create=True)
     file.append([b"abcdef"])
     file.write_at(2, b"XY")
     assert file.read_at(0, 10) == b"abXYef"
@@ -79,8 +79,8 @@ async def test_overwriting_in_place_keeps_the_size(doors: Doors) -> None:
 
 
 @conformance
-async def test_overwriting_never_extends(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/index", create=True)
+async def test_overwriting_never_extends(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/index", create=True)
     file.append([b"abc"])
     with pytest.raises(AssertionError):
         file.write_at(2, b"XY")
@@ -88,8 +88,8 @@ async def test_overwriting_never_extends(doors: Doors) -> None:
 
 
 @conformance
-async def test_truncated_bytes_are_gone_and_appends_go_on_there(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_truncated_bytes_are_gone_and_appends_go_on_there(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([b"abcdef"])
     file.truncate(2)
     assert file.size == 2
@@ -98,80 +98,80 @@ async def test_truncated_bytes_are_gone_and_appends_go_on_there(doors: Doors) ->
 
 
 @conformance
-async def test_reopened_file_knows_its_size_and_appends_at_the_end(doors: Doors) -> None:
-    path = f"{doors.directory}/log"
-    file = doors.disk.open(path, create=True)
+async def test_reopened_file_knows_its_size_and_appends_at_the_end(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/log"
+    file = ports.disk.open(path, create=True)
     file.append([b"abc"])
     file.sync()
     file.close()
-    again = doors.disk.open(path)
-    assert again.size == doors.disk.file_size(path) == 3
+    again = ports.disk.open(path)
+    assert again.size == ports.disk.file_size(path) == 3
     again.append([b"d"])
-    assert doors.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"abcd"
+    assert ports.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"abcd"
 
 
 @conformance
-async def test_two_openings_of_a_file_see_the_same_bytes(doors: Doors) -> None:
-    path = f"{doors.directory}/log"
-    writer = doors.disk.open(path, create=True)
-    reader = doors.disk.open(path)
+async def test_two_openings_of_a_file_see_the_same_bytes(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/log"
+    writer = ports.disk.open(path, create=True)
+    reader = ports.disk.open(path)
     writer.append([b"abc"])
     assert reader.read_at(0, 3) == b"abc"
 
 
 @conformance
-async def test_what_is_missing_is_named(doors: Doors) -> None:
-    disk, missing = doors.disk, f"{doors.directory}/missing"
+async def test_what_is_missing_is_named(ports: RuntimePorts) -> None:
+    disk, missing = ports.disk, f"{ports.directory}/missing"
     for call in (disk.open, read(disk), disk.file_size, disk.list_directory, disk.modified_ms, disk.free_bytes):
         with pytest.raises(FileMissing, match="missing"):
             call(missing)
     with pytest.raises(FileMissing, match="missing"):
         disk.open(f"{missing}/file", create=True)
     with pytest.raises(FileMissing, match="missing"):
-        disk.rename(missing, f"{doors.directory}/elsewhere")
+        disk.rename(missing, f"{ports.directory}/elsewhere")
     assert not disk.exists(missing)
 
 
 @conformance
-async def test_directories_are_made_with_parents_and_listed_sorted(doors: Doors) -> None:
-    disk, deep = doors.disk, f"{doors.directory}/a/b"
+async def test_directories_are_made_with_parents_and_listed_sorted(ports: RuntimePorts) -> None:
+    disk, deep = ports.disk, f"{ports.directory}/a/b"
     disk.make_directory(deep)
     disk.make_directory(deep)
     for name in ("z", "x", "y"):
         disk.open(f"{deep}/{name}", create=True).close()
     assert disk.list_directory(deep) == ["x", "y", "z"]
-    assert disk.list_directory(f"{doors.directory}/a") == ["b"]
+    assert disk.list_directory(f"{ports.directory}/a") == ["b"]
     assert disk.exists(deep)
 
 
 @conformance
-async def test_a_directory_is_no_file_and_a_file_no_directory(doors: Doors) -> None:
-    disk = doors.disk
-    disk.make_directory(f"{doors.directory}/directory")
-    disk.open(f"{doors.directory}/file", create=True).close()
+async def test_a_directory_is_no_file_and_a_file_no_directory(ports: RuntimePorts) -> None:
+    disk = ports.disk
+    disk.make_directory(f"{ports.directory}/directory")
+    disk.open(f"{ports.directory}/file", create=True).close()
     for call in (disk.open, read(disk), disk.file_size, disk.remove):
         with pytest.raises(BadEntry, match="directory"):
-            call(f"{doors.directory}/directory")
+            call(f"{ports.directory}/directory")
     with pytest.raises(BadEntry):
-        disk.list_directory(f"{doors.directory}/file")
+        disk.list_directory(f"{ports.directory}/file")
     with pytest.raises(BadEntry):
-        disk.make_directory(f"{doors.directory}/file")
+        disk.make_directory(f"{ports.directory}/file")
 
 
 @conformance
-async def test_replaced_file_holds_the_new_bytes_only(doors: Doors) -> None:
-    disk, path = doors.disk, f"{doors.directory}/checkpoint"
+async def test_replaced_file_holds_the_new_bytes_only(ports: RuntimePorts) -> None:
+    disk, path = ports.disk, f"{ports.directory}/checkpoint"
     disk.replace_file(path, b"a long first version")
     disk.replace_file(path, b"second")
     assert disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"second"
     disk.replace_file(path, b"third", sync=False)
     assert disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"third"
-    assert disk.list_directory(doors.directory) == ["checkpoint"]
+    assert disk.list_directory(ports.directory) == ["checkpoint"]
 
 
 @conformance
-async def test_an_open_file_survives_its_replacement(doors: Doors) -> None:
-    disk, path = doors.disk, f"{doors.directory}/checkpoint"
+async def test_an_open_file_survives_its_replacement(ports: RuntimePorts) -> None:
+    disk, path = ports.disk, f"{ports.directory}/checkpoint"
     disk.replace_file(path, b"first")
     old = disk.open(path)
     disk.replace_file(path, b"second")
@@ -179,8 +179,8 @@ async def test_an_open_file_survives_its_replacement(doors: Doors) -> None:
 
 
 @conformance
-async def test_rename_replaces_the_target(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
+async def test_rename_replaces_the_target(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
     disk.replace_file(f"{here}/new", b"new")
     disk.replace_file(f"{here}/old", b"old")
     disk.rename(f"{here}/new", f"{here}/old")
@@ -189,8 +189,8 @@ async def test_rename_replaces_the_target(doors: Doors) -> None:
 
 
 @conformance
-async def test_a_renamed_directory_keeps_its_files(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
+async def test_a_renamed_directory_keeps_its_files(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
     disk.make_directory(f"{here}/orders-0")
     file = disk.open(f"{here}/orders-0/log", create=True)
     disk.rename(f"{here}/orders-0", f"{here}/orders-0.deleted")
@@ -199,8 +199,8 @@ async def test_a_renamed_directory_keeps_its_files(doors: Doors) -> None:
 
 
 @conformance
-async def test_removing_twice_is_fine(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
+async def test_removing_twice_is_fine(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
     disk.replace_file(f"{here}/file", b"x")
     disk.make_directory(f"{here}/tree/deep")
     disk.replace_file(f"{here}/tree/deep/file", b"x")
@@ -211,43 +211,43 @@ async def test_removing_twice_is_fine(doors: Doors) -> None:
 
 
 @conformance
-async def test_directory_is_locked_once(doors: Doors) -> None:
-    path = f"{doors.directory}/.lock"
-    lock = doors.disk.lock(path)
+async def test_directory_is_locked_once(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/.lock"
+    lock = ports.disk.lock(path)
     with pytest.raises(LockHeld, match="lock"):
-        doors.disk.lock(path)
+        ports.disk.lock(path)
     lock.release()
     lock.release()
-    doors.disk.lock(path).release()
+    ports.disk.lock(path).release()
 
 
 @conformance
-async def test_facts_of_the_machine(doors: Doors) -> None:
-    disk, path = doors.disk, f"{doors.directory}/file"
+async def test_facts_of_the_machine(ports: RuntimePorts) -> None:
+    disk, path = ports.disk, f"{ports.directory}/file"
     disk.replace_file(path, b"x")
-    assert disk.free_bytes(doors.directory) > 1_000_000
-    assert abs(disk.modified_ms(path) - doors.runtime.clock.now_ms()) < 10_000
+    assert disk.free_bytes(ports.directory) > 1_000_000
+    assert abs(disk.modified_ms(path) - ports.runtime.clock.now_ms()) < 10_000
     assert disk.boot_id() == disk.boot_id() != ""
 
 
 @conformance
-async def test_background_work_returns_its_result(doors: Doors) -> None:
-    file = doors.disk.open(f"{doors.directory}/log", create=True)
+async def test_background_work_returns_its_result(ports: RuntimePorts) -> None:
+    file = ports.disk.open(f"{ports.directory}/log", create=True)
     file.append([b"abc"])
-    await doors.disk.in_background(file.sync)
-    assert await doors.disk.in_background(lambda: file.read_at(0, 3)) == b"abc"
+    await ports.disk.in_background(file.sync)
+    assert await ports.disk.in_background(lambda: file.read_at(0, 3)) == b"abc"
 
 
 @conformance
-async def test_background_work_raises_its_error(doors: Doors) -> None:
+async def test_background_work_raises_its_error(ports: RuntimePorts) -> None:
     with pytest.raises(FileMissing):
-        await doors.disk.in_background(lambda: doors.disk.read_file(f"{doors.directory}/missing", SMALL_FILE_BYTES_MAX))
+        await ports.disk.in_background(lambda: ports.disk.read_file(f"{ports.directory}/missing", SMALL_FILE_BYTES_MAX))
 
 
 # ------------------------------------------------------------------------------------------- the real disk alone
 @conformance
-async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(doors: Doors) -> None:
-    disk, directory = doors.disk, doors.directory
+async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(ports: RuntimePorts) -> None:
+    disk, directory = ports.disk, ports.directory
     with pytest.raises(FileMissing):
         disk.rename(f"{directory}/none", f"{directory}/other")
     with pytest.raises(FileMissing):
@@ -268,11 +268,11 @@ async def test_renaming_what_is_missing_and_onto_what_is_in_the_way_is_refused(d
 
 
 @conformance
-async def test_a_link_to_a_directory_is_followed_but_renamed_and_removed_itself(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
+async def test_a_link_to_a_directory_is_followed_but_renamed_and_removed_itself(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
     disk.make_directory(f"{here}/elsewhere")
     disk.replace_file(f"{here}/elsewhere/file", b"kept")
-    doors.link(f"{here}/link", f"{here}/elsewhere")
+    ports.link(f"{here}/link", f"{here}/elsewhere")
     disk.make_directory(f"{here}/link")
     disk.open(f"{here}/link/more", create=True).close()
     disk.sync_directory(f"{here}/link")
@@ -287,10 +287,10 @@ async def test_a_link_to_a_directory_is_followed_but_renamed_and_removed_itself(
 
 
 @conformance
-async def test_a_link_that_leads_nowhere_takes_its_name_and_no_more(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
+async def test_a_link_that_leads_nowhere_takes_its_name_and_no_more(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
     for target in ("nothing", "link"):
-        doors.link(f"{here}/link", f"{here}/{target}")
+        ports.link(f"{here}/link", f"{here}/{target}")
         assert disk.exists(f"{here}/link")
         for call in (disk.open, read(disk), disk.list_directory, disk.file_size):
             with pytest.raises((FileMissing, BadEntry)):
@@ -306,13 +306,13 @@ async def test_a_link_that_leads_nowhere_takes_its_name_and_no_more(doors: Doors
 
 
 @conformance
-async def test_a_replacement_never_writes_through_a_link(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
+async def test_a_replacement_never_writes_through_a_link(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
     disk.replace_file(f"{here}/somebody's", b"kept")
-    doors.link(f"{here}/file", f"{here}/somebody's")
+    ports.link(f"{here}/file", f"{here}/somebody's")
     assert disk.read_file(f"{here}/file", SMALL_FILE_BYTES_MAX) == b"kept"
     disk.replace_file(f"{here}/file", b"new")
-    doors.link(f"{here}/file.tmp", f"{here}/somebody's")
+    ports.link(f"{here}/file.tmp", f"{here}/somebody's")
     with pytest.raises(BadEntry):
         disk.replace_file(f"{here}/file", b"newer")
     assert disk.read_file(f"{here}/file", SMALL_FILE_BYTES_MAX) == b"new"
@@ -320,10 +320,10 @@ async def test_a_replacement_never_writes_through_a_link(doors: Doors) -> None:
 
 
 @conformance
-async def test_what_is_neither_file_nor_directory_is_refused_but_can_be_removed(doors: Doors) -> None:
-    disk, here = doors.disk, doors.directory
-    doors.make_pipe(f"{here}/pipe")
-    doors.link(f"{here}/link", f"{here}/pipe")
+async def test_what_is_neither_file_nor_directory_is_refused_but_can_be_removed(ports: RuntimePorts) -> None:
+    disk, here = ports.disk, ports.directory
+    ports.make_pipe(f"{here}/pipe")
+    ports.link(f"{here}/link", f"{here}/pipe")
     assert disk.list_directory(here) == ["link", "pipe"]
     for path in (f"{here}/pipe", f"{here}/link"):
         for call in (disk.open, read(disk), disk.file_size, disk.list_directory, disk.make_directory, disk.lock):
@@ -336,45 +336,45 @@ async def test_what_is_neither_file_nor_directory_is_refused_but_can_be_removed(
 
 
 @conformance
-async def test_a_file_that_is_larger_than_it_may_be_is_not_read(doors: Doors) -> None:
-    path = f"{doors.directory}/file"
-    doors.disk.replace_file(path, b"0123456789")
-    assert doors.disk.read_file(path, 10) == b"0123456789"
+async def test_a_file_that_is_larger_than_it_may_be_is_not_read(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/file"
+    ports.disk.replace_file(path, b"0123456789")
+    assert ports.disk.read_file(path, 10) == b"0123456789"
     with pytest.raises(FileTooLarge, match=r"file: it has 10 bytes, and at most 9 belong there"):
-        doors.disk.read_file(path, 9)
+        ports.disk.read_file(path, 9)
 
 
 @conformance
-async def test_a_file_is_no_tree(doors: Doors) -> None:
-    doors.disk.replace_file(f"{doors.directory}/file", b"kept")
+async def test_a_file_is_no_tree(ports: RuntimePorts) -> None:
+    ports.disk.replace_file(f"{ports.directory}/file", b"kept")
     with pytest.raises(BadEntry):
-        doors.disk.remove_tree(f"{doors.directory}/file")
-    assert doors.disk.exists(f"{doors.directory}/file")
+        ports.disk.remove_tree(f"{ports.directory}/file")
+    assert ports.disk.exists(f"{ports.directory}/file")
 
 
 @conformance
-async def test_renaming_to_its_own_name_changes_nothing(doors: Doors) -> None:
-    path = f"{doors.directory}/file"
-    doors.disk.replace_file(path, b"kept")
-    doors.disk.rename(path, path)
-    assert doors.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"kept"
+async def test_renaming_to_its_own_name_changes_nothing(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/file"
+    ports.disk.replace_file(path, b"kept")
+    ports.disk.rename(path, path)
+    assert ports.disk.read_file(path, SMALL_FILE_BYTES_MAX) == b"kept"
 
 
 @conformance
-async def test_an_open_file_survives_its_removal(doors: Doors) -> None:
-    path = f"{doors.directory}/log"
-    file = doors.disk.open(path, create=True)
+async def test_an_open_file_survives_its_removal(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/log"
+    file = ports.disk.open(path, create=True)
     file.append([b"old"])
-    doors.disk.remove(path)
-    assert not doors.disk.exists(path)
+    ports.disk.remove(path)
+    assert not ports.disk.exists(path)
     file.append([b" and more"])
     assert file.read_at(0, 100) == b"old and more"
-    assert doors.disk.open(path, create=True).size == 0
+    assert ports.disk.open(path, create=True).size == 0
 
 
 @conformance
-async def test_what_needs_a_directory_says_when_there_is_none(doors: Doors) -> None:
-    disk, missing = doors.disk, f"{doors.directory}/none"
+async def test_what_needs_a_directory_says_when_there_is_none(ports: RuntimePorts) -> None:
+    disk, missing = ports.disk, f"{ports.directory}/none"
     for call in (
         lambda: disk.open(f"{missing}/log", create=True),
         lambda: disk.lock(f"{missing}/.lock"),
@@ -391,21 +391,21 @@ async def test_what_needs_a_directory_says_when_there_is_none(doors: Doors) -> N
 
 
 @conformance
-async def test_a_path_may_be_written_in_several_ways(doors: Doors) -> None:
-    doors.disk.replace_file(f"{doors.directory}/./file", b"x")
-    assert doors.disk.read_file(f"{doors.directory}//file", SMALL_FILE_BYTES_MAX) == b"x"
-    held = doors.disk.lock(f"{doors.directory}/.lock")
+async def test_a_path_may_be_written_in_several_ways(ports: RuntimePorts) -> None:
+    ports.disk.replace_file(f"{ports.directory}/./file", b"x")
+    assert ports.disk.read_file(f"{ports.directory}//file", SMALL_FILE_BYTES_MAX) == b"x"
+    held = ports.disk.lock(f"{ports.directory}/.lock")
     with pytest.raises(LockHeld):
-        doors.disk.lock(f"{doors.directory}/./.lock")
+        ports.disk.lock(f"{ports.directory}/./.lock")
     held.release()
 
 
 @conformance
-async def test_a_file_remembers_when_it_was_changed(doors: Doors) -> None:
-    path = f"{doors.directory}/log"
-    file = doors.disk.open(path, create=True)
-    created = doors.disk.modified_ms(path)
+async def test_a_file_remembers_when_it_was_changed(ports: RuntimePorts) -> None:
+    path = f"{ports.directory}/log"
+    file = ports.disk.open(path, create=True)
+    created = ports.disk.modified_ms(path)
     await settle(0.05)
     file.append([b"x"])
-    assert doors.disk.modified_ms(path) >= created + 40
-    assert abs(doors.disk.modified_ms(path) - doors.runtime.clock.now_ms()) < 10_000
+    assert ports.disk.modified_ms(path) >= created + 40
+    assert abs(ports.disk.modified_ms(path) - ports.runtime.clock.now_ms()) < 10_000

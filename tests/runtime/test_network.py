@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.runtime.network import RealNetwork
 from minibroker.runtime.ports import AddressInUse, ConnectionRefused, Listener, NetworkError, Transport
-from tests.runtime.ports import Doors, conformance, settle
+from tests.runtime.ports import RuntimePorts, conformance, settle
 
 HOST = "127.0.0.1"
 TIMEOUT_MS = 10_000
@@ -85,7 +85,7 @@ class Pair:
         await self.listener.close()
 
 
-async def connected(doors: Doors, buffer_size: int = 65_536) -> Pair:
+async def connected(ports: RuntimePorts, buffer_size: int = 65_536) -> Pair:
     accepted: asyncio.Queue[Recorder] = asyncio.Queue()
 
     def accept() -> Recorder:
@@ -93,8 +93,8 @@ async def connected(doors: Doors, buffer_size: int = 65_536) -> Pair:
         accepted.put_nowait(server)
         return server
 
-    listener = await doors.network.listen(accept, HOST, 0)
-    _, client = await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    listener = await ports.network.listen(accept, HOST, 0)
+    _, client = await ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
     assert isinstance(client, Recorder)
     async with asyncio.timeout(10):
         server = await accepted.get()
@@ -103,8 +103,8 @@ async def connected(doors: Doors, buffer_size: int = 65_536) -> Pair:
 
 
 @conformance
-async def test_bytes_arrive_in_order_both_ways(doors: Doors) -> None:
-    pair = await connected(doors, buffer_size=7)
+async def test_bytes_arrive_in_order_both_ways(ports: RuntimePorts) -> None:
+    pair = await connected(ports, buffer_size=7)
     pair.client.transport.write(b"one ")
     pair.client.transport.writelines([b"two ", b"", memoryview(b"three ")])
     pair.client.transport.write(b"four")
@@ -117,16 +117,16 @@ async def test_bytes_arrive_in_order_both_ways(doors: Doors) -> None:
 
 
 @conformance
-async def test_connection_is_made_once_before_anything_else(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_connection_is_made_once_before_anything_else(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     assert pair.client.events == ["made"]
     assert pair.server.events == ["made"]
     await pair.close()
 
 
 @conformance
-async def test_many_bytes_arrive_complete(doors: Doors) -> None:
-    pair = await connected(doors, buffer_size=10_000)
+async def test_many_bytes_arrive_complete(ports: RuntimePorts) -> None:
+    pair = await connected(ports, buffer_size=10_000)
     data = bytes(range(256)) * 12_000
     pair.client.transport.write(data)
     await pair.server.until_received(len(data))
@@ -135,9 +135,9 @@ async def test_many_bytes_arrive_complete(doors: Doors) -> None:
 
 
 @conformance
-async def test_port_zero_is_answered_with_a_free_port(doors: Doors) -> None:
-    one = await doors.network.listen(Recorder, HOST, 0)
-    other = await doors.network.listen(Recorder, HOST, 0)
+async def test_port_zero_is_answered_with_a_free_port(ports: RuntimePorts) -> None:
+    one = await ports.network.listen(Recorder, HOST, 0)
+    other = await ports.network.listen(Recorder, HOST, 0)
     assert one.port > 0
     assert one.port != other.port
     await one.close()
@@ -145,51 +145,51 @@ async def test_port_zero_is_answered_with_a_free_port(doors: Doors) -> None:
 
 
 @conformance
-async def test_taken_port_is_named(doors: Doors) -> None:
-    listener = await doors.network.listen(Recorder, HOST, 0)
+async def test_taken_port_is_named(ports: RuntimePorts) -> None:
+    listener = await ports.network.listen(Recorder, HOST, 0)
     with pytest.raises(AddressInUse, match=f"{HOST}:{listener.port}"):
-        await doors.network.listen(Recorder, HOST, listener.port)
+        await ports.network.listen(Recorder, HOST, listener.port)
     await listener.close()
 
 
 @conformance
-async def test_closed_listener_frees_its_port(doors: Doors) -> None:
-    listener = await doors.network.listen(Recorder, HOST, 0)
+async def test_closed_listener_frees_its_port(ports: RuntimePorts) -> None:
+    listener = await ports.network.listen(Recorder, HOST, 0)
     await listener.close()
-    again = await doors.network.listen(Recorder, HOST, listener.port)
+    again = await ports.network.listen(Recorder, HOST, listener.port)
     assert again.port == listener.port
     await again.close()
 
 
 @conformance
-async def test_nobody_listening_is_a_refusal(doors: Doors) -> None:
-    listener = await doors.network.listen(Recorder, HOST, 0)
+async def test_nobody_listening_is_a_refusal(ports: RuntimePorts) -> None:
+    listener = await ports.network.listen(Recorder, HOST, 0)
     await listener.close()
     with pytest.raises(ConnectionRefused, match=f"{HOST}:{listener.port}"):
-        await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+        await ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
 
 
 @conformance
-async def test_unknown_host_is_no_refusal(doors: Doors) -> None:
+async def test_unknown_host_is_no_refusal(ports: RuntimePorts) -> None:
     with pytest.raises(NetworkError, match="no-such-host") as caught:
-        await doors.network.connect(Recorder, "no-such-host.invalid", 9092, TIMEOUT_MS)
+        await ports.network.connect(Recorder, "no-such-host.invalid", 9092, TIMEOUT_MS)
     assert not isinstance(caught.value, ConnectionRefused)
 
 
 @conformance
-async def test_connection_outlives_its_listener(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_connection_outlives_its_listener(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     await pair.listener.close()
     pair.client.transport.write(b"still here")
     await pair.server.until_received(10)
     with pytest.raises(ConnectionRefused):
-        await doors.network.connect(Recorder, HOST, pair.listener.port, TIMEOUT_MS)
+        await ports.network.connect(Recorder, HOST, pair.listener.port, TIMEOUT_MS)
     await pair.close()
 
 
 @conformance
-async def test_close_sends_what_was_written_first(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_close_sends_what_was_written_first(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     data = b"x" * 1_000_000
     pair.client.transport.write(data)
     pair.client.transport.close()
@@ -204,8 +204,8 @@ async def test_close_sends_what_was_written_first(doors: Doors) -> None:
 
 
 @conformance
-async def test_loss_is_told_once(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_loss_is_told_once(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     pair.client.transport.close()
     pair.client.transport.close()
     pair.client.transport.abort()
@@ -217,8 +217,8 @@ async def test_loss_is_told_once(doors: Doors) -> None:
 
 
 @conformance
-async def test_abort_reaches_the_peer(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_abort_reaches_the_peer(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     pair.client.transport.abort()
     await pair.client.until_event("lost")
     await pair.server.until_event("lost")
@@ -226,8 +226,8 @@ async def test_abort_reaches_the_peer(doors: Doors) -> None:
 
 
 @conformance
-async def test_a_slow_reader_stops_the_writer_and_lets_it_go_on(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_a_slow_reader_stops_the_writer_and_lets_it_go_on(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     pair.server.transport.pause_reading()
     sent = 0
     while not pair.client.writer_paused:
@@ -243,8 +243,8 @@ async def test_a_slow_reader_stops_the_writer_and_lets_it_go_on(doors: Doors) ->
 
 
 @conformance
-async def test_write_limits_decide_when_the_writer_stops(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_write_limits_decide_when_the_writer_stops(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     pair.server.transport.pause_reading()
     pair.client.transport.set_write_buffer_limits(high=32_000_000)
     pair.client.transport.write(b"x" * 24_000_000)
@@ -256,8 +256,8 @@ async def test_write_limits_decide_when_the_writer_stops(doors: Doors) -> None:
 
 
 @conformance
-async def test_paused_reading_delivers_nothing(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_paused_reading_delivers_nothing(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     pair.server.transport.pause_reading()
     pair.client.transport.write(b"later")
     await settle()
@@ -268,9 +268,9 @@ async def test_paused_reading_delivers_nothing(doors: Doors) -> None:
 
 
 @conformance
-async def test_what_is_changed_after_write_arrives_changed(doors: Doors) -> None:
+async def test_what_is_changed_after_write_arrives_changed(ports: RuntimePorts) -> None:
     """Why only immutable bytes may be written: behind a full socket uvloop still reads them later (asyncio copies)."""
-    pair = await connected(doors)
+    pair = await connected(ports)
     pair.server.transport.pause_reading()
     filler = b"f" * 16_000_000
     data = bytearray(b"a" * 1_000_000)
@@ -280,18 +280,18 @@ async def test_what_is_changed_after_write_arrives_changed(doors: Doors) -> None
     pair.server.transport.resume_reading()
     await pair.server.until_received(len(filler) + len(data))
     arrived = bytes(pair.server.received[-1:])
-    assert arrived == (b"a" if doors.kind == "asyncio" else b"b")
+    assert arrived == (b"a" if ports.kind == "asyncio" else b"b")
     await pair.close()
 
 
 @conformance
-async def test_writing_after_the_loss_is_an_error(doors: Doors) -> None:
+async def test_writing_after_the_loss_is_an_error(ports: RuntimePorts) -> None:
     """uvloop raises, so the simulation must; asyncio only warns."""
-    pair = await connected(doors)
+    pair = await connected(ports)
     pair.client.transport.abort()
     await pair.client.until_event("lost")
     await settle()
-    if doors.kind == "asyncio":
+    if ports.kind == "asyncio":
         pair.client.transport.write(b"lost")
     else:
         with pytest.raises(RuntimeError):
@@ -300,8 +300,8 @@ async def test_writing_after_the_loss_is_an_error(doors: Doors) -> None:
 
 
 @conformance
-async def test_both_ends_know_their_addresses(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_both_ends_know_their_addresses(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     assert pair.client.transport.get_extra_info("peername")[1] == pair.listener.port
     assert pair.server.transport.get_extra_info("sockname")[1] == pair.listener.port
     assert pair.server.transport.get_extra_info("peername")[:2] == pair.client.transport.get_extra_info("sockname")[:2]
@@ -310,14 +310,14 @@ async def test_both_ends_know_their_addresses(doors: Doors) -> None:
 
 
 @conformance
-async def test_a_connection_may_be_closed_as_it_is_made(doors: Doors) -> None:
+async def test_a_connection_may_be_closed_as_it_is_made(ports: RuntimePorts) -> None:
     class Closing(Recorder):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
             transport.close()
 
-    listener = await doors.network.listen(Closing, HOST, 0)
-    _, client = await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    listener = await ports.network.listen(Closing, HOST, 0)
+    _, client = await ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
     assert isinstance(client, Recorder)
     await client.until_event("lost")
     assert client.received == b""

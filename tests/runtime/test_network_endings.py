@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.runtime.ports import ConnectionRefused, NetworkError, OutOfDescriptors
 from tests.runtime.lack import no_descriptors
-from tests.runtime.ports import Doors, conformance, settle
+from tests.runtime.ports import RuntimePorts, conformance, settle
 from tests.runtime.test_network import HOST, TIMEOUT_MS, Recorder, connected
 
 
@@ -21,15 +21,15 @@ class HalfOpen(Recorder):
 
 
 @conformance
-async def test_without_a_descriptor_a_connection_fails_as_others_do_and_it_passes(doors: Doors) -> None:
+async def test_without_a_descriptor_a_connection_fails_as_others_do_and_it_passes(ports: RuntimePorts) -> None:
     """D08: it is no bug of ours that ends the process, and no evidence that the peer is gone."""
     accepted: asyncio.Queue[Recorder] = asyncio.Queue()
-    listener = await doors.network.listen(lambda: queued(accepted), HOST, 0)
-    with without_descriptors(doors), pytest.raises(NetworkError, match="oo many open files") as failure:
-        await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    listener = await ports.network.listen(lambda: queued(accepted), HOST, 0)
+    with without_descriptors(ports), pytest.raises(NetworkError, match="oo many open files") as failure:
+        await ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
     assert isinstance(failure.value, OutOfDescriptors)
     assert not isinstance(failure.value, ConnectionRefused)
-    _, client = await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    _, client = await ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
     assert isinstance(client, Recorder)
     client.transport.close()
     await (await accepted.get()).until_event("lost")
@@ -43,18 +43,18 @@ def queued(accepted: asyncio.Queue[Recorder]) -> Recorder:
 
 
 @contextmanager
-def without_descriptors(doors: Doors) -> Iterator[None]:
-    if doors.world is None:
+def without_descriptors(ports: RuntimePorts) -> Iterator[None]:
+    if ports.world is None:
         with no_descriptors():
             yield
     else:
-        doors.world.take_descriptors("case")
+        ports.world.take_descriptors("case")
         yield
-        doors.world.give_descriptors("case")
+        ports.world.give_descriptors("case")
 
 
 @conformance
-async def test_who_writes_on_to_a_peer_that_has_closed_is_reset(doors: Doors) -> None:
+async def test_who_writes_on_to_a_peer_that_has_closed_is_reset(ports: RuntimePorts) -> None:
     accepted: asyncio.Queue[HalfOpen] = asyncio.Queue()
 
     def accept() -> HalfOpen:
@@ -62,8 +62,8 @@ async def test_who_writes_on_to_a_peer_that_has_closed_is_reset(doors: Doors) ->
         accepted.put_nowait(server)
         return server
 
-    listener = await doors.network.listen(accept, HOST, 0)
-    _, client = await doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
+    listener = await ports.network.listen(accept, HOST, 0)
+    _, client = await ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS)
     assert isinstance(client, Recorder)
     server = await accepted.get()
     client.transport.close()
@@ -81,8 +81,8 @@ async def test_who_writes_on_to_a_peer_that_has_closed_is_reset(doors: Doors) ->
 
 
 @conformance
-async def test_abort_throws_away_what_was_not_sent(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_abort_throws_away_what_was_not_sent(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     pair.server.transport.pause_reading()
     data = b"x" * 20_000_000
     pair.client.transport.write(data)
@@ -96,15 +96,15 @@ async def test_abort_throws_away_what_was_not_sent(doors: Doors) -> None:
 
 
 @conformance
-async def test_a_cancelled_attempt_leaves_no_connection(doors: Doors) -> None:
+async def test_a_cancelled_attempt_leaves_no_connection(ports: RuntimePorts) -> None:
     accepted: list[Recorder] = []
 
     def accept() -> Recorder:
         accepted.append(Recorder())
         return accepted[-1]
 
-    listener = await doors.network.listen(accept, HOST, 0)
-    attempt = asyncio.ensure_future(doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS))
+    listener = await ports.network.listen(accept, HOST, 0)
+    attempt = asyncio.ensure_future(ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS))
     await asyncio.sleep(0)
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -116,7 +116,7 @@ async def test_a_cancelled_attempt_leaves_no_connection(doors: Doors) -> None:
 
 
 @conformance
-async def test_many_connections_at_once_are_all_made(doors: Doors) -> None:
+async def test_many_connections_at_once_are_all_made(ports: RuntimePorts) -> None:
     accepted: asyncio.Queue[Recorder] = asyncio.Queue()
 
     def accept() -> Recorder:
@@ -124,9 +124,9 @@ async def test_many_connections_at_once_are_all_made(doors: Doors) -> None:
         accepted.put_nowait(server)
         return server
 
-    listener = await doors.network.listen(accept, HOST, 0)
+    listener = await ports.network.listen(accept, HOST, 0)
     opened = await asyncio.gather(
-        *(doors.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS) for _ in range(100))
+        *(ports.network.connect(Recorder, HOST, listener.port, TIMEOUT_MS) for _ in range(100))
     )
     async with asyncio.timeout(10):
         servers = [await accepted.get() for _ in range(100)]
@@ -139,13 +139,13 @@ async def test_many_connections_at_once_are_all_made(doors: Doors) -> None:
 
 
 @conformance
-async def test_a_listener_that_has_closed_refuses_and_may_be_opened_again_at_once(doors: Doors) -> None:
-    pair = await connected(doors)
+async def test_a_listener_that_has_closed_refuses_and_may_be_opened_again_at_once(ports: RuntimePorts) -> None:
+    pair = await connected(ports)
     await pair.listener.close()
     with pytest.raises(ConnectionRefused):
-        await doors.network.connect(Recorder, HOST, pair.listener.port, TIMEOUT_MS)
-    again = await doors.network.listen(Recorder, HOST, pair.listener.port)
-    transport, client = await doors.network.connect(Recorder, HOST, again.port, TIMEOUT_MS)
+        await ports.network.connect(Recorder, HOST, pair.listener.port, TIMEOUT_MS)
+    again = await ports.network.listen(Recorder, HOST, pair.listener.port)
+    transport, client = await ports.network.connect(Recorder, HOST, again.port, TIMEOUT_MS)
     assert isinstance(client, Recorder)
     transport.abort()
     await client.until_event("lost")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from minibroker.runtime.ports import ConnectionRefused
-from tests.runtime.ports import Doors, conformance, settle
+from tests.runtime.ports import RuntimePorts, conformance, settle
 from tests.runtime.test_network import TIMEOUT_MS, Recorder
 
 PORT = 9092
@@ -41,10 +41,10 @@ class Speaker(Recorder):
 
 
 class Victim:
-    """A process that listens, on either kind of doors."""
+    """A process that listens, on either kind of ports."""
 
-    def __init__(self, doors: Doors, process: asyncio.subprocess.Process | None, host: str, port: int) -> None:
-        self._default_runtime = doors
+    def __init__(self, ports: RuntimePorts, process: asyncio.subprocess.Process | None, host: str, port: int) -> None:
+        self._default_runtime = ports
         self._process = process
         self.host = host
         self.port = port
@@ -72,11 +72,11 @@ class Victim:
 
 
 @contextlib.asynccontextmanager
-async def victim(doors: Doors, speaks: bool = False) -> AsyncIterator[Victim]:
-    if doors.world is not None:
+async def victim(ports: RuntimePorts, speaks: bool = False) -> AsyncIterator[Victim]:
+    if ports.world is not None:
         accept = type("Speaking", (Speaker,), {"speaks": speaks})
-        await doors.world.runtime("victim").network.listen(accept, "0.0.0.0", PORT)
-        yield Victim(doors, None, "victim", PORT)
+        await ports.world.runtime("victim").network.listen(accept, "0.0.0.0", PORT)
+        yield Victim(ports, None, "victim", PORT)
         return
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER, "speaks" if speaks else "silent", stdout=asyncio.subprocess.PIPE
@@ -84,7 +84,7 @@ async def victim(doors: Doors, speaks: bool = False) -> AsyncIterator[Victim]:
     assert process.stdout is not None
     try:
         port = int(await asyncio.wait_for(process.stdout.readline(), TIMEOUT_MS / 1000))
-        yield Victim(doors, process, "127.0.0.1", port)
+        yield Victim(ports, process, "127.0.0.1", port)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -92,8 +92,8 @@ async def victim(doors: Doors, speaks: bool = False) -> AsyncIterator[Victim]:
 
 
 @conformance
-async def test_a_killed_process_ends_its_connections_and_refuses_new_ones_at_once(doors: Doors) -> None:
-    async with victim(doors, speaks=True) as server:
+async def test_a_killed_process_ends_its_connections_and_refuses_new_ones_at_once(ports: RuntimePorts) -> None:
+    async with victim(ports, speaks=True) as server:
         client = await server.connect()
         await server.kill()
         await client.until_event("lost")
@@ -105,8 +105,8 @@ async def test_a_killed_process_ends_its_connections_and_refuses_new_ones_at_onc
 
 
 @conformance
-async def test_a_process_that_is_killed_with_unread_bytes_resets_its_connection(doors: Doors) -> None:
-    async with victim(doors) as server:
+async def test_a_process_that_is_killed_with_unread_bytes_resets_its_connection(ports: RuntimePorts) -> None:
+    async with victim(ports) as server:
         client = await server.connect()
         client.transport.write(b"never read")
         await settle()
@@ -119,8 +119,8 @@ async def test_a_process_that_is_killed_with_unread_bytes_resets_its_connection(
 
 
 @conformance
-async def test_a_paused_process_refuses_nobody_and_ends_nothing(doors: Doors) -> None:
-    async with victim(doors) as server:
+async def test_a_paused_process_refuses_nobody_and_ends_nothing(ports: RuntimePorts) -> None:
+    async with victim(ports) as server:
         client = await server.connect()
         server.pause()
         client.transport.write(b"waits in its kernel")
@@ -129,8 +129,8 @@ async def test_a_paused_process_refuses_nobody_and_ends_nothing(doors: Doors) ->
 
 
 @conformance
-async def test_who_writes_to_a_killed_process_is_reset(doors: Doors) -> None:
-    async with victim(doors) as server:
+async def test_who_writes_to_a_killed_process_is_reset(ports: RuntimePorts) -> None:
+    async with victim(ports) as server:
         client = await server.connect()
         client.transport.pause_reading()  # its end of the stream is not looked at
         await server.kill()

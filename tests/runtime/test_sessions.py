@@ -25,155 +25,155 @@ def loop_time() -> float:
 
 
 @conformance
-async def test_start_opens_a_session(doors: Coordinations) -> None:
-    await doors.until(lambda: doors.kinds == ["connected"])
-    assert doors.events[0].session_id == doors.subject.session_id != 0
-    assert doors.subject.session_id != doors.observer.session_id
-    assert doors.subject.negotiated_timeout_ms == SESSION_MS
+async def test_start_opens_a_session(ports: Coordinations) -> None:
+    await ports.until(lambda: ports.kinds == ["connected"])
+    assert ports.events[0].session_id == ports.subject.session_id != 0
+    assert ports.subject.session_id != ports.observer.session_id
+    assert ports.subject.negotiated_timeout_ms == SESSION_MS
 
 
 @conformance
-async def test_deadline_is_counted_from_sending(doors: Coordinations) -> None:
-    await doors.subject.exists("/")
+async def test_deadline_is_counted_from_sending(ports: Coordinations) -> None:
+    await ports.subject.exists("/")
     asked_at = loop_time()
-    await doors.subject.exists("/")
-    assert asked_at + SESSION - 0.002 <= doors.subject.session_deadline <= loop_time() + SESSION
+    await ports.subject.exists("/")
+    assert asked_at + SESSION - 0.002 <= ports.subject.session_deadline <= loop_time() + SESSION
 
 
 @conformance
-async def test_heartbeats_keep_the_deadline_ahead(doors: Coordinations) -> None:
+async def test_heartbeats_keep_the_deadline_ahead(ports: Coordinations) -> None:
     for _ in range(5):
         await asyncio.sleep(0.3)
-        assert doors.subject.session_deadline > loop_time() + SESSION / 2
+        assert ports.subject.session_deadline > loop_time() + SESSION / 2
 
 
 @conformance
-async def test_clean_close_is_no_expiry(doors: Coordinations) -> None:
-    await doors.until(lambda: doors.kinds == ["connected"])
-    await doors.subject.close()
-    await doors.subject.close()
+async def test_clean_close_is_no_expiry(ports: Coordinations) -> None:
+    await ports.until(lambda: ports.kinds == ["connected"])
+    await ports.subject.close()
+    await ports.subject.close()
     await asyncio.sleep(0.2)
-    assert doors.kinds == ["connected"]
-    assert doors.subject.session_deadline < loop_time()
+    assert ports.kinds == ["connected"]
+    assert ports.subject.session_deadline < loop_time()
     with pytest.raises(CoordinationUnavailable):
-        await doors.subject.exists("/")
+        await ports.subject.exists("/")
 
 
 @conformance
-async def test_session_survives_a_broken_connection(doors: Coordinations) -> None:
-    session_id = doors.subject.session_id
-    path, _ = await doors.subject.create(f"{doors.root}/me", b"", ephemeral=True)
-    doors.faults.drop_connection()
-    await doors.until(lambda: doors.kinds == ["connected", "suspended", "connected"])
-    assert doors.subject.session_id == session_id
-    assert {event.session_id for event in doors.events} == {session_id}
-    assert await doors.observer.exists(path) is not None
-    assert doors.subject.session_deadline > loop_time() + SESSION / 2
+async def test_session_survives_a_broken_connection(ports: Coordinations) -> None:
+    session_id = ports.subject.session_id
+    path, _ = await ports.subject.create(f"{ports.root}/me", b"", ephemeral=True)
+    ports.faults.drop_connection()
+    await ports.until(lambda: ports.kinds == ["connected", "suspended", "connected"])
+    assert ports.subject.session_id == session_id
+    assert {event.session_id for event in ports.events} == {session_id}
+    assert await ports.observer.exists(path) is not None
+    assert ports.subject.session_deadline > loop_time() + SESSION / 2
 
 
 @conformance
-async def test_calls_fail_at_once_while_there_is_no_connection(doors: Coordinations) -> None:
-    path, _ = await doors.subject.create(f"{doors.root}/a", b"0")
-    doors.faults.cut()
-    doors.faults.drop_connection()
-    await doors.until(lambda: "suspended" in doors.kinds)
+async def test_calls_fail_at_once_while_there_is_no_connection(ports: Coordinations) -> None:
+    path, _ = await ports.subject.create(f"{ports.root}/a", b"0")
+    ports.faults.cut()
+    ports.faults.drop_connection()
+    await ports.until(lambda: "suspended" in ports.kinds)
     began = loop_time()
     with pytest.raises(CoordinationUnavailable):
-        await doors.subject.get(path)
+        await ports.subject.get(path)
     with pytest.raises(CoordinationUnavailable):
-        await doors.subject.set(path, b"1")
+        await ports.subject.set(path, b"1")
     with pytest.raises(CoordinationUnavailable):
-        await doors.subject.multi([SetOp(path=path, data=b"1")])
+        await ports.subject.multi([SetOp(path=path, data=b"1")])
     assert loop_time() - began < 0.1
-    doors.faults.heal()
-    await doors.until(lambda: doors.kinds[-1] in ("connected", "new-session"))
-    assert (await doors.subject.get(path))[0] == b"0"
+    ports.faults.heal()
+    await ports.until(lambda: ports.kinds[-1] in ("connected", "new-session"))
+    assert (await ports.subject.get(path))[0] == b"0"
 
 
 @conformance
-async def test_write_whose_answer_is_lost_has_an_unknown_outcome(doors: Coordinations) -> None:
-    path = f"{doors.root}/a"
-    doors.faults.lose_next_reply()
+async def test_write_whose_answer_is_lost_has_an_unknown_outcome(ports: Coordinations) -> None:
+    path = f"{ports.root}/a"
+    ports.faults.lose_next_reply()
     with pytest.raises(OutcomeUnknown):
-        await doors.subject.create(path, b"written all the same")
-    await doors.until(lambda: doors.kinds == ["connected", "suspended", "connected"])
-    assert (await doors.subject.get(path))[0] == b"written all the same"
+        await ports.subject.create(path, b"written all the same")
+    await ports.until(lambda: ports.kinds == ["connected", "suspended", "connected"])
+    assert (await ports.subject.get(path))[0] == b"written all the same"
     with pytest.raises(NodeExists):
-        await doors.subject.create(path, b"")
+        await ports.subject.create(path, b"")
 
 
 @conformance
-async def test_calls_into_silence_end_within_the_session(doors: Coordinations) -> None:
-    path, _ = await doors.subject.create(f"{doors.root}/a", b"0")
-    doors.faults.cut()
+async def test_calls_into_silence_end_within_the_session(ports: Coordinations) -> None:
+    path, _ = await ports.subject.create(f"{ports.root}/a", b"0")
+    ports.faults.cut()
     began = loop_time()
-    read, write = await asyncio.gather(doors.subject.get(path), doors.subject.set(path, b"1"), return_exceptions=True)
+    read, write = await asyncio.gather(ports.subject.get(path), ports.subject.set(path, b"1"), return_exceptions=True)
     assert isinstance(read, CoordinationUnavailable)
     assert isinstance(write, OutcomeUnknown)
     assert loop_time() - began < SESSION + 0.3
 
 
 @conformance
-async def test_watches_outlive_an_outage(doors: Coordinations) -> None:
+async def test_watches_outlive_an_outage(ports: Coordinations) -> None:
     """What changed unseen must be read again: every watch fires when the connection is back, and not before."""
-    path, _ = await doors.observer.create(f"{doors.root}/a", b"0")
-    fired, gone = Fired(doors), Fired(doors)
-    await doors.subject.get(path, fired)
-    await doors.subject.get_children(doors.root, gone)
-    doors.faults.cut()
-    doors.faults.drop_connection()
-    await doors.until(lambda: "suspended" in doors.kinds)
-    await doors.observer.set(path, b"1")
+    path, _ = await ports.observer.create(f"{ports.root}/a", b"0")
+    fired, gone = Fired(ports), Fired(ports)
+    await ports.subject.get(path, fired)
+    await ports.subject.get_children(ports.root, gone)
+    ports.faults.cut()
+    ports.faults.drop_connection()
+    await ports.until(lambda: "suspended" in ports.kinds)
+    await ports.observer.set(path, b"1")
     await asyncio.sleep(0.1)
     assert fired.times == gone.times == 0
-    doors.faults.heal()
+    ports.faults.heal()
     await fired.until_fired()
     await gone.until_fired()
-    assert (await doors.subject.get(path))[0] == b"1"
+    assert (await ports.subject.get(path))[0] == b"1"
     assert fired.times == 1
 
 
 @conformance
-async def test_expiry_is_seen_by_others_first_and_never_before_the_deadline(doors: Coordinations) -> None:
+async def test_expiry_is_seen_by_others_first_and_never_before_the_deadline(ports: Coordinations) -> None:
     """The rule of hardening rule 8: once others may act on our absence we have known it from our own clock."""
-    path, _ = await doors.subject.create(f"{doors.root}/me", b"", ephemeral=True)
-    old_session, gone, watch = doors.subject.session_id, Fired(doors), Fired(doors)
-    await doors.observer.exists(path, gone)
-    await doors.subject.get(doors.root, watch)
-    doors.faults.cut()
+    path, _ = await ports.subject.create(f"{ports.root}/me", b"", ephemeral=True)
+    old_session, gone, watch = ports.subject.session_id, Fired(ports), Fired(ports)
+    await ports.observer.exists(path, gone)
+    await ports.subject.get(ports.root, watch)
+    ports.faults.cut()
     await gone.until_fired()
-    assert doors.subject.session_deadline < loop_time()
-    assert "expired" not in doors.kinds
-    assert doors.subject.session_id == old_session
-    doors.faults.heal()
-    await doors.until(lambda: "new-session" in doors.kinds)
-    assert doors.kinds == ["connected", "suspended", "expired", "new-session"]
-    assert [event.session_id for event in doors.events[:3]] == [old_session] * 3
-    assert doors.events[3].session_id == doors.subject.session_id != old_session
-    assert doors.subject.session_deadline > loop_time() + SESSION / 2
+    assert ports.subject.session_deadline < loop_time()
+    assert "expired" not in ports.kinds
+    assert ports.subject.session_id == old_session
+    ports.faults.heal()
+    await ports.until(lambda: "new-session" in ports.kinds)
+    assert ports.kinds == ["connected", "suspended", "expired", "new-session"]
+    assert [event.session_id for event in ports.events[:3]] == [old_session] * 3
+    assert ports.events[3].session_id == ports.subject.session_id != old_session
+    assert ports.subject.session_deadline > loop_time() + SESSION / 2
     await watch.until_fired()
-    assert await doors.subject.exists(path) is None
-    await doors.subject.create(path, b"again", ephemeral=True)
+    assert await ports.subject.exists(path) is None
+    await ports.subject.create(path, b"again", ephemeral=True)
     assert watch.times == 1
 
 
 @conformance
-async def test_many_outages_later_it_still_works(doors: Coordinations) -> None:
+async def test_many_outages_later_it_still_works(ports: Coordinations) -> None:
     for number in range(4):
-        doors.faults.drop_connection()
-        await doors.until(lambda number=number: doors.kinds.count("connected") >= number + 2)  # type: ignore[misc]
-    await doors.subject.create(f"{doors.root}/a", b"")
-    assert "expired" not in doors.kinds
+        ports.faults.drop_connection()
+        await ports.until(lambda number=number: ports.kinds.count("connected") >= number + 2)  # type: ignore[misc]
+    await ports.subject.create(f"{ports.root}/a", b"")
+    assert "expired" not in ports.kinds
 
 
 def test_one_warning_per_outage(coordination_bench: object, caplog: pytest.LogCaptureFixture) -> None:
-    async def case(doors: Coordinations) -> None:
-        doors.faults.cut()
-        doors.faults.drop_connection()
-        await doors.until(lambda: "suspended" in doors.kinds)
+    async def case(ports: Coordinations) -> None:
+        ports.faults.cut()
+        ports.faults.drop_connection()
+        await ports.until(lambda: "suspended" in ports.kinds)
         await asyncio.sleep(1)
-        doors.faults.heal()
-        await doors.until(lambda: doors.kinds[-1] in ("connected", "new-session"))
+        ports.faults.heal()
+        await ports.until(lambda: ports.kinds[-1] in ("connected", "new-session"))
 
     with caplog.at_level(logging.INFO):
         coordination_bench.run(case)  # type: ignore[attr-defined]

@@ -1,11 +1,11 @@
-"""Both ends of the wire on every kind of doors: asyncio, uvloop, simulated."""
+"""Both ends of the wire on every kind of ports: asyncio, uvloop, simulated."""
 
 import asyncio
 
 from minibroker.protocol.messages import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from minibroker.runtime.rpc import connect
 from minibroker.runtime.server import IncomingRequest, RpcServer, ServerLimits
-from tests.runtime.ports import Doors, conformance
+from tests.runtime.ports import RuntimePorts, conformance
 from tests.runtime.wire_scene import Peer, light, sized, until
 
 HOST = "127.0.0.1"
@@ -16,10 +16,10 @@ MANY = ApiVersionsResponse(api_keys=[ApiVersion(api_key=n) for n in range(200)],
 class Kept:
     """A server whose requests are answered when the case says so."""
 
-    def __init__(self, doors: Doors, limits: ServerLimits | None = None) -> None:
+    def __init__(self, ports: RuntimePorts, limits: ServerLimits | None = None) -> None:
         self.requests: list[IncomingRequest] = []
-        self.server = RpcServer(doors.network, self.requests.append, limits)
-        self._default_runtime = doors
+        self.server = RpcServer(ports.network, self.requests.append, limits)
+        self._default_runtime = ports
 
     async def start(self) -> None:
         await self.server.start(HOST, 0)
@@ -31,10 +31,10 @@ class Kept:
 
 
 @conformance
-async def test_replies_larger_than_any_kernel_buffer_cross_the_last_one_first(doors: Doors) -> None:
-    kept = Kept(doors)
+async def test_replies_larger_than_any_kernel_buffer_cross_the_last_one_first(ports: RuntimePorts) -> None:
+    kept = Kept(ports)
     await kept.start()
-    connection = await connect(doors.network, HOST, kept.server.port, client_id="c", timeout_ms=5_000)
+    connection = await connect(ports.network, HOST, kept.server.port, client_id="c", timeout_ms=5_000)
     asked = [asyncio.ensure_future(connection.request(ApiVersionsRequest(), 20_000)) for _ in range(300)]
     await until(lambda: len(kept.requests) == 300)
     for request in reversed(kept.requests):
@@ -46,9 +46,9 @@ async def test_replies_larger_than_any_kernel_buffer_cross_the_last_one_first(do
 
 
 @conformance
-async def test_requests_that_had_to_wait_are_handled_in_their_order(doors: Doors) -> None:
+async def test_requests_that_had_to_wait_are_handled_in_their_order(ports: RuntimePorts) -> None:
     """Too many at once, and large ones among them: reading stops and goes on, and nothing is lost or twice."""
-    kept = Kept(doors)
+    kept = Kept(ports)
 
     def answer(request: IncomingRequest) -> None:
         kept.requests.append(request)
@@ -65,8 +65,8 @@ async def test_requests_that_had_to_wait_are_handled_in_their_order(doors: Doors
 
 
 @conformance
-async def test_unread_replies_are_seen_and_stop_the_next_request(doors: Doors) -> None:
-    kept = Kept(doors, ServerLimits(unread_replies_max_bytes=64 * MIB))
+async def test_unread_replies_are_seen_and_stop_the_next_request(ports: RuntimePorts) -> None:
+    kept = Kept(ports, ServerLimits(unread_replies_max_bytes=64 * MIB))
     await kept.start()
     peer = await kept.peer()
     peer.stop_reading()
@@ -84,8 +84,8 @@ async def test_unread_replies_are_seen_and_stop_the_next_request(doors: Doors) -
 
 
 @conformance
-async def test_a_closed_peer_is_answered_first(doors: Doors) -> None:
-    kept = Kept(doors)
+async def test_a_closed_peer_is_answered_first(ports: RuntimePorts) -> None:
+    kept = Kept(ports)
     await kept.start()
     peer = await kept.peer()
     peer.send(b"\xff\xff\xff\xff")

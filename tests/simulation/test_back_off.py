@@ -17,15 +17,15 @@ async def _ask_for_damaged_bytes(cluster: SimulatedCluster) -> int:
     """How often the follower asks in SECONDS."""
     cluster.start_all()
     await cluster.until_ready()
-    network, servers, doors = cluster.world.network, cluster.bootstrap_servers, cluster.client_runtime()
-    async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+    network, servers, ports = cluster.world.network, cluster.bootstrap_servers, cluster.client_runtime()
+    async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:
         await admin.create_topic("a", partitions=1, replication_factor=2)
     leader = cluster.leader("a")
     assert leader is not None
     follower = 3 - leader
     cluster.kill(follower)
     await cluster.until(lambda: cluster.in_sync_replicas("a") == (leader,), what="a leader that nobody can replace")
-    async with Producer(bootstrap_servers=servers, acks=1, runtime=doors) as producer:
+    async with Producer(bootstrap_servers=servers, acks=1, runtime=ports) as producer:
         await producer.send_and_wait("a", b"will rot")
     replica = cluster.replica(leader, "a")
     assert replica is not None

@@ -1,4 +1,4 @@
-"""The unmodified broker, controller and client on simulated doors, with the settings that users have.
+"""The unmodified broker, controller and client on simulated ports, with the settings that users have.
 
 The swarm breaks more, with timeouts that are short; a broker that loses everything at once, ZooKeeper included, is here
 only.
@@ -53,11 +53,11 @@ def test_cluster_survives_the_loss_of_a_leader_and_takes_it_back(fault: Fault) -
     async def live() -> None:
         cluster.start_all()
         await cluster.until_ready()
-        doors, servers = cluster.client_runtime(), cluster.bootstrap_servers
-        async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+        ports, servers = cluster.client_runtime(), cluster.bootstrap_servers
+        async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:
             await admin.create_topic(TOPIC, partitions=len(PARTITIONS), replication_factor=3)
         mend = None
-        async with Producer(bootstrap_servers=servers, acks="all", linger_ms=1, runtime=doors) as producer:
+        async with Producer(bootstrap_servers=servers, acks="all", linger_ms=1, runtime=ports) as producer:
             for number in range(RECORDS):
                 if number == BROKEN_AT:
                     mend = fault(cluster, cluster.leader(TOPIC) or 0)
@@ -73,7 +73,7 @@ def test_cluster_survives_the_loss_of_a_leader_and_takes_it_back(fault: Fault) -
             lambda: all(cluster.in_sync_replicas(TOPIC, partition) == (1, 2, 3) for partition in PARTITIONS),
             what="a full ISR",
         )
-        async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", runtime=doors) as consumer:
+        async with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", runtime=ports) as consumer:
             consumer.assign([TopicPartition(TOPIC, partition) for partition in PARTITIONS])
             while len(read) < RECORDS:
                 for records in (await consumer.getmany(timeout_ms=1000)).values():

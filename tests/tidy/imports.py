@@ -8,7 +8,7 @@ from tests.tidy.source import PACKAGES, SourceFile
 
 # runtime/ modules that any side may use: ports are interfaces; rpc, broker_dialer and server (and what that is made of)
 # speak the protocol over any network door; refused_session decides for every coordination door alike.
-# They are held to the rules of the portable code (tests/tidy/purity.py), so that they run on virtual doors.
+# They are held to the rules of the portable code (tests/tidy/purity.py), so that they run on virtual ports.
 PORTABLE_RUNTIME = (
     "ports",
     "principal",
@@ -86,7 +86,7 @@ ALLOWED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
 }
 
-# The one file that composes a broker with a controller candidate and the real doors.
+# The one file that composes a broker with a controller candidate and the real ports.
 COMPOSER = "broker/__main__.py"
 COMPOSER_ALLOWED = ("minibroker.protocol", "minibroker.broker", "minibroker.controller", "minibroker.runtime")
 
@@ -107,7 +107,7 @@ def check_imports(file: SourceFile) -> list[str]:
     problems = _check_flat_names(file)
     allowed, why = ALLOWED[file.folder]
     if file.path == COMPOSER:
-        allowed, why = COMPOSER_ALLOWED, "broker/__main__.py composes broker, controller and the real doors, no more"
+        allowed, why = COMPOSER_ALLOWED, "broker/__main__.py composes broker, controller and the real ports, no more"
     if file.path == BROKER_COMMAND:
         allowed += BROKER_COMMAND_ALLOWED
     if file.path == STORY_PATCHES:

@@ -18,7 +18,7 @@ PURE = (
     "audit/rules.py",
 )
 
-# Doors of the outside: files, clocks, randomness, sockets, threads, processes, and the libraries that open them.
+# RuntimePorts of the outside: files, clocks, randomness, sockets, threads, processes, and the libraries that open them.
 OUTSIDE = {
     *("os", "io", "pathlib", "shutil", "tempfile", "glob", "fcntl", "mmap"),
     *("time", "datetime", "sched"),
@@ -36,7 +36,7 @@ EXEMPT = {"pathlib.PurePath", "pathlib.PurePosixPath", "random.Random", "io.Byte
 # The virtual loop takes these away from whoever runs on it, so it must name them.
 GUARDS = {"simulation/loop.py": {"threading", "time", "concurrent"}}
 
-# asyncio's own ways around the doors.
+# asyncio's own ways around the ports.
 LOOP_ESCAPES = {
     *("open_connection", "start_server", "open_unix_connection", "start_unix_server", "to_thread"),
     *("create_connection", "create_server", "create_datagram_endpoint", "run_in_executor", "add_signal_handler"),
@@ -55,7 +55,7 @@ def is_pure(file: SourceFile) -> bool:
 
 
 def is_portable(file: SourceFile) -> bool:
-    """Code that runs unmodified on virtual doors."""
+    """Code that runs unmodified on virtual ports."""
     if file.path in PORTABLE_FILES:
         return True
     return file.folder in ("protocol", "broker", "controller", "client", "simulation") and file.path != COMPOSER

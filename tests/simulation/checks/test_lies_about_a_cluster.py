@@ -1,4 +1,4 @@
-"""A real cluster on simulated doors in which one fact is falsified from outside: the judge of that fact says so."""
+"""A real cluster on simulated ports in which one fact is falsified from outside: the judge of that fact says so."""
 
 import asyncio
 import contextlib
@@ -54,14 +54,14 @@ class Life:
         return [found.invariant for found in self.reference.findings]
 
     async def _live(self, lie: Callable[["Life"], Awaitable[None] | None]) -> None:
-        cluster, servers, doors = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
+        cluster, servers, ports = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
         with listening(ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
             cluster.start_all()
             await cluster.until_ready()
-            async with AdminClient(bootstrap_servers=servers, runtime=doors) as admin:
+            async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:
                 await admin.create_topic("a", partitions=1, replication_factor=3, configs={"min.insync.replicas": "2"})
             async with Producer(
-                bootstrap_servers=servers, request_timeout_ms=500, delivery_timeout_ms=2_000, runtime=doors
+                bootstrap_servers=servers, request_timeout_ms=500, delivery_timeout_ms=2_000, runtime=ports
             ) as producer:
                 for number in range(20):
                     found = await producer.send_and_wait("a", b"%d" % number)

@@ -1,0 +1,47 @@
+"""One word for one thing: private words that have a term of the field, and pronouns that make a broker a person.
+
+Owns: the list of banned words and the rule on class names. The terms are in docs/GLOSSARY.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.tidy.source import SourceFile
+
+INSTEAD = {
+    "chores": "periodic tasks",
+    "hearsay": "observed",
+    "lifeline": "liveness connection",
+    "parked": "delayed",
+}
+"""Banned as a whole word in any text, and as a part of any name."""
+ALLOWED_IN = ("docs/GLOSSARY.md", "CHANGELOG.md", "tests/tidy/vocabulary.py")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def check_words(path: Path, text: str) -> list[str]:
+    """Of one text file, code included."""
+    return [
+        f"{path}:{number}: '{word}': write {INSTEAD[word]}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        for word in sorted({each.lower() for each in _WORD.findall(line)} & INSTEAD.keys())
+    ]
+
+
+def check_class_names(files: Iterable[SourceFile], known: Sequence[str] = ()) -> list[str]:
+    """Two public classes of one name in the product make a reader ask which one is meant."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{file.path}:{node.lineno}")
+    return [
+        f"{name}: {', '.join(found)}: name each after what it stands for"
+        for name, found in sorted(places.items())
+        if len(found) > 1 and name not in known
+    ]
