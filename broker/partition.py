@@ -184,6 +184,7 @@ class Partition:
         self.state.producers = self.log.producers
         self.handle(
             ev.LogHealed(
+                first_offset=self.log.segments[0].base_offset,
                 log_start_offset=self.log.log_start_offset,
                 log_end_offset=self.log.log_end_offset,
                 epoch_entries=tuple(self.log.epoch_entries()),

@@ -70,6 +70,8 @@ class LogHealed(Event, frozen=True, kw_only=True):
     """There is room again. The role comes with the next LeaderAndIsr. What was decided when the disk refused may not
     have been done: the log is as these say."""
 
+    first_offset: int
+    """Where the files begin: retention may have deleted while the replica was offline."""
     log_start_offset: int
     log_end_offset: int
     epoch_entries: tuple[tuple[int, int], ...]

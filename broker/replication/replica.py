@@ -234,6 +234,7 @@ def _on_log_healed(state: ReplicaState, event: ev.LogHealed, effects: list[ev.Ef
     on_log_truncated(
         state, ev.LogTruncated(log_start_offset=event.log_start_offset, log_end_offset=event.log_end_offset)
     )
+    state.low_watermark = max(state.low_watermark, min(event.first_offset, state.log_start_offset))
 
 
 # ------------------------------------------------------------------------------------------------ changes around it

@@ -140,7 +140,7 @@ def test_a_disk_that_has_room_again_makes_no_damaged_log_whole() -> None:
     state = replica(2)
     step(state, order(1, (1, 2)))
     step(state, DAMAGED)
-    step(state, ev.LogHealed(log_start_offset=0, log_end_offset=0, epoch_entries=()))
+    step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=0, epoch_entries=()))
     assert state.is_offline
 
 

@@ -35,15 +35,24 @@ def test_a_cut_that_the_disk_refused_has_not_happened() -> None:
     step(state, answer)
     assert state.log_end_offset == 1
     step(state, ev.LogFailed())
-    step(state, ev.LogHealed(log_start_offset=0, log_end_offset=2, epoch_entries=((0, 0), (1, 1))))
+    step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=2, epoch_entries=((0, 0), (1, 1))))
     assert state.role is Role.NONE
     assert (state.log_end_offset, state.epoch_history.entries) == (2, [(0, 0), (1, 1)])
+
+
+@pytest.mark.invariant("I39")
+def test_files_deleted_while_the_disk_was_full_raise_the_low_watermark() -> None:
+    """Found by the swarm (seed 17121250): no replica may report a low watermark below the start of its files."""
+    state, _ = _about_to_cut()
+    step(state, ev.LogFailed())
+    step(state, ev.LogHealed(first_offset=1, log_start_offset=2, log_end_offset=2, epoch_entries=((0, 0),)))
+    assert (state.low_watermark, state.log_start_offset) == (1, 2)
 
 
 def test_healing_changes_nothing_where_nothing_failed() -> None:
     state, _ = _about_to_cut()
     role = state.role
-    step(state, ev.LogHealed(log_start_offset=0, log_end_offset=0, epoch_entries=()))
+    step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=0, epoch_entries=()))
     assert (state.role, state.log_end_offset) == (role, 2)
 
 
@@ -54,7 +63,7 @@ def test_a_leader_whose_log_failed_leads_no_more_in_that_epoch() -> None:
     stage.elect(1)
     state = stage.actors[1].state
     step(state, ev.LogFailed())
-    step(state, ev.LogHealed(log_start_offset=0, log_end_offset=0, epoch_entries=()))
+    step(state, ev.LogHealed(first_offset=0, log_start_offset=0, log_end_offset=0, epoch_entries=()))
     stage.tell((1,))
     assert not state.is_leader
     stage.elect(1)
