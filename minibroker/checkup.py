@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from minibroker import cures, zookeeper_process
-from minibroker.asking import Asker, NoAnswer
+from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing, read_cluster_file
-from minibroker.cluster_view import ClusterView, look_at_cluster, wrong_with_partitions
+from minibroker.cluster_view import ClusterView, partition_problems, view_cluster
 from minibroker.protocol.checkpoints import parse_partition_directory_name
 from minibroker.protocol.messages import (
     DescribeClusterRequest,
@@ -38,7 +38,7 @@ PARTITIONS_SHOWN = 10
 INSTALL_CURE = "run `make setup`, or pip install 'minibroker[audit]'"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The answer of one check."""
 
     check: str
@@ -48,70 +48,72 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 # ------------------------------------------------------------------------------------------------------ this machine
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     number = ".".join(map(str, sys.version_info[:3]))
     what = f"{number} at {sys.executable}"
     if sys.version_info[:2] < PYTHON_MIN:
-        return Finding("python", False, what, "use Python 3.11 or newer: PYTHON=/path/to/python3 make setup")
+        return CheckResult("python", False, what, "use Python 3.11 or newer: PYTHON=/path/to/python3 make setup")
     if not __debug__:
-        return Finding("python", False, f"{what}, with -O", "run without -O and PYTHONOPTIMIZE: invariants are asserts")
-    return Finding("python", True, what)
+        return CheckResult(
+            "python", False, f"{what}, with -O", "run without -O and PYTHONOPTIMIZE: invariants are asserts"
+        )
+    return CheckResult("python", True, what)
 
 
-def check_packages() -> Finding:
+def check_packages() -> CheckResult:
     missing = [name for name in BROKER_PACKAGES if find_spec(name) is None]
     if missing:
-        return Finding("packages", False, f"missing: {', '.join(missing)}", INSTALL_CURE)
-    return Finding("packages", True, f"all {len(BROKER_PACKAGES)} are there")
+        return CheckResult("packages", False, f"missing: {', '.join(missing)}", INSTALL_CURE)
+    return CheckResult("packages", True, f"all {len(BROKER_PACKAGES)} are there")
 
 
-def check_java() -> Finding:
+def check_java() -> CheckResult:
     try:
         java = zookeeper_process.find_java()
     except zookeeper_process.MissingJava as error:
         what, _, cure = str(error).rpartition(": ")
-        return Finding("java", False, what, cure)
+        return CheckResult("java", False, what, cure)
     where = "JAVA_HOME" if os.environ.get("JAVA_HOME") else "PATH"
-    return Finding("java", True, f"{java.version} at {java.path} (from {where}, as Spark finds it)")
+    return CheckResult("java", True, f"{java.version} at {java.path} (from {where}, as Spark finds it)")
 
 
-def check_zookeeper_jars() -> Finding:
+def check_zookeeper_jars() -> CheckResult:
     try:
         jars = zookeeper_process.zookeeper_jars()
     except zookeeper_process.MissingZooKeeper as error:
-        return Finding("zookeeper jars", False, str(error).partition(": ")[0], INSTALL_CURE)
-    return Finding("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
+        return CheckResult("zookeeper jars", False, str(error).partition(": ")[0], INSTALL_CURE)
+    return CheckResult("zookeeper jars", True, os.path.basename(jars[0]) + " among PySpark's jars")
 
 
-def check_audit_packages(*, local_workers: bool = True) -> Finding:
+def check_audit_packages(*, local_workers: bool = True) -> CheckResult:
     found = []
     for name, least in AUDIT_PACKAGES.items():
         try:
             installed = version(name)
         except PackageNotFoundError:
-            return Finding("spark", False, f"{name} is not installed", INSTALL_CURE)
+            return CheckResult("spark", False, f"{name} is not installed", INSTALL_CURE)
         if _number(installed) < _number(least):
-            return Finding("spark", False, f"{name} is {installed}, {least} or newer is needed", INSTALL_CURE)
+            return CheckResult("spark", False, f"{name} is {installed}, {least} or newer is needed", INSTALL_CURE)
         found.append(f"{name} {installed}")
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if local_workers else ("PYSPARK_DRIVER_PYTHON",):
         other = os.environ.get(variable)
         if other and shutil.which(other) is None:
-            return Finding("spark", False, f"{variable} is {other}, which does not exist", f"unset {variable}")
-    return Finding("spark", True, ", ".join(found))
+            return CheckResult("spark", False, f"{variable} is {other}, which does not exist", f"unset {variable}")
+    return CheckResult("spark", True, ", ".join(found))
 
 
 def _number(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
-def check_open_files(max_connections: int = ServerLimits().connections_max) -> Finding:
+def check_open_files(max_connections: int = ServerLimits().connections_max) -> CheckResult:
     """Of a broker that is started here: it raises its soft limit to the hard one."""
     limit = hard_limit()
     shares = share_out(limit, max_connections)
     return _open_files("open files", f"{_some_files(limit)} a process", shares.shortage)
 
 
-def check_open_files_of_brokers(directory: Path) -> list[Finding]:
+def check_open_files_of_brokers(directory: Path) -> list[CheckResult]:
     """Of each running broker of a local cluster: its own limit, against its settings and its partitions."""
     try:
         record = read_cluster_file(directory)
@@ -131,11 +133,11 @@ def check_open_files_of_brokers(directory: Path) -> list[Finding]:
     return findings
 
 
-def _open_files(name: str, what: str, shortage: str | None) -> Finding:
+def _open_files(name: str, what: str, shortage: str | None) -> CheckResult:
     if shortage is None:
-        return Finding(name, True, what)
+        return CheckResult(name, True, what)
     why, _, cure = shortage.partition(": ")
-    return Finding(name, False, why, cure)
+    return CheckResult(name, False, why, cure)
 
 
 def _some_files(limit: int) -> str:
@@ -162,40 +164,40 @@ def _count_partitions(log_directory: Path) -> int:
     return sum(parse_partition_directory_name(name) is not None for name in names)
 
 
-def check_disk(directory: Path) -> Finding:
+def check_disk(directory: Path) -> CheckResult:
     place = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     what = f"{free / 1e9:.1f} GB free at {place}"
     if not os.access(place, os.W_OK):
-        return Finding("disk", False, f"{place} cannot be written", "choose another --data-dir, or chown it")
+        return CheckResult("disk", False, f"{place} cannot be written", "choose another --data-dir, or chown it")
     if free < DISK_FREE_BYTES_MIN:
-        return Finding("disk", False, what, "make room (1 GB at least), or choose another --data-dir")
-    return Finding("disk", True, what)
+        return CheckResult("disk", False, what, "make room (1 GB at least), or choose another --data-dir")
+    return CheckResult("disk", True, what)
 
 
-def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[Finding]:
+def check_ports(ports: Sequence[int], *, must_be_free: bool) -> list[CheckResult]:
     """One finding a port: who holds it. A cluster of ours may, unless the ports are wanted for another one."""
     return [_check_port(port, must_be_free) for port in ports]
 
 
-def _check_port(port: int, must_be_free: bool) -> Finding:
+def _check_port(port: int, must_be_free: bool) -> CheckResult:
     name = f"port {port}"
     try:
         zookeeper_process.refuse_taken_port(port)
-        return Finding(name, True, "free")
+        return CheckResult(name, True, "free")
     except zookeeper_process.PortTaken as error:
         why = str(error)
     other = "choose other ports (--port, --zookeeper-port)"
     owner = zookeeper_process.find_port_owner(port)
     if owner is None:
-        return Finding(name, False, why, other)
+        return CheckResult(name, False, why, other)
     if owner.pid is None:
-        return Finding(name, False, f"held by {owner.command}", other)
+        return CheckResult(name, False, f"held by {owner.command}", other)
     directory = cluster_of_process(owner.pid)
     if directory is not None:
         what = f"held by pid {owner.pid}, of the cluster in {directory}"
-        return Finding(name, not must_be_free, what, f"minibroker cluster down --data-dir {directory}, or {other}")
-    return Finding(name, False, f"held by pid {owner.pid} ({owner.command})", f"kill {owner.pid}, or {other}")
+        return CheckResult(name, not must_be_free, what, f"minibroker cluster down --data-dir {directory}, or {other}")
+    return CheckResult(name, False, f"held by pid {owner.pid} ({owner.command})", f"kill {owner.pid}, or {other}")
 
 
 def cluster_of_process(pid: int) -> Path | None:
@@ -212,7 +214,7 @@ def cluster_of_process(pid: int) -> Path | None:
     return None
 
 
-def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[Finding]:
+def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[CheckResult]:
     """What `cluster up` needs."""
     here = [check_python(), check_packages(), check_java(), check_zookeeper_jars()]
     if hard_limit() < LIMIT_MIN:  # with less than it would like a broker goes on, and says so
@@ -220,7 +222,7 @@ def checks_for_cluster(directory: Path, ports: Sequence[int]) -> list[Finding]:
     return [*here, check_disk(directory), *check_ports(ports, must_be_free=True)]
 
 
-def checks_for_audit(engine: str, master: str | None = None) -> list[Finding]:
+def checks_for_audit(engine: str, master: str | None = None) -> list[CheckResult]:
     """What `audit` needs. PYSPARK_PYTHON is looked for here only if Spark's workers run here."""
     if engine != "spark":
         return [check_python(), check_packages()]
@@ -228,9 +230,9 @@ def checks_for_audit(engine: str, master: str | None = None) -> list[Finding]:
     return [check_python(), check_packages(), check_java(), check_audit_packages(local_workers=local_workers)]
 
 
-def complaint(findings: Iterable[Finding]) -> str | None:
+def complaint(findings: Iterable[CheckResult]) -> str | None:
     """All that is wrong in one sentence, each with its cure; None if all is well."""
-    by_cure: dict[str | None, list[Finding]] = {}
+    by_cure: dict[str | None, list[CheckResult]] = {}
     for finding in findings:
         if not finding.well:
             by_cure.setdefault(finding.cure, []).append(finding)
@@ -253,68 +255,72 @@ def ports_of_cluster_in(directory: Path) -> tuple[list[int], str | None]:
     return held, record.zookeeper.connect
 
 
-async def check_zookeeper(connect: str) -> Finding:
+async def check_zookeeper(connect: str) -> CheckResult:
     """Whether one of the servers answers that it serves."""
     for server in connect.split("/")[0].split(","):
         host, _, port = server.strip().rpartition(":")
         if not port.isdigit():
-            return Finding("zookeeper", False, f"'{server}' is not HOST:PORT", "give --zookeeper HOST:PORT")
+            return CheckResult("zookeeper", False, f"'{server}' is not HOST:PORT", "give --zookeeper HOST:PORT")
         answer = await zookeeper_process.ask_zookeeper(int(port), "srvr", host or "127.0.0.1")
         mode = next((line for line in answer.splitlines() if line.startswith("Mode:")), None)
         if mode is not None:
-            return Finding("zookeeper", True, f"{server} answers ({mode})")
+            return CheckResult("zookeeper", True, f"{server} answers ({mode})")
         if answer:
             first = answer.strip().splitlines()[0]
             if "not executed because it is not in the whitelist" in first:
-                return Finding("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
-            return Finding("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
-    return Finding("zookeeper", False, f"{connect} does not answer", "start it, or give another --zookeeper HOST:PORT")
+                return CheckResult("zookeeper", True, f"{server} answers (srvr is not in its 4lw.commands.whitelist)")
+            return CheckResult("zookeeper", False, f"{server} says: {first}", "wait for its quorum, or see its log")
+    return CheckResult(
+        "zookeeper", False, f"{connect} does not answer", "start it, or give another --zookeeper HOST:PORT"
+    )
 
 
-async def check_listeners(servers: str) -> list[Finding]:
+async def check_listeners(servers: str) -> list[CheckResult]:
     """Whether every advertised address is reached from here and leads to the broker it is said to."""
-    async with Asker("minibroker-doctor") as asker:
+    async with BrokerQueries("minibroker-doctor") as queries:
         try:
-            metadata = await asker.metadata(servers, [])
+            metadata = await queries.metadata(servers, [])
         except NoAnswer:
-            return [Finding("brokers", True, f"nobody answers at {servers}: no cluster to check")]
-        return [await _check_listener(asker, broker) for broker in metadata.brokers]
+            return [CheckResult("brokers", True, f"nobody answers at {servers}: no cluster to check")]
+        return [await _check_listener(queries, broker) for broker in metadata.brokers]
 
 
-async def check_partitions(servers: str) -> list[Finding]:
+async def check_partitions(servers: str) -> list[CheckResult]:
     """What `cluster status` says of them, in the same words."""
-    async with Asker("minibroker-doctor") as asker:
+    async with BrokerQueries("minibroker-doctor") as queries:
         try:
-            return partition_findings(await look_at_cluster(asker, servers))
+            return partition_findings(await view_cluster(queries, servers))
         except NoAnswer:
             return []  # `check_listeners` has said so
 
 
-def partition_findings(view: ClusterView) -> list[Finding]:
+def partition_findings(view: ClusterView) -> list[CheckResult]:
     """One for each thing that is wrong; the first ones, where there are many."""
-    wrong = wrong_with_partitions(view)
+    wrong = partition_problems(view)
     if not wrong:
-        return [Finding("partitions", True, f"all {len(view.partitions)} are led, and in sync on every replica")]
-    shown = [Finding("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]]
+        return [CheckResult("partitions", True, f"all {len(view.partitions)} are led, and in sync on every replica")]
+    shown = [CheckResult("partitions", False, each.what, each.cure or HEALS_CURE) for each in wrong[:PARTITIONS_SHOWN]]
     if len(wrong) > PARTITIONS_SHOWN:
         more = f"{len(wrong) - PARTITIONS_SHOWN} more findings like these"
-        shown.append(Finding("partitions", False, more, "see `minibroker replicas --check`"))
+        shown.append(CheckResult("partitions", False, more, "see `minibroker replicas --check`"))
     return shown
 
 
-async def _check_listener(asker: Asker, broker: MetadataBroker) -> Finding:
+async def _check_listener(queries: BrokerQueries, broker: MetadataBroker) -> CheckResult:
     name, server = f"broker {broker.node_id}", f"{broker.host}:{broker.port}"
-    (state,) = await asker.replica_states([server])
+    (state,) = await queries.replica_states([server])
     if isinstance(state, NoAnswer):
         cure = "start that broker, or set its advertised.listeners to an address that is reached from here"
-        return Finding(name, False, f"advertises {server}, which is not reached from here: {state}", cure)
+        return CheckResult(name, False, f"advertises {server}, which is not reached from here: {state}", cure)
     if state.broker_id != broker.node_id:
         cure = f"set the advertised.listeners of broker {broker.node_id} to its own address"
-        return Finding(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
+        return CheckResult(name, False, f"advertises {server}, where broker {state.broker_id} answers", cure)
     if state.fenced:
-        return Finding(name, False, f"{server} is fenced: it has lost ZooKeeper", "see whether ZooKeeper runs")
+        return CheckResult(name, False, f"{server} is fenced: it has lost ZooKeeper", "see whether ZooKeeper runs")
     if state.log_directory != "online":
         cure = cures.of_log_directory(state.log_directory, state.log_directory_reason)
-        return Finding(name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure)
-    await asker.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
-    return Finding(name, True, f"advertises {server}, reached from here")
+        return CheckResult(
+            name, False, f"its log directory is {state.log_directory}: {state.log_directory_reason}", cure
+        )
+    await queries.ask(server, DescribeClusterRequest(), DescribeClusterResponse)
+    return CheckResult(name, True, f"advertises {server}, reached from here")

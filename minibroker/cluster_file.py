@@ -78,7 +78,7 @@ class ClusterRecord(msgspec.Struct, kw_only=True):
         return ",".join(f"127.0.0.1:{self.brokers[broker_id].port}" for broker_id in sorted(self.brokers))
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedCluster(msgspec.Struct, frozen=True, kw_only=True):
     """What `cluster up` was told. None: what the cluster in this directory had, or the default."""
 
     brokers: int | None = None
@@ -90,23 +90,23 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
-def continued(earlier: ClusterRecord, wishes: Wishes) -> ClusterRecord:
-    """A stopped cluster is started again: ports, ZooKeeper and settings are what they were, but for what is wished. A
-    broker that is added gets the port behind the last one's."""
+def continued(earlier: ClusterRecord, requested: RequestedCluster) -> ClusterRecord:
+    """A stopped cluster is started again: ports, ZooKeeper and settings are what they were, but for what is requested.
+    A broker that is added gets the port behind the last one's."""
     brokers = dict(earlier.brokers)
-    if wishes.port is not None:
-        brokers = {each: _on_port(brokers[each], wishes.port + each - 1) for each in brokers}
-    for each in range(1, (wishes.brokers or 0) + 1):
+    if requested.port is not None:
+        brokers = {each: _on_port(brokers[each], requested.port + each - 1) for each in brokers}
+    for each in range(1, (requested.brokers or 0) + 1):
         if each not in brokers:
             brokers[each] = BrokerRecord(port=max(broker.port for broker in brokers.values()) + 1)
-    if wishes.brokers is not None:  # fewer than there are is refused where they are started
-        brokers = {each: brokers[each] for each in sorted(brokers) if each <= wishes.brokers}
+    if requested.brokers is not None:  # fewer than there are is refused where they are started
+        brokers = {each: brokers[each] for each in sorted(brokers) if each <= requested.brokers}
     zookeeper = earlier.zookeeper
-    if wishes.zookeeper is not None:
-        zookeeper = ZooKeeperRecord(connect=wishes.zookeeper)
-    elif wishes.zookeeper_port is not None:
-        zookeeper = ZooKeeperRecord(connect=f"127.0.0.1:{wishes.zookeeper_port}", port=wishes.zookeeper_port)
-    settings = earlier.settings | wishes.settings
+    if requested.zookeeper is not None:
+        zookeeper = ZooKeeperRecord(connect=requested.zookeeper)
+    elif requested.zookeeper_port is not None:
+        zookeeper = ZooKeeperRecord(connect=f"127.0.0.1:{requested.zookeeper_port}", port=requested.zookeeper_port)
+    settings = earlier.settings | requested.settings
     return ClusterRecord(zookeeper=zookeeper, brokers=brokers, settings=settings)
 
 

@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from minibroker import cures
-from minibroker.asking import ASK_TIMEOUT_S, Asker, NoAnswer
+from minibroker.broker_queries import ASK_TIMEOUT_S, BrokerQueries, NoAnswer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     DescribeReplicaStateResponse,
@@ -35,7 +35,7 @@ class BrokerView(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: int
     server: str
-    says: DescribeReplicaStateResponse | None
+    description: DescribeReplicaStateResponse | None
     problem: str | None
 
 
@@ -60,25 +60,25 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         """Every replica that some broker described, by partition and broker."""
         found: dict[TopicPartition, dict[int, ReplicaStateDescription]] = {}
         for broker in self.brokers:
-            for topic in broker.says.topics if broker.says is not None else ():
+            for topic in broker.description.topics if broker.description is not None else ():
                 for replica in topic.partitions:
                     found.setdefault(TopicPartition(topic.topic, replica.partition), {})[broker.broker_id] = replica
         return dict(sorted(found.items()))
 
 
-async def look_at_cluster(
-    asker: Asker, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
+async def view_cluster(
+    queries: BrokerQueries, servers: str, topics: list[str] | None = None, timeout_s: float = ASK_TIMEOUT_S
 ) -> ClusterView:
     """Ask one broker for the map and every broker for its replicas. Raises NoAnswer if nobody answers."""
-    metadata = await asker.metadata(servers, topics, timeout_s)
+    metadata = await queries.metadata(servers, topics, timeout_s)
     addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
     ids = sorted(addresses)
-    answers = await asker.replica_states([addresses[broker_id] for broker_id in ids], topics, timeout_s)
+    answers = await queries.replica_states([addresses[broker_id] for broker_id in ids], topics, timeout_s)
     brokers = [
         BrokerView(
             broker_id=broker_id,
             server=addresses[broker_id],
-            says=None if isinstance(answer, NoAnswer) else answer,
+            description=None if isinstance(answer, NoAnswer) else answer,
             problem=str(answer) if isinstance(answer, NoAnswer) else None,
         )
         for broker_id, answer in zip(ids, answers, strict=True)
@@ -91,31 +91,33 @@ async def look_at_cluster(
         controller_id=metadata.controller_id,
         brokers=brokers,
         partitions=partitions,
-        waits=await _waits(asker, addresses.get(metadata.controller_id), leaderless, timeout_s),
+        waits=await _waits(queries, addresses.get(metadata.controller_id), leaderless, timeout_s),
         topic_ids={topic.name: topic.topic_id for topic in metadata.topics},
-        left_alone=await _left_alone(asker, addresses.get(metadata.controller_id), timeout_s) if topics is None else {},
+        left_alone=await _left_alone(queries, addresses.get(metadata.controller_id), timeout_s)
+        if topics is None
+        else {},
     )
 
 
-async def _left_alone(asker: Asker, controller: str | None, timeout_s: float) -> dict[str, str]:
+async def _left_alone(queries: BrokerQueries, controller: str | None, timeout_s: float) -> dict[str, str]:
     """Known to the controller alone; one that does not answer is named for that."""
     if controller is None:
         return {}
     try:
-        described = await asker.describe_cluster(controller, timeout_s)
+        described = await queries.describe_cluster(controller, timeout_s)
     except NoAnswer:
         return {}
     return {node.path: node.reason for node in described.left_alone}
 
 
 async def _waits(
-    asker: Asker, controller: str | None, leaderless: list[TopicPartition], timeout_s: float
+    queries: BrokerQueries, controller: str | None, leaderless: list[TopicPartition], timeout_s: float
 ) -> dict[TopicPartition, str]:
     """Asked only where nobody leads; a controller that does not answer says nothing."""
     if controller is None or not leaderless:
         return {}
     try:
-        outlooks = await asker.elections(controller, ElectLeadersRequest(), timeout_s)
+        outlooks = await queries.elections(controller, ElectLeadersRequest(), timeout_s)
     except NoAnswer:
         return {}
     return {TopicPartition(each.topic_name, each.partition_index): each.reason for each in outlooks}
@@ -131,7 +133,7 @@ def partitions_of(metadata: MetadataResponse) -> dict[TopicPartition, MetadataPa
     )
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class HealthProblem(msgspec.Struct, frozen=True):
     """A reason why the cluster is not healthy, and what an operator does about it, where that is not plain."""
 
     what: str
@@ -141,22 +143,22 @@ class Wrong(msgspec.Struct, frozen=True):
         return self.what if self.cure is None else f"{self.what} ({self.cure})"
 
 
-def what_is_wrong(view: ClusterView, brokers_expected: int | None = None) -> list[str]:
+def health_problems(view: ClusterView, brokers_expected: int | None = None) -> list[str]:
     """Why the cluster is not healthy, one sentence a reason; empty if it is."""
     reasons = []
     if brokers_expected is not None and len(view.brokers) < brokers_expected:
         ids = [broker.broker_id for broker in view.brokers]
         reasons.append(f"{len(view.brokers)} of {brokers_expected} brokers are registered: {ids}")
     reasons += [reason for broker in view.brokers for reason in _wrong_with(view, broker)]
-    return reasons + [str(each) for each in wrong_with_partitions(view)]
+    return reasons + [str(each) for each in partition_problems(view)]
 
 
-def wrong_with_partitions(view: ClusterView) -> list[Wrong]:
+def partition_problems(view: ClusterView) -> list[HealthProblem]:
     """What no broker would say of itself."""
     found = []
     if view.broker(view.controller_id) is None:
         found.append(
-            Wrong("no controller is elected", "start the brokers that are down, or see whether ZooKeeper runs")
+            HealthProblem("no controller is elected", "start the brokers that are down, or see whether ZooKeeper runs")
         )
     found += _left_alone_by_the_controller(view)
     for name, partition in view.partitions.items():
@@ -165,24 +167,24 @@ def wrong_with_partitions(view: ClusterView) -> list[Wrong]:
             waits = view.waits.get(name)
             why = f"; {waits}" if waits else ""
             cure = f"`minibroker partition elect {name}` {ELECT_CURE}"
-            found.append(Wrong(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}", cure))
+            found.append(HealthProblem(f"{name} has no leader: replicas {replicas}, ISR {isr}{why}", cure))
         elif set(isr) < set(replicas):
             missing = sorted(set(replicas) - set(isr))
-            found.append(Wrong(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
-    return found + _wrong_with_replicas(view) + [Wrong(each) for each in _ahead_of_the_map(view)]
+            found.append(HealthProblem(f"{name} is under-replicated: ISR {isr} of {replicas}, missing {missing}"))
+    return found + _wrong_with_replicas(view) + [HealthProblem(each) for each in _ahead_of_the_map(view)]
 
 
-def _left_alone_by_the_controller(view: ClusterView) -> list[Wrong]:
+def _left_alone_by_the_controller(view: ClusterView) -> list[HealthProblem]:
     named = [
-        Wrong(f"the controller leaves {path} in ZooKeeper alone: {reason}", LEFT_ALONE_CURE)
+        HealthProblem(f"the controller leaves {path} in ZooKeeper alone: {reason}", LEFT_ALONE_CURE)
         for path, reason in list(view.left_alone.items())[:NAMES_SHOWN]
     ]
     more = len(view.left_alone) - len(named)
-    return [*named, Wrong(f"the controller leaves {more} more nodes in ZooKeeper alone")] if more else named
+    return [*named, HealthProblem(f"the controller leaves {more} more nodes in ZooKeeper alone")] if more else named
 
 
 def _wrong_with(view: ClusterView, broker: BrokerView) -> list[str]:
-    says = broker.says
+    says = broker.description
     if says is None:
         silent = [str(name) for name, each in view.partitions.items() if broker.broker_id in each.replica_nodes]
         which = f" (nor its replicas of {_some(silent)})" if silent else ""
@@ -201,7 +203,7 @@ def _some(names: list[str]) -> str:
     return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
 
 
-def _wrong_with_replicas(view: ClusterView) -> list[Wrong]:
+def _wrong_with_replicas(view: ClusterView) -> list[HealthProblem]:
     """Every replica that should be there is asked for: one that nobody describes is not healthy because it is silent.
     Of a broker that does not answer, or whose directory is offline, that is said once."""
     described = view.replicas()
@@ -212,28 +214,30 @@ def _wrong_with_replicas(view: ClusterView) -> list[Wrong]:
             if broker is None:
                 if broker_id in partition.isr_nodes:
                     reasons.append(
-                        Wrong(f"{name}: broker {broker_id}, in the ISR, gives no answer: it is not registered")
+                        HealthProblem(f"{name}: broker {broker_id}, in the ISR, gives no answer: it is not registered")
                     )
-            elif broker.says is None:
+            elif broker.description is None:
                 continue
             elif replica is None and name in view.waits:
                 continue  # that says why
             elif replica is None:
-                reasons.append(Wrong(f"{name}: broker {broker_id} answers, and has no replica of it"))
+                reasons.append(HealthProblem(f"{name}: broker {broker_id} answers, and has no replica of it"))
             elif replica.role == "offline":
-                if broker.says.log_directory == "online" and name not in view.waits:
+                if broker.description.log_directory == "online" and name not in view.waits:
                     reasons.append(
-                        Wrong(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
+                        HealthProblem(f"{name}: the replica on broker {broker_id} is offline: {replica.why_offline}")
                     )
             elif replica.damage is not None:
-                reasons.append(Wrong(f"{name}: {serves_damaged(broker_id, replica.damage)}", COPIES_CURE))
+                reasons.append(HealthProblem(f"{name}: {serves_damaged(broker_id, replica.damage)}", COPIES_CURE))
             elif replica.leader_epoch < partition.leader_epoch:
                 epochs = f"leader epoch {replica.leader_epoch}, the map in {partition.leader_epoch}"
-                reasons.append(Wrong(f"{name}: the replica on broker {broker_id} is still in {epochs}"))
+                reasons.append(HealthProblem(f"{name}: the replica on broker {broker_id} is still in {epochs}"))
             elif replica.leader_epoch == partition.leader_epoch:
                 role = "leader" if broker_id == partition.leader_id else "follower"
                 if replica.role != role and partition.leader_id >= 0:
-                    reasons.append(Wrong(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'"))
+                    reasons.append(
+                        HealthProblem(f"{name}: broker {broker_id} should be {role}, and says '{replica.role}'")
+                    )
     return reasons
 
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 
 from minibroker import zookeeper_process
-from minibroker.asking import Asker, NoAnswer
 from minibroker.broker_process import configuration_file, start_broker
+from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.cluster_file import (
     PRIVATE_DIRECTORY,
     BrokerRecord,
     ClusterMissing,
     ClusterRecord,
-    Wishes,
+    RequestedCluster,
     ZooKeeperRecord,
     cluster_lock,
     continued,
@@ -36,7 +36,7 @@ from minibroker.cluster_file import (
     write_cluster_state,
 )
 from minibroker.cluster_snapshot import ask_zookeeper, joined, state_of_view
-from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
+from minibroker.cluster_view import ClusterView, health_problems, view_cluster
 from minibroker.power_loss import CutTail, cut_unsynced_tails
 from minibroker.processes import ProcessIdentity, free_ports, identify, wait_until
 from minibroker.protocol.checkpoints import CLEAN_SHUTDOWN, parse_partition_directory_name
@@ -92,10 +92,10 @@ class LocalCluster:
         return cluster
 
     @classmethod
-    def resumed(cls, data_directory: str | Path, wishes: Wishes) -> "LocalCluster":
-        """The cluster whose data lies there, stopped, as it was but for what is wished. Raises ClusterMissing."""
+    def resumed(cls, data_directory: str | Path, requested: RequestedCluster) -> "LocalCluster":
+        """The cluster whose data lies there, stopped, as it was but for what is requested. Raises ClusterMissing."""
         cluster = cls.open(data_directory)
-        cluster.record = continued(cluster.record, wishes)
+        cluster.record = continued(cluster.record, requested)
         return cluster
 
     # ------------------------------------------------------------------------------------------------ what it is
@@ -323,8 +323,8 @@ class LocalCluster:
 
     async def look(self, topics: list[str] | None = None, timeout_s: float = 3.0) -> ClusterView:
         """What the running brokers say. Raises NoAnswer, ClusterFailed."""
-        async with Asker(CLIENT_ID) as asker:
-            return await look_at_cluster(asker, self.answering_servers(), topics, timeout_s)
+        async with BrokerQueries(CLIENT_ID) as queries:
+            return await view_cluster(queries, self.answering_servers(), topics, timeout_s)
 
     async def wait_healthy(
         self, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], None] | None = None
@@ -335,7 +335,7 @@ class LocalCluster:
             self._refuse_dead(*self.broker_ids)
             try:
                 view = await self.look(timeout_s=1.0)
-                reasons = what_is_wrong(view, len(self.record.brokers))
+                reasons = health_problems(view, len(self.record.brokers))
             except NoAnswer as error:
                 view, reasons = None, [str(error)]
             if view is not None and not reasons:
@@ -384,14 +384,14 @@ class LocalCluster:
     @staticmethod
     async def _what_it_lacks(server: str) -> str | None:
         """Why a starting broker is not of use yet."""
-        async with Asker(CLIENT_ID) as asker:
-            (state,) = await asker.replica_states([server], [], 1.0)
+        async with BrokerQueries(CLIENT_ID) as queries:
+            (state,) = await queries.replica_states([server], [], 1.0)
             if isinstance(state, NoAnswer):
                 return str(state)
             if state.fenced:
                 return "it is fenced"
             try:
-                known = await asker.metadata(server, [], 1.0)
+                known = await queries.metadata(server, [], 1.0)
             except NoAnswer as error:
                 return str(error)
             return None if known.brokers else "the controller has not told it of the cluster"

@@ -37,7 +37,7 @@ def read_small(file: Path) -> bytes:
     return file.read_bytes()
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of one partition: what a broker that starts here now knows from outside of its directory."""
 
     recovery_point: int | None = 0
@@ -72,7 +72,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         return self.clean_end if began_anew and not self.clean else max(self.clean_end, checkpointed)
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class DirectoryEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of a log.dir."""
 
     points: dict[TopicPartition, int] | None
@@ -85,7 +85,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     listed: frozenset[TopicPartition] = frozenset()
     """The logs that the last run of the broker had, by its checkpoints and `whole-since`."""
 
-    def of(self, partition: TopicPartition, topic_id: str | None) -> Known:
+    def of(self, partition: TopicPartition, topic_id: str | None) -> PartitionEvidence:
         """A line counts for the topic that it was written for."""
         known = self.mark_topic_ids.get(partition)
         is_its_own = known is not None and topic_id in (None, known)
@@ -93,7 +93,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         point = None if self.points is None else self.points.get(partition, 0)
         if topic_id not in (None, self.point_topic_ids.get(partition, topic_id)):
             point = 0
-        return Known(
+        return PartitionEvidence(
             recovery_point=point,
             clean=self.clean,
             ran_on=self.ran_on,
@@ -103,7 +103,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_evidence(log_directory: Path, boot_id: str) -> Evidence:
+def read_evidence(log_directory: Path, boot_id: str) -> DirectoryEvidence:
     """`boot_id`: of this machine, as it runs now."""
 
     def read(name: str, parse: Callable[[bytes], T]) -> T | None:
@@ -120,7 +120,7 @@ def read_evidence(log_directory: Path, boot_id: str) -> Evidence:
     whole = read(checkpoints.WHOLE_SINCE, checkpoints.parse_whole_since)
     marks = read(checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.parse_offset_checkpoint) or {}
     ends = whole.log_ends if whole is not None and whole.log_ends is not None else {}
-    return Evidence(
+    return DirectoryEvidence(
         clean_ends=ends,
         listed=frozenset([*(points or {}), *marks, *ends]),
         points=points,

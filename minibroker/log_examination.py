@@ -12,16 +12,16 @@ from typing import Literal
 import msgspec
 
 from minibroker.directory_owner import read_owner
-from minibroker.log_evidence import Evidence, Known, read_small
+from minibroker.log_evidence import DirectoryEvidence, PartitionEvidence, read_small
 from minibroker.power_loss import list_segments
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import CorruptCheckpoint, LogStart, LogStartReason
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.segment_files import (
-    Batch,
     Buffer,
-    Problem,
+    SegmentBatch,
+    SegmentProblem,
     index_problems,
     is_cut_off,
     open_segment,
@@ -33,7 +33,7 @@ from minibroker.segment_files import (
 Kind = Literal["damaged", "index", "torn tail", "leftover"]
 
 
-class Damage(msgspec.Struct, frozen=True, kw_only=True):
+class LogDamage(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong in a partition's directory."""
 
     kind: Kind
@@ -47,7 +47,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-class Examined(msgspec.Struct, frozen=True, kw_only=True):
+class ExaminedLog(msgspec.Struct, frozen=True, kw_only=True):
     """One partition directory."""
 
     partition: str
@@ -64,10 +64,10 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """Up to there this replica had promised to keep all, by the checkpoints and `whole-since`; 0: nobody knows."""
     belongs_to: str
     """The partition whose log its files say that it is."""
-    found: tuple[Damage, ...]
+    found: tuple[LogDamage, ...]
 
     @property
-    def damage(self) -> Damage | None:
+    def damage(self) -> LogDamage | None:
         """The first that a broker must not be started on without a cure."""
         return next((each for each in self.found if each.kind == "damaged"), None)
 
@@ -93,7 +93,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
         return any(each.kind == "damaged" and each.file == self.directory for each in self.found)
 
 
-def examine_directory(log_directory: Path, evidence: Evidence) -> list[Examined]:
+def examine_directory(log_directory: Path, evidence: DirectoryEvidence) -> list[ExaminedLog]:
     """Every partition in a log.dir."""
     found = []
     for path in sorted(log_directory.iterdir()):
@@ -105,12 +105,12 @@ def examine_directory(log_directory: Path, evidence: Evidence) -> list[Examined]
     return [*found, *(_missing(log_directory, each, evidence) for each in missing)]
 
 
-def _missing(log_directory: Path, partition: TopicPartition, evidence: Evidence) -> Examined:
+def _missing(log_directory: Path, partition: TopicPartition, evidence: DirectoryEvidence) -> ExaminedLog:
     """A broker that starts here says that it had this log, and leads nothing with an empty one."""
     directory = str(log_directory / checkpoints.partition_directory_name(partition))
     end = max((evidence.points or {}).get(partition, 0), evidence.marks.get(partition, 0))
     what = f"its directory is missing; its log had reached offset {end} at least"
-    return Examined(
+    return ExaminedLog(
         partition=str(partition),
         directory=directory,
         segments=0,
@@ -120,21 +120,21 @@ def _missing(log_directory: Path, partition: TopicPartition, evidence: Evidence)
         begins_at=None,
         promised_end=end,
         belongs_to=str(partition),
-        found=(Damage(kind="damaged", file=directory, position=None, offset=None, what=what),),
+        found=(LogDamage(kind="damaged", file=directory, position=None, offset=None, what=what),),
     )
 
 
 class _Examination:
     """Of one directory; its steps share what was found."""
 
-    def __init__(self, path: Path, partition: TopicPartition, evidence: Evidence) -> None:
+    def __init__(self, path: Path, partition: TopicPartition, evidence: DirectoryEvidence) -> None:
         self.path = path
         self.partition = self.owner = partition
         self.evidence = evidence
-        self.known = Known()
+        self.known = PartitionEvidence()
         self.promised_end = 0
         self.start = 0
-        self.found: list[Damage] = []
+        self.found: list[LogDamage] = []
         self.segments: list[tuple[int, Path]] = []
         self.bytes = 0
         self.end: int | None = None
@@ -146,7 +146,7 @@ class _Examination:
         """The first batch that contradicts the history: it is wrong, or the history is."""
         self.last_epoch: int | None = None
 
-    def run(self) -> Examined:
+    def run(self) -> ExaminedLog:
         try:
             self.segments = list(list_segments(self.path))
             self._read_note()
@@ -160,7 +160,7 @@ class _Examination:
             self._check_end()
         except OSError as error:
             self._note("damaged", self.path, None, f"{error.filename or self.path} cannot be read: {error.strerror}")
-        return Examined(
+        return ExaminedLog(
             partition=str(self.partition),
             directory=str(self.path),
             segments=len(self.segments),
@@ -174,7 +174,7 @@ class _Examination:
         )
 
     def _note(self, kind: Kind, file: Path, position: int | None, what: str, offset: int | None = None) -> None:
-        self.found.append(Damage(kind=kind, file=str(file), position=position, offset=offset, what=what))
+        self.found.append(LogDamage(kind=kind, file=str(file), position=position, offset=offset, what=what))
 
     # ---------------------------------------------------------------------------------------------------- small files
     def _read_note(self) -> None:
@@ -261,7 +261,7 @@ class _Examination:
         if not self.is_broken and self.last_epoch is not None and (not known or known[-1] != self.last_epoch):
             self._note("index", self.path / checkpoints.EPOCH_CHECKPOINT, None, f"it contradicts the batches: {what}")
             return
-        self.found.insert(0, Damage(kind="damaged", file=str(path), position=position, offset=offset, what=what))
+        self.found.insert(0, LogDamage(kind="damaged", file=str(path), position=position, offset=offset, what=what))
         self.end = offset if self.end is None else min(self.end, offset)
         self.is_broken = True
 
@@ -276,17 +276,17 @@ class _Examination:
         positions: dict[int, int] = {}
         expected, epoch = base_offset, 0
         for item in walk(content):
-            what: str | None = item.what if isinstance(item, Problem) else item.problem
-            if isinstance(item, Batch):
+            what: str | None = item.what if isinstance(item, SegmentProblem) else item.problem
+            if isinstance(item, SegmentBatch):
                 positions[item.position] = item.header.last_offset
                 what = what or _misfit(item.header, expected, epoch)
             if what is not None:
                 self._ends_at(expected)
-                is_whole = isinstance(item, Batch) and item.problem is None  # no write that was torn leaves one
+                is_whole = isinstance(item, SegmentBatch) and item.problem is None  # no write that was torn leaves one
                 kind = "damaged" if is_whole else self._kind_at(content, item.position, expected)
                 self._breaks_off(kind, path, item.position, what, expected)
                 return
-            assert isinstance(item, Batch)
+            assert isinstance(item, SegmentBatch)
             self._doubt_epoch(item, path)
             expected, epoch = item.header.end_offset, item.header.partition_leader_epoch
             self.last_epoch = epoch
@@ -311,7 +311,7 @@ class _Examination:
         if not self.is_broken:
             self.end = offset
 
-    def _doubt_epoch(self, batch: Batch, path: Path) -> None:
+    def _doubt_epoch(self, batch: SegmentBatch, path: Path) -> None:
         what = wrong_epoch(batch.header, self.epochs)
         if what is not None and self.doubtful_epoch is None and not self.is_broken:
             self.doubtful_epoch = path, batch.position, batch.header.base_offset, what
@@ -329,7 +329,7 @@ def _end_of(path: Path, base_offset: int) -> int:
     """Behind the last batch of a segment whose headers fit."""
     end = base_offset
     for item in walk(open_segment(path)):
-        if isinstance(item, Problem) or item.header.base_offset != end:
+        if isinstance(item, SegmentProblem) or item.header.base_offset != end:
             break
         end = item.header.end_offset
     return end

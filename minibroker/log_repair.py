@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minibroker.directory_owner import read_owner
 from minibroker.log_evidence import read_small
-from minibroker.log_examination import Examined
+from minibroker.log_examination import ExaminedLog
 from minibroker.power_loss import list_segments
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
@@ -25,7 +25,7 @@ class CannotCut(Exception):
     """What it lacks, in words."""
 
 
-def remove_what_is_made_again(examined: Examined) -> list[str]:
+def remove_what_is_made_again(examined: ExaminedLog) -> list[str]:
     """Files of kind index: a broker makes them again from the batches. Returns what was removed."""
     removed: list[str] = []
     for each in examined.found:
@@ -42,7 +42,7 @@ def remove_what_is_made_again(examined: Examined) -> list[str]:
     return removed
 
 
-def mark(examined: Examined) -> str:
+def mark(examined: ExaminedLog) -> str:
     """Leave the note that keeps the next start from using this log: its replica fetches everything anew once another
     one leads, and keeps the damaged log until it is in sync. Returns the note's path."""
     assert examined.damage is not None
@@ -52,7 +52,7 @@ def mark(examined: Examined) -> str:
     return str(note)
 
 
-def cut(log_directory: Path, examined: Examined) -> str:
+def cut(log_directory: Path, examined: ExaminedLog) -> str:
     """Keep what lies in front of the damage, and put the rest into a directory beside the log, also a file of another
     log that says whose this is. Returns its path. What speaks of the rest, or says that nothing can be missing, is
     taken back. Raises CannotCut."""
@@ -85,7 +85,7 @@ def cut(log_directory: Path, examined: Examined) -> str:
     return str(rest)
 
 
-def _start_of_what_is_left(directory: Path, examined: Examined) -> LogStart | None:
+def _start_of_what_is_left(directory: Path, examined: ExaminedLog) -> LogStart | None:
     """What explains from now on that the head is gone; None where it is not."""
     if examined.begins_at is None:
         return None
@@ -106,13 +106,13 @@ def _write_start(directory: Path, rest: Path, start: LogStart) -> None:
     file.write_bytes(checkpoints.format_log_start(start) + empty_slot)
 
 
-def _partition_of(examined: Examined) -> TopicPartition:
+def _partition_of(examined: ExaminedLog) -> TopicPartition:
     partition = checkpoints.parse_partition_directory_name(examined.partition)
     assert partition is not None
     return partition
 
 
-def _take_back(log_directory: Path, directory: Path, examined: Examined, end: int) -> None:
+def _take_back(log_directory: Path, directory: Path, examined: ExaminedLog, end: int) -> None:
     (directory / checkpoints.DAMAGE_NOTE).unlink(missing_ok=True)
     epochs = directory / checkpoints.EPOCH_CHECKPOINT
     try:

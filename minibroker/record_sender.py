@@ -74,7 +74,7 @@ class RecordSender:
         partition: int | None = None,
         headers: tuple[tuple[str, bytes | None], ...] = (),
     ) -> None:
-        """FaultInjector many records over, for a fraction of what `send` costs each; nobody is called back for them.
+        """Send many records for a fraction of what `send` costs each, without a callback for each.
         Raises what Producer.send_many raises: what was taken by then counts as sent, also where the call is
         cancelled."""
         assert self._on_acknowledged is None
@@ -132,7 +132,7 @@ class RecordSender:
         headers: tuple[tuple[str, bytes | None], ...] = (),
         tag: int = 0,
     ) -> None:
-        """FaultInjector one record over. Raises what Producer.send raises; then the record was not taken."""
+        """Send one record. Raises what Producer.send raises; then the record was not taken."""
         delivery = self._producer.try_send(self._topic, value, key, partition, headers)
         if delivery is None:
             self.collect()

@@ -11,7 +11,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import MetadataPartition, ReplicaStateDescription
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaChange(msgspec.Struct, frozen=True, kw_only=True):
     """One event, as a word for machines and a sentence for people."""
 
     kind: str
@@ -21,21 +21,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     broker: int | None = None
 
 
-def changes_between(before: ClusterView, after: ClusterView) -> list[Change]:
+def changes_between(before: ClusterView, after: ClusterView) -> list[ReplicaChange]:
     """Everything that a person at the screen would want to be told, brokers first."""
     changes = _broker_changes(before, after)
     if before.controller_id != after.controller_id:
         what = f"controller {_name(before.controller_id)} -> {_name(after.controller_id)}"
-        changes.append(Change(kind="controller", what=what, broker=after.controller_id))
+        changes.append(ReplicaChange(kind="controller", what=what, broker=after.controller_id))
     for partition, state in after.partitions.items():
         earlier = before.partitions.get(partition)
         if earlier is None:
             if before.partitions and partition.partition == 0:
-                changes.append(Change(kind="topic", what=f"topic {partition.topic} was created"))
+                changes.append(ReplicaChange(kind="topic", what=f"topic {partition.topic} was created"))
         else:
             changes += _partition_changes(partition, earlier, state)
     gone = {partition.topic for partition in before.partitions} - {partition.topic for partition in after.partitions}
-    changes += [Change(kind="topic", what=f"topic {topic} was deleted") for topic in sorted(gone)]
+    changes += [ReplicaChange(kind="topic", what=f"topic {topic} was deleted") for topic in sorted(gone)]
     old_replicas, new_replicas = before.replicas(), after.replicas()
     for partition, replicas in new_replicas.items():
         for broker_id, replica in replicas.items():
@@ -45,48 +45,54 @@ def changes_between(before: ClusterView, after: ClusterView) -> list[Change]:
     return changes
 
 
-def _broker_changes(before: ClusterView, after: ClusterView) -> list[Change]:
+def _broker_changes(before: ClusterView, after: ClusterView) -> list[ReplicaChange]:
     def alive(view: ClusterView) -> dict[int, str]:
-        return {broker.broker_id: broker.says.incarnation_id for broker in view.brokers if broker.says is not None}
+        return {
+            broker.broker_id: broker.description.incarnation_id
+            for broker in view.brokers
+            if broker.description is not None
+        }
 
     old, new = alive(before), alive(after)
     changes = [
-        Change(kind="broker-down", what=f"broker {broker_id} does not answer", broker=broker_id)
+        ReplicaChange(kind="broker-down", what=f"broker {broker_id} does not answer", broker=broker_id)
         for broker_id in sorted(old.keys() - new.keys())
     ]
     for broker_id, incarnation in sorted(new.items()):
         if broker_id not in old:
-            changes.append(Change(kind="broker-up", what=f"broker {broker_id} answers", broker=broker_id))
+            changes.append(ReplicaChange(kind="broker-up", what=f"broker {broker_id} answers", broker=broker_id))
         elif old[broker_id] != incarnation:
             what = f"broker {broker_id} has restarted"
-            changes.append(Change(kind="broker-restarted", what=what, broker=broker_id))
+            changes.append(ReplicaChange(kind="broker-restarted", what=what, broker=broker_id))
     return changes
 
 
-def _partition_changes(partition: TopicPartition, before: MetadataPartition, after: MetadataPartition) -> list[Change]:
+def _partition_changes(
+    partition: TopicPartition, before: MetadataPartition, after: MetadataPartition
+) -> list[ReplicaChange]:
     changes = []
     if (before.leader_id, before.leader_epoch) != (after.leader_id, after.leader_epoch):
         moved = f"leader {_name(before.leader_id)} -> {_name(after.leader_id)}"
         if before.leader_id == after.leader_id:
             moved = f"leader {_name(after.leader_id)} stays"
         what = f"{partition}: {moved}, epoch {before.leader_epoch} -> {after.leader_epoch}"
-        changes.append(Change(kind="election", what=what, partition=str(partition), broker=after.leader_id))
+        changes.append(ReplicaChange(kind="election", what=what, partition=str(partition), broker=after.leader_id))
     old, new = set(before.isr_nodes), set(after.isr_nodes)
     if old != new:
         verb = "grows" if new > old else "shrinks" if new < old else "changes"
         what = f"{partition}: ISR {verb} {sorted(old)} -> {sorted(new)}"
-        changes.append(Change(kind="isr", what=what, partition=str(partition)))
+        changes.append(ReplicaChange(kind="isr", what=what, partition=str(partition)))
     return changes
 
 
 def _replica_changes(
     partition: TopicPartition, broker_id: int, before: ReplicaStateDescription, after: ReplicaStateDescription
-) -> list[Change]:
+) -> list[ReplicaChange]:
     if after.log_end_offset >= before.log_end_offset:
         return []
     old, new = before.log_end_offset, after.log_end_offset
     what = f"{partition}: broker {broker_id} truncated {old - new} records, LEO {old} -> {new}"
-    return [Change(kind="truncation", what=what, partition=str(partition), broker=broker_id)]
+    return [ReplicaChange(kind="truncation", what=what, partition=str(partition), broker=broker_id)]
 
 
 def _name(broker_id: int) -> str:

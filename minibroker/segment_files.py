@@ -22,7 +22,7 @@ from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptB
 Buffer = bytes | mmap.mmap
 
 
-class Problem(msgspec.Struct, frozen=True):
+class SegmentProblem(msgspec.Struct, frozen=True):
     """Something that should not be so, and where."""
 
     file: str
@@ -31,7 +31,7 @@ class Problem(msgspec.Struct, frozen=True):
     what: str
 
 
-class Batch(msgspec.Struct, frozen=True):
+class SegmentBatch(msgspec.Struct, frozen=True):
     """One whole batch, checked (`problem` None) or not what was written."""
 
     position: int
@@ -53,9 +53,9 @@ def find_segments(path: Path) -> list[Path]:
     return found
 
 
-def owner_problems(segments: list[Path]) -> dict[Path, list[Problem]]:
+def owner_problems(segments: list[Path]) -> dict[Path, list[SegmentProblem]]:
     """What is wrong with the two files that say whose log lies there, by the directory of these segments."""
-    found: dict[Path, list[Problem]] = {}
+    found: dict[Path, list[SegmentProblem]] = {}
     for directory in dict.fromkeys(segment.absolute().parent for segment in segments):
         partition = checkpoints.parse_partition_directory_name(directory.name)
         if partition is not None:
@@ -64,7 +64,7 @@ def owner_problems(segments: list[Path]) -> dict[Path, list[Problem]]:
             except OSError as error:
                 found[directory] = [unreadable(Path(error.filename or directory), error)]
                 continue
-            found[directory] = [Problem(file, 0, why) for file, why in (*said.foreign, *said.unreadable)]
+            found[directory] = [SegmentProblem(file, 0, why) for file, why in (*said.foreign, *said.unreadable)]
     return found
 
 
@@ -76,38 +76,42 @@ def open_segment(path: Path) -> Buffer:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
-def walk(content: Buffer) -> Iterator[Batch | Problem]:
-    """Every batch of a segment, its CRC checked; ends with a Problem (file '') where the bytes make no batch."""
+def walk(content: Buffer) -> Iterator[SegmentBatch | SegmentProblem]:
+    """Every batch of a segment, its CRC checked; ends with a SegmentProblem (file '') where the bytes make no batch."""
     position = 0
     while position < len(content):
         try:
             header = read_header(content[position : position + HEADER_BYTES])
         except CorruptBatch as error:
-            yield Problem("", position, f"{len(content) - position} bytes at the end are no batch: {error.reason}")
+            yield SegmentProblem(
+                "", position, f"{len(content) - position} bytes at the end are no batch: {error.reason}"
+            )
             return
         end = position + header.size_bytes
         if end > len(content):
-            yield Problem("", position, f"a batch of {header.size_bytes} bytes is cut at {len(content) - position}")
+            yield SegmentProblem(
+                "", position, f"a batch of {header.size_bytes} bytes is cut at {len(content) - position}"
+            )
             return
         problem = None
         try:
             check_batch(content[position:end])
         except CorruptBatch as error:
             problem = error.reason
-        yield Batch(position, header, problem)
+        yield SegmentBatch(position, header, problem)
         position = end
 
 
-def verify_segment(path: Path) -> tuple[int, int, list[Problem]]:
+def verify_segment(path: Path) -> tuple[int, int, list[SegmentProblem]]:
     """(batches, records, problems): CRCs, offsets without a gap or overlap, epochs that never fall and are those of the
     history beside it, indexes. What cannot be read is a problem, too."""
     parsed = checkpoints.parse_segment_file_name(path.name)
-    problems: list[Problem] = []
+    problems: list[SegmentProblem] = []
     try:
         content, epochs = open_segment(path), read_epochs(path.absolute().parent)
     except CorruptCheckpoint as error:
         content, epochs = open_segment(path), []
-        problems.append(Problem(str(path.absolute().parent / checkpoints.EPOCH_CHECKPOINT), 0, str(error)))
+        problems.append(SegmentProblem(str(path.absolute().parent / checkpoints.EPOCH_CHECKPOINT), 0, str(error)))
     except OSError as error:
         return 0, 0, [unreadable(path, error)]
     check = _SegmentCheck(path, None if parsed is None else parsed[0], epochs)
@@ -131,10 +135,10 @@ class _SegmentCheck:
         self.expected = base_offset
         self.epoch = self.batches = self.records = 0
         self.positions: dict[int, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[SegmentProblem] = []
 
-    def take(self, item: Batch | Problem) -> None:
-        if isinstance(item, Problem):
+    def take(self, item: SegmentBatch | SegmentProblem) -> None:
+        if isinstance(item, SegmentProblem):
             self._wrong(item.position, item.what)
             return
         header = item.header
@@ -151,11 +155,11 @@ class _SegmentCheck:
         self.epoch, self.expected = max(self.epoch, header.partition_leader_epoch), header.end_offset
 
     def _wrong(self, position: int, what: str) -> None:
-        self.problems.append(Problem(str(self.path), position, what))
+        self.problems.append(SegmentProblem(str(self.path), position, what))
 
 
-def unreadable(path: Path, error: OSError) -> Problem:
-    return Problem(str(path), 0, f"cannot be read: {error.strerror}")
+def unreadable(path: Path, error: OSError) -> SegmentProblem:
+    return SegmentProblem(str(path), 0, f"cannot be read: {error.strerror}")
 
 
 def read_epochs(directory: Path) -> list[EpochEntry]:
@@ -205,7 +209,7 @@ def _is_sound(content: Buffer, position: int) -> bool:
     return end <= len(content)
 
 
-def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> list[Problem]:
+def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> list[SegmentProblem]:
     """Each entry of the offset index must name a batch and that batch's last offset."""
     index = path.with_suffix(checkpoints.INDEX_SUFFIX)
     if not os.path.lexists(index):
@@ -213,12 +217,12 @@ def index_problems(path: Path, base_offset: int, positions: dict[int, int]) -> l
     try:
         entries = checkpoints.decode_index(read_small(index))
     except CorruptCheckpoint as error:
-        return [Problem(str(index), 0, str(error))]
+        return [SegmentProblem(str(index), 0, str(error))]
     problems = []
     for number, entry in enumerate(entries):
         last_offset = positions.get(entry.position)
         if last_offset != base_offset + entry.relative_offset:
             found = "no batch begins" if last_offset is None else f"the batch ending at {last_offset} begins"
             what = f"entry {number} says offset {base_offset + entry.relative_offset}, but at {entry.position} {found}"
-            problems.append(Problem(str(index), number * checkpoints.INDEX_ENTRY_BYTES, what))
+            problems.append(SegmentProblem(str(index), number * checkpoints.INDEX_ENTRY_BYTES, what))
     return problems

@@ -19,7 +19,7 @@ FETCH_WAIT_MS = 500
 TOPIC = "load"
 
 
-class Load(msgspec.Struct, frozen=True):
+class SimulationLoad(msgspec.Struct, frozen=True):
     """What a cluster has to do: replication factor 3, acks=all."""
 
     brokers: int = 3
@@ -29,10 +29,10 @@ class Load(msgspec.Struct, frozen=True):
     """0: each record is a request of its own, to the partitions in turn. Otherwise without a partition, in batches."""
 
 
-class Speed(msgspec.Struct, kw_only=True):
+class SimulationSpeed(msgspec.Struct, kw_only=True):
     """One measured cluster; the time to start up is not counted."""
 
-    load: Load
+    load: SimulationLoad
     acknowledged: int
     virtual_seconds: float
     cpu_seconds: float
@@ -46,31 +46,33 @@ class Speed(msgspec.Struct, kw_only=True):
 
 
 LOADS = (
-    Load(),
-    Load(linger_ms=50),
-    Load(records_per_second=0),
-    Load(records_per_second=400),
-    Load(partitions=24),
-    Load(partitions=96),
-    Load(brokers=5),
-    Load(brokers=9),
+    SimulationLoad(),
+    SimulationLoad(linger_ms=50),
+    SimulationLoad(records_per_second=0),
+    SimulationLoad(records_per_second=400),
+    SimulationLoad(partitions=24),
+    SimulationLoad(partitions=96),
+    SimulationLoad(brokers=5),
+    SimulationLoad(brokers=9),
 )
 
 
-def measure_all(virtual_seconds: float) -> Iterator[Speed]:
+def measure_all(virtual_seconds: float) -> Iterator[SimulationSpeed]:
     for load in LOADS:
         yield measure(load, virtual_seconds)
 
 
-def measure(load: Load, virtual_seconds: float) -> Speed:
+def measure(load: SimulationLoad, virtual_seconds: float) -> SimulationSpeed:
     """Run it once."""
     cluster = SimulatedCluster(1, load.brokers, settings={"replica.fetch.wait.max.ms": str(FETCH_WAIT_MS)})
-    found: list[Speed] = []
+    found: list[SimulationSpeed] = []
     cluster.world.run(_live(cluster, load, virtual_seconds, found))
     return found[0]
 
 
-async def _live(cluster: SimulatedCluster, load: Load, virtual_seconds: float, found: list[Speed]) -> None:
+async def _live(
+    cluster: SimulatedCluster, load: SimulationLoad, virtual_seconds: float, found: list[SimulationSpeed]
+) -> None:
     cluster.start_all()
     await cluster.until_ready()
     world, runtime, servers = cluster.world, cluster.client_runtime(), cluster.bootstrap_servers
@@ -80,7 +82,7 @@ async def _live(cluster: SimulatedCluster, load: Load, virtual_seconds: float, f
         began, callbacks, deliveries = time.process_time(), world.loop.callbacks_run, world.trace.kinds["net"]
         acknowledged = await _send(producer, load, virtual_seconds)
         found.append(
-            Speed(
+            SimulationSpeed(
                 load=load,
                 acknowledged=acknowledged,
                 virtual_seconds=virtual_seconds,
@@ -91,7 +93,7 @@ async def _live(cluster: SimulatedCluster, load: Load, virtual_seconds: float, f
         )
 
 
-async def _send(producer: Producer, load: Load, virtual_seconds: float) -> int:
+async def _send(producer: Producer, load: SimulationLoad, virtual_seconds: float) -> int:
     """Records acknowledged."""
     if not load.records_per_second:
         await asyncio.sleep(virtual_seconds)

@@ -12,7 +12,7 @@ from minibroker.client.consumer import Consumer
 from minibroker.protocol.ids import TopicPartition
 
 
-class Start(Enum):
+class StartKind(Enum):
     BEGINNING = "beginning"
     END = "end"
     OFFSET = "offset"
@@ -20,30 +20,30 @@ class Start(Enum):
     TIME = "time"
 
 
-class BadStart(ValueError):
+class BadStartingPoint(ValueError):
     """A word that names no place. One sentence."""
 
 
 class StartingPoint(msgspec.Struct, frozen=True):
     """One place, the same for every partition."""
 
-    start: Start
+    start: StartKind
     number: int = 0
     """The offset, the records before the end, or the time in ms."""
 
 
 def parse_start(text: str) -> StartingPoint:
-    """Raises BadStart."""
+    """Raises BadStartingPoint."""
     if text in ("beginning", "earliest"):
-        return StartingPoint(Start.BEGINNING)
+        return StartingPoint(StartKind.BEGINNING)
     if text in ("end", "latest"):
-        return StartingPoint(Start.END)
+        return StartingPoint(StartKind.END)
     if text.startswith("@"):
-        return StartingPoint(Start.TIME, _milliseconds(text[1:]))
+        return StartingPoint(StartKind.TIME, _milliseconds(text[1:]))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(digits) < 2**63):
-        raise BadStart(f"'{text}' is no offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
-    return StartingPoint(Start.BEFORE_END if text.startswith("-") else Start.OFFSET, int(digits))
+        raise BadStartingPoint(f"'{text}' is no offset: give beginning, end, N, -N (before the end) or @TIMESTAMP")
+    return StartingPoint(StartKind.BEFORE_END if text.startswith("-") else StartKind.OFFSET, int(digits))
 
 
 def _milliseconds(text: str) -> int:
@@ -52,7 +52,7 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadStart(f"'@{text}' is no time: give milliseconds since 1970 or ISO-8601") from None
+        raise BadStartingPoint(f"'@{text}' is no time: give milliseconds since 1970 or ISO-8601") from None
     return round(moment.timestamp() * 1000)
 
 
@@ -64,14 +64,14 @@ async def find_offsets(
     timeout_ms: float,
 ) -> dict[TopicPartition, int]:
     """The offset meant in each partition; `ends` are their end offsets."""
-    if point.start is Start.END:
+    if point.start is StartKind.END:
         return ends
-    if point.start is Start.OFFSET:
+    if point.start is StartKind.OFFSET:
         return dict.fromkeys(partitions, point.number)
     beginnings = await consumer.beginning_offsets(partitions, timeout_ms)
-    if point.start is Start.BEGINNING:
+    if point.start is StartKind.BEGINNING:
         return beginnings
-    if point.start is Start.BEFORE_END:
+    if point.start is StartKind.BEFORE_END:
         return {partition: max(beginnings[partition], ends[partition] - point.number) for partition in partitions}
     found = await consumer.offsets_for_times(dict.fromkeys(partitions, point.number), timeout_ms)
     offsets = {}

@@ -50,7 +50,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """The same of disks that were lost whole."""
 
 
-class Sum(msgspec.Struct, kw_only=True):
+class SwarmSummary(msgspec.Struct, kw_only=True):
     """Of many runs."""
 
     beyond: bool = False

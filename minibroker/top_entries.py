@@ -26,7 +26,7 @@ AWAY_CURE = "move that entry away, and start the broker: it makes the file anew"
 META_CURE = "write its five lines again (docs/FORMATS.md says where each is found), and start the broker"
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class StartRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a broker would not start on this directory."""
 
     file: str
@@ -34,7 +34,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     cure: str
 
 
-def refusals(log_directory: Path) -> list[Refusal]:
+def refusals(log_directory: Path) -> list[StartRefusal]:
     """In the order in which a broker would meet them."""
     found = []
     for name in OWN_FILES:
@@ -44,13 +44,13 @@ def refusals(log_directory: Path) -> list[Refusal]:
             except FileMissing:
                 continue
             except DiskError as error:
-                found.append(Refusal(file=str(entry), what=str(error), cure=cure_of(str(error), AWAY_CURE)))
+                found.append(StartRefusal(file=str(entry), what=str(error), cure=cure_of(str(error), AWAY_CURE)))
     meta = log_directory / checkpoints.META_PROPERTIES
     if meta.is_file() and not found:
         try:
             parse_meta_properties(read_small(meta))
         except CorruptCheckpoint as error:
-            found.append(Refusal(file=str(meta), what=f"{meta} is damaged: {error}", cure=META_CURE))
+            found.append(StartRefusal(file=str(meta), what=f"{meta} is damaged: {error}", cure=META_CURE))
     return found
 
 

@@ -13,11 +13,11 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 
 import minibroker
-from minibroker.asking import Asker, NoAnswer
 from minibroker.bench.peers.kafka_installation import ROOT
 from minibroker.bench.peers.minibroker_peer import POLL_S, MinibrokerPeer
 from minibroker.bench.peers.peer import BROKERS, PeerFailed
-from minibroker.cluster_view import ClusterView, look_at_cluster, what_is_wrong
+from minibroker.broker_queries import BrokerQueries, NoAnswer
+from minibroker.cluster_view import ClusterView, health_problems, view_cluster
 from minibroker.processes import free_ports
 
 BUILD_TIMEOUT_S = 900.0
@@ -103,7 +103,7 @@ class ComposePeer(MinibrokerPeer):
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                reasons = what_is_wrong(await self._look(), BROKERS)
+                reasons = health_problems(await self._look(), BROKERS)
             except PeerFailed as error:
                 reasons = [str(error)]
             if not reasons:
@@ -117,8 +117,8 @@ class ComposePeer(MinibrokerPeer):
 
     async def _look(self, topic: str | None = None) -> ClusterView:
         try:
-            async with Asker("minibroker-bench") as asker:
-                return await look_at_cluster(asker, self.bootstrap_servers, None if topic is None else [topic])
+            async with BrokerQueries("minibroker-bench") as queries:
+                return await view_cluster(queries, self.bootstrap_servers, None if topic is None else [topic])
         except (NoAnswer, OSError) as error:
             raise PeerFailed(str(error)) from None
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _said_if_interrupted() -> Iterator[None]:
+def _note_if_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -37,7 +37,7 @@ def _said_if_interrupted() -> Iterator[None]:
 @click.option("--ship-package", is_flag=True, help="Give this package to a cluster's workers that lack it.")
 @click.option("--timeout", "timeout_s", type=click.IntRange(1), default=3600, show_default=True, metavar="SECONDS")
 @json_option
-@_said_if_interrupted()
+@_note_if_interrupted()
 def audit(
     directories: tuple[Path, ...],
     engine: str,

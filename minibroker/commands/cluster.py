@@ -24,7 +24,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.cluster_file import Wishes
+    from minibroker.cluster_file import RequestedCluster
     from minibroker.cluster_view import ClusterView
     from minibroker.local_cluster import LocalCluster
 
@@ -65,7 +65,7 @@ def cluster() -> None:
 
 def run_on_cluster(work: Coroutine[Any, Any, Any], timeout_s: float, doing: str) -> Any:
     """Run it; every failure of the launcher becomes one sentence."""
-    from minibroker.asking import NoAnswer
+    from minibroker.broker_queries import NoAnswer
     from minibroker.cluster_file import ClusterBusy, ClusterMissing
     from minibroker.local_cluster import ClusterFailed
     from minibroker.zookeeper_process import MissingJava, MissingZooKeeper, PortTaken, ZooKeeperFailed
@@ -104,23 +104,23 @@ def up(
     cluster had: what is given now is changed, the rest stays.
     """
     from minibroker import checkup
-    from minibroker.cluster_file import Wishes
+    from minibroker.cluster_file import RequestedCluster
 
-    wishes = Wishes(
+    requested = RequestedCluster(
         brokers=brokers,
         port=port,
         zookeeper_port=zookeeper_port,
         zookeeper=with_port(zookeeper, 2181) if zookeeper else None,
         settings=_parse_settings(settings),
     )
-    local, is_old = _local_cluster(data_dir, wishes)
+    local, is_old = _local_cluster(data_dir, requested)
     ports = [broker.port for broker in local.record.brokers.values()]
     ports += [local.record.zookeeper.port] if local.record.zookeeper.port else []
     held, _ = checkup.ports_of_cluster_in(data_dir)
     complaint = checkup.complaint(checkup.checks_for_cluster(data_dir, [] if held else ports))
     if complaint:
         raise CommandFailed(complaint)
-    kept = {key: value for key, value in local.record.settings.items() if key not in wishes.settings}
+    kept = {key: value for key, value in local.record.settings.items() if key not in requested.settings}
     if is_old and kept and not held:
         texts = " ".join(f"--set {key}={value}" for key, value in kept.items())
         note(f"kept from the cluster that was in {data_dir}: {texts}")
@@ -134,23 +134,23 @@ def up(
     return EXIT_FINE
 
 
-def _local_cluster(data_dir: Path, wishes: "Wishes") -> "tuple[LocalCluster, bool]":
+def _local_cluster(data_dir: Path, requested: "RequestedCluster") -> "tuple[LocalCluster, bool]":
     """The one whose data lies there, or a new one; also which of the two."""
     from minibroker.cluster_file import CLUSTER_FILE, ClusterMissing
     from minibroker.local_cluster import LocalCluster
 
     if (data_dir / CLUSTER_FILE).exists():
         try:
-            return LocalCluster.resumed(data_dir, wishes), True
+            return LocalCluster.resumed(data_dir, requested), True
         except ClusterMissing as error:
             raise CommandFailed(str(error)) from None
     new = LocalCluster(
         data_dir,
-        wishes.brokers or 3,
-        port=wishes.port or 9092,
-        zookeeper_port=wishes.zookeeper_port or 2181,
-        zookeeper=wishes.zookeeper,
-        settings=wishes.settings,
+        requested.brokers or 3,
+        port=requested.port or 9092,
+        zookeeper_port=requested.zookeeper_port or 2181,
+        zookeeper=requested.zookeeper,
+        settings=requested.settings,
     )
     return new, False
 
@@ -185,8 +185,8 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
 
     Exit code 10 unless the cluster is healthy.
     """
-    from minibroker.asking import NoAnswer
-    from minibroker.cluster_view import what_is_wrong
+    from minibroker.broker_queries import NoAnswer
+    from minibroker.cluster_view import health_problems
     from minibroker.local_cluster import START_CURE, ClusterFailed, LocalCluster
 
     async def look() -> tuple[LocalCluster, "ClusterView | None", list[str]]:
@@ -194,7 +194,7 @@ def status(data_dir: Path, timeout_s: float, as_json: bool) -> int:
         try:
             view = await local.look()
             ended = [f"{each}; {START_CURE}" for each in local.ended_by_themselves(*local.broker_ids)]
-            return local, view, ended + what_is_wrong(view, len(local.record.brokers))
+            return local, view, ended + health_problems(view, len(local.record.brokers))
         except (NoAnswer, ClusterFailed) as error:
             return local, None, [str(error)]
 
@@ -239,18 +239,18 @@ def wait(bootstrap_servers: str, brokers: int, timeout_s: float, as_json: bool) 
     import asyncio
     import time
 
-    from minibroker.asking import Asker, NoAnswer
-    from minibroker.cluster_view import look_at_cluster, what_is_wrong
+    from minibroker.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.cluster_view import health_problems, view_cluster
 
     async def until_healthy() -> "tuple[ClusterView, float]":
         started = time.monotonic()
         progress = ProgressLine()
         reasons: list[str] = []
-        async with Asker("minibroker-wait") as asker:
+        async with BrokerQueries("minibroker-wait") as queries:
             while time.monotonic() - started < timeout_s:
                 try:
-                    view = await look_at_cluster(asker, bootstrap_servers, timeout_s=min(2.0, timeout_s))
-                    reasons = what_is_wrong(view, brokers)
+                    view = await view_cluster(queries, bootstrap_servers, timeout_s=min(2.0, timeout_s))
+                    reasons = health_problems(view, brokers)
                     if not reasons:
                         progress.clear()
                         return view, time.monotonic() - started

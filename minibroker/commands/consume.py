@@ -44,14 +44,14 @@ def consume(
     @TIME is milliseconds since 1970 or ISO-8601; -N is N records before the end of each partition.
     """
     from minibroker.client.consumer import Consumer
-    from minibroker.starting_point import BadStart, parse_start
+    from minibroker.starting_point import BadStartingPoint, parse_start
 
     if len(topics) > 1:
         raise click.BadParameter(f"{', '.join(topics)}: one topic at a time", param_hint="-t")
     topic = topics[0]
     try:
         point = parse_start(offset)
-    except BadStart as error:
+    except BadStartingPoint as error:
         raise click.BadParameter(str(error), param_hint="-o") from None
     show = _printer(format_text, as_json)
     timeout_ms = max(1, round(timeout_s * 1000))

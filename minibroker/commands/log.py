@@ -57,7 +57,7 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
 
     Exit code 10 if a batch is damaged.
     """
-    from minibroker.segment_files import Problem, open_segment, unreadable, walk
+    from minibroker.segment_files import SegmentProblem, open_segment, unreadable, walk
 
     segments = _segments(path)
     damaged = bool(_tell_owners(segments, as_json))
@@ -71,7 +71,7 @@ def dump(path: Path, with_records: bool, as_json: bool) -> int:
             _print_problem(segment, 0, unreadable(segment, error).what, as_json)
             continue
         for item in walk(content):
-            if isinstance(item, Problem):
+            if isinstance(item, SegmentProblem):
                 damaged = True
                 _print_problem(segment, item.position, item.what, as_json)
                 continue

@@ -16,11 +16,11 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.log_examination import Examined
-    from minibroker.top_entries import Refusal
+    from minibroker.log_examination import ExaminedLog
+    from minibroker.top_entries import StartRefusal
 
 
-class Step(msgspec.Struct, frozen=True):
+class RepairStep(msgspec.Struct, frozen=True):
     """What becomes of a finding."""
 
     text: str
@@ -86,7 +86,7 @@ def _require_names(cuts: tuple[str, ...]) -> None:
             raise click.BadParameter(f"'{name}' is not TOPIC-PARTITION, such as orders-0", param_hint="--cut")
 
 
-def _require_cuts(log_dir: Path, examined: "list[Examined]", cuts: tuple[str, ...], accepts_loss: bool) -> None:
+def _require_cuts(log_dir: Path, examined: "list[ExaminedLog]", cuts: tuple[str, ...], accepts_loss: bool) -> None:
     """Before anything is changed: each of them can be made, and what it loses is accepted."""
     unknown = sorted(set(cuts) - {each.partition for each in examined})
     if unknown:
@@ -133,31 +133,31 @@ def _lock(log_dir: Path) -> Any:
         raise CommandFailed(f"{error}: {cure}, or run this as the broker's user") from None
 
 
-def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -> "list[Step]":
+def _cure(log_dir: Path, examined: "ExaminedLog", is_cut: bool, is_applied: bool) -> "list[RepairStep]":
     """What is done, or would be, or has to be done by somebody else."""
     from minibroker import log_repair
     from minibroker.top_entries import cure_of
 
-    steps: list[Step] = []
+    steps: list[RepairStep] = []
     if examined.damage is not None and is_cut:
         try:
             where = log_repair.cut(log_dir, examined) if is_applied else "a directory beside the log"
         except log_repair.CannotCut as error:
             raise CommandFailed(str(error)) from None
-        steps.append(Step(f"cut at offset {examined.end_offset}, the rest goes to {where}: {_lost(examined)}"))
+        steps.append(RepairStep(f"cut at offset {examined.end_offset}, the rest goes to {where}: {_lost(examined)}"))
     elif examined.is_foreign:
         name = Path(examined.directory).with_name(examined.belongs_to)
         text = (
             f"leave it alone: if it came from there, name it {name} again; as it is, the broker sets it aside and"
             f" fetches {examined.partition} anew once another one leads"
         )
-        steps.append(Step(text, by_hand=True))
+        steps.append(RepairStep(text, by_hand=True))
     elif examined.is_missing:
         text = (
             "put the directory back if you have it; as it is, the broker fetches the partition anew once another one"
             f" leads (`minibroker partition elect {examined.partition}` where nobody does)"
         )
-        steps.append(Step(text, by_hand=True))
+        steps.append(RepairStep(text, by_hand=True))
     elif examined.is_unreadable:
         assert examined.damage is not None
         cure = cure_of(examined.damage.what, "move away what cannot be read, to use the rest")
@@ -165,19 +165,19 @@ def _cure(log_dir: Path, examined: "Examined", is_cut: bool, is_applied: bool) -
             f"leave it alone: {cure}; as it is, the broker sets the directory aside and fetches the partition anew"
             " once another one leads"
         )
-        steps.append(Step(text, by_hand=True))
+        steps.append(RepairStep(text, by_hand=True))
     elif examined.damage is not None:
         note = log_repair.mark(examined) if is_applied else "a note"
         text = f"not to be used, by {note}: the broker sets it aside and fetches it anew once another one leads"
-        steps.append(Step(text))
+        steps.append(RepairStep(text))
     made_again = [each.file for each in examined.found if each.kind == "index"]
     if made_again:
         removed = log_repair.remove_what_is_made_again(examined) if is_applied else sorted(set(made_again))
-        steps.append(Step(f"made again at the start: {', '.join(removed)}"))
+        steps.append(RepairStep(f"made again at the start: {', '.join(removed)}"))
     return steps
 
 
-def _lost(examined: "Examined") -> str:
+def _lost(examined: "ExaminedLog") -> str:
     """By a cut, and by what happened before it."""
     head = "" if examined.begins_at is None else f" {examined.start_offset} to {examined.begins_at - 1}, and those"
     lost = f"records{head} from offset {examined.end_offset} on are lost to the cluster"
@@ -186,7 +186,7 @@ def _lost(examined: "Examined") -> str:
     return f"{lost}; this replica had promised to keep all up to {examined.promised_end}"
 
 
-def _report(examined: "Examined", steps: "list[Step]", is_applied: bool, as_json: bool) -> None:
+def _report(examined: "ExaminedLog", steps: "list[RepairStep]", is_applied: bool, as_json: bool) -> None:
     if as_json:
         done = is_applied and any(not step.by_hand for step in steps)
         print_json({**msgspec.to_builtins(examined), "steps": [step.text for step in steps], "applied": done})
@@ -203,7 +203,7 @@ def _report(examined: "Examined", steps: "list[Step]", is_applied: bool, as_json
         click.echo(f"  {how}: {step.text}")
 
 
-def _report_refusal(refusal: "Refusal", as_json: bool) -> None:
+def _report_refusal(refusal: "StartRefusal", as_json: bool) -> None:
     if as_json:
         print_json({**msgspec.to_builtins(refusal), "refused": True})
     else:

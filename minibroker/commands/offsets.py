@@ -32,13 +32,13 @@ def offsets(
 
     The end is the high watermark: the offset after the last committed record.
     """
-    from minibroker.starting_point import BadStart, Start, parse_start
+    from minibroker.starting_point import BadStartingPoint, StartKind, parse_start
 
     try:
         point = parse_start(moment if moment.startswith("@") else f"@{moment}") if moment is not None else None
-    except BadStart as error:
+    except BadStartingPoint as error:
         raise click.BadParameter(str(error), param_hint="--at") from None
-    assert point is None or point.start is Start.TIME
+    assert point is None or point.start is StartKind.TIME
     rows = run_async(_ask(bootstrap_servers, topics, None if point is None else point.number, timeout_s), timeout_s + 5)
     if as_json:
         for partition, start, end, at in rows:
@@ -57,7 +57,7 @@ def offsets(
 async def _ask(
     servers: str, topics: tuple[str, ...], timestamp_ms: int | None, timeout_s: float
 ) -> "list[tuple[TopicPartition, int, int, int | None]]":
-    from minibroker.asking import Asker, NoAnswer
+    from minibroker.broker_queries import BrokerQueries, NoAnswer
     from minibroker.client.consumer import Consumer
     from minibroker.client.errors import MinibrokerError
     from minibroker.opened_client import opened
@@ -66,8 +66,8 @@ async def _ask(
     timeout_ms = max(1, round(timeout_s * 1000))
     try:
         if not topics:
-            async with Asker() as asker:
-                topics = tuple(sorted(topic.name for topic in (await asker.metadata(servers)).topics))
+            async with BrokerQueries() as queries:
+                topics = tuple(sorted(topic.name for topic in (await queries.metadata(servers)).topics))
         client = Consumer(bootstrap_servers=servers, bootstrap_timeout_ms=min(10_000, timeout_ms))
         async with opened(client, servers) as consumer:
             partitions = [

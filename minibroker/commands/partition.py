@@ -112,11 +112,11 @@ def _topics(names: tuple[str, ...]) -> "list[ElectLeadersTopic] | None":
 
 async def _ask(servers: str, request: "ElectLeadersRequest", timeout_s: float) -> "list[ElectionOutlook]":
     """The controller's answer."""
-    from minibroker.asking import Asker, NoAnswer
+    from minibroker.broker_queries import BrokerQueries, NoAnswer
 
     try:
-        async with Asker("minibroker-partition") as asker:
-            return await asker.elections(servers, request, timeout_s)
+        async with BrokerQueries("minibroker-partition") as queries:
+            return await queries.elections(servers, request, timeout_s)
     except NoAnswer as error:
         raise CommandFailed(str(error)) from None
 

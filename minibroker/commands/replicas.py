@@ -34,7 +34,7 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
     """
     import msgspec
 
-    from minibroker.cluster_view import what_is_wrong
+    from minibroker.cluster_view import health_problems
     from minibroker.replica_table import HEADER, replica_rows
 
     view = run_async(_look(bootstrap_servers, list(topics) or None), timeout_s, "replicas")
@@ -47,18 +47,18 @@ def replicas(bootstrap_servers: str, topics: tuple[str, ...], check: bool, timeo
             print_json(msgspec.to_builtins(row))
     else:
         print_table(HEADER, [row.cells() for row in rows])
-    reasons = what_is_wrong(view)
+    reasons = health_problems(view)
     for reason in reasons:
         warn(reason)
     return EXIT_FOUND_WRONG if check and reasons else EXIT_FINE
 
 
 async def _look(servers: str, topics: list[str] | None) -> "ClusterView":
-    from minibroker.asking import Asker, NoAnswer
-    from minibroker.cluster_view import look_at_cluster
+    from minibroker.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.cluster_view import view_cluster
 
-    async with Asker() as asker:
+    async with BrokerQueries() as queries:
         try:
-            return await look_at_cluster(asker, servers, topics)
+            return await view_cluster(queries, servers, topics)
         except NoAnswer as error:
             raise CommandFailed(str(error)) from None

@@ -22,7 +22,7 @@ from minibroker.command_line import (
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import Finding
     from minibroker.simulation.swarm.outcome import Outcome
-    from minibroker.swarm_runs import RunResult, Sum
+    from minibroker.swarm_runs import RunResult, SwarmSummary
 
 SEEDS_SHOWN = 12
 DISK_FAULTS = {None: "", True: " --disk-faults", False: " --no-disk-faults"}
@@ -223,9 +223,9 @@ def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
 def _many(
     seeds: range, brokers: int, beyond: bool, disk_faults: bool | None, workers: int | None, as_json: bool
 ) -> int:
-    from minibroker.swarm_runs import Sum, run_many
+    from minibroker.swarm_runs import SwarmSummary, run_many
 
-    total, started = Sum(beyond=beyond, disk_faults=disk_faults), time.monotonic()
+    total, started = SwarmSummary(beyond=beyond, disk_faults=disk_faults), time.monotonic()
     results = run_many(seeds, workers=workers, brokers=brokers, beyond=beyond, disk_faults=disk_faults)
     try:
         for result in _with_progress(results, len(seeds)):
@@ -261,7 +261,7 @@ def _with_progress(results: "Iterable[RunResult]", number: int) -> "Iterable[Run
             yield result
 
 
-def _print_sum(total: "Sum", seeds: range, real_seconds: float) -> None:
+def _print_sum(total: "SwarmSummary", seeds: range, real_seconds: float) -> None:
     print_table(("seen", "times"), total.seen.most_common())
     click.echo()
     print_table(("injected", "times"), total.injected.most_common())

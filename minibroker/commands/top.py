@@ -20,7 +20,7 @@ from minibroker.command_line import (
 
 if TYPE_CHECKING:
     from minibroker.cluster_view import ClusterView
-    from minibroker.replica_changes import Change
+    from minibroker.replica_changes import ReplicaChange
 
 EVENTS_SHOWN = 12
 
@@ -46,7 +46,7 @@ def top(
 
     Without a terminal, or with --json, only the events are printed, one a line.
     """
-    screen: Screen | Lines = Lines(as_json) if as_json or not sys.stdout.isatty() else Screen()
+    screen: LiveScreen | EventLines = EventLines(as_json) if as_json or not sys.stdout.isatty() else LiveScreen()
     try:
         with screen:
             run_async(_watch(bootstrap_servers, list(topics) or None, interval_s, looks, timeout_s, screen))
@@ -61,22 +61,22 @@ async def _watch(
     interval_s: float,
     looks: int | None,
     timeout_s: float,
-    screen: "Screen | Lines",
+    screen: "LiveScreen | EventLines",
 ) -> None:
     import asyncio
 
-    from minibroker.asking import Asker, NoAnswer
-    from minibroker.cluster_view import look_at_cluster
+    from minibroker.broker_queries import BrokerQueries, NoAnswer
+    from minibroker.cluster_view import view_cluster
     from minibroker.replica_changes import changes_between
 
     loop = asyncio.get_running_loop()
     before: ClusterView | None = None
     answered = loop.time()
     done = 0
-    async with Asker("minibroker-top") as asker:
+    async with BrokerQueries("minibroker-top") as queries:
         while looks is None or done < looks:
             try:
-                view = await look_at_cluster(asker, servers, topics, timeout_s=min(2.0, timeout_s))
+                view = await view_cluster(queries, servers, topics, timeout_s=min(2.0, timeout_s))
             except NoAnswer as error:
                 if loop.time() - answered > timeout_s:
                     raise CommandFailed(str(error)) from None
@@ -97,19 +97,19 @@ def _with_all_brokers(servers: str, view: "ClusterView") -> str:
     return ",".join([*known, *(broker.server for broker in view.brokers if broker.server not in known)])
 
 
-class Lines:
+class EventLines:
     """Events only, one a line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "EventLines":
         return self
 
     def __exit__(self, *details: object) -> None:
         sys.stdout.flush()
 
-    def show(self, view: "ClusterView", changes: "list[Change]") -> None:
+    def show(self, view: "ClusterView", changes: "list[ReplicaChange]") -> None:
         import msgspec
 
         for change in changes:
@@ -120,7 +120,7 @@ class Lines:
                 click.echo(f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}  {change.what}")
 
 
-class Screen:
+class LiveScreen:
     """A live table, with the newest events below it."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Screen:
         self._events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self._live = Live(auto_refresh=False, screen=True)
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> "LiveScreen":
         self._live.__enter__()
         return self
 
@@ -138,13 +138,13 @@ class Screen:
         for event in self._events:  # the alternate screen is gone: leave what happened on the real one
             click.echo(event)
 
-    def show(self, view: "ClusterView", changes: "list[Change]") -> None:
+    def show(self, view: "ClusterView", changes: "list[ReplicaChange]") -> None:
         from rich.console import Group
         from rich.text import Text
 
         moment = datetime.fromtimestamp(view.taken_at)
         self._events.extend(f"{moment:%H:%M:%S}  {change.what}" for change in changes)
-        brokers = ", ".join(f"{b.broker_id}{'' if b.says else ' (no answer)'}" for b in view.brokers)
+        brokers = ", ".join(f"{b.broker_id}{'' if b.description else ' (no answer)'}" for b in view.brokers)
         title = Text(f"{moment:%H:%M:%S}  brokers {brokers}  controller {view.controller_id}", style="bold")
         self._live.update(Group(title, _rich_table(view), Text("\n".join(self._events))), refresh=True)
 

@@ -38,11 +38,11 @@ def verifiable_consumer(
     Events: startup_complete, partitions_assigned, records_consumed, record_data (--verbose), shutdown_complete. It
     always speaks JSON. Ctrl-C ends it cleanly.
     """
-    from minibroker.starting_point import BadStart, parse_start
+    from minibroker.starting_point import BadStartingPoint, parse_start
 
     try:
         point = parse_start(offset)
-    except BadStart as error:
+    except BadStartingPoint as error:
         raise click.BadParameter(str(error), param_hint="-o") from None
     try:
         work = _consume(bootstrap_servers, topic, partitions, point, max_messages, exit_at_end, verbose, timeout_s)

@@ -10,8 +10,8 @@ from pathlib import Path
 import uvloop
 
 from minibroker import checkup
-from minibroker.asking import NoAnswer
 from minibroker.audit.errors import AuditError
+from minibroker.broker_queries import NoAnswer
 from minibroker.client.errors import MinibrokerError
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_FINE, EXIT_FOUND_WRONG, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.demo.input_lines import BadInput, InputLines

@@ -6,7 +6,7 @@ Owns: what each lie does to the segment files. `no-kill` does nothing here: the 
 from pathlib import Path
 
 from minibroker.power_loss import list_segments
-from minibroker.segment_files import Batch, open_segment, walk
+from minibroker.segment_files import SegmentBatch, open_segment, walk
 
 SABOTAGES = {
     "drop-record": "the last acknowledged batch of lines-1 is cut off all three replicas",
@@ -27,8 +27,8 @@ def plant(name: str, log_directories: list[Path]) -> str:
     raise AssertionError(f"{name} is nothing that is done to files")
 
 
-def _batches(segment: Path) -> list[Batch]:
-    return [item for item in walk(open_segment(segment)) if isinstance(item, Batch)]
+def _batches(segment: Path) -> list[SegmentBatch]:
+    return [item for item in walk(open_segment(segment)) if isinstance(item, SegmentBatch)]
 
 
 def _fullest_segment(partition: Path) -> Path:

@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from minibroker.asking import Asker, NoAnswer
 from minibroker.broker_process import SESSION_TIMEOUT_MS
+from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.admin import AdminClient
-from minibroker.cluster_view import ClusterView, look_at_cluster
+from minibroker.cluster_view import ClusterView, view_cluster
 from minibroker.command_line import human_bytes
 from minibroker.demo.comparison import compare_with_input
 from minibroker.demo.input_lines import InputLines
@@ -100,10 +100,10 @@ async def _watched(story: Story, cluster: LocalCluster) -> AsyncIterator[None]:
 
 async def _watch(story: Story, cluster: LocalCluster) -> None:
     before: ClusterView | None = None
-    async with Asker("minibroker-demo-watch") as asker:
+    async with BrokerQueries("minibroker-demo-watch") as queries:
         while True:
             with contextlib.suppress(NoAnswer, ClusterFailed):
-                view = await look_at_cluster(asker, cluster.answering_servers(), timeout_s=1.0)
+                view = await view_cluster(queries, cluster.answering_servers(), timeout_s=1.0)
                 for change in changes_between(before, view) if before is not None else ():
                     story.tell(f"  {change.what}")
                 before = view

@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from minibroker.asking import Asker, NoAnswer
 from minibroker.broker_process import SESSION_TIMEOUT_MS
+from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.producer import Producer
 from minibroker.cluster_view import partitions_of
 from minibroker.command_line import human_bytes
@@ -86,10 +86,10 @@ class _Kill:
         self._story.tell(f"{share}; killed broker {self.broker}, leader of {VICTIM} ({epoch}), with SIGKILL")
 
     async def _tell_election(self) -> None:
-        async with Asker("minibroker-demo-election") as asker:
+        async with BrokerQueries("minibroker-demo-election") as queries:
             while True:
                 with contextlib.suppress(NoAnswer):
-                    answer = await asker.metadata(self._cluster.answering_servers(), [VICTIM.topic], timeout_s=1.0)
+                    answer = await queries.metadata(self._cluster.answering_servers(), [VICTIM.topic], timeout_s=1.0)
                     now = partitions_of(answer).get(VICTIM)
                     if now is not None and now.leader_id >= 0 and now.leader_epoch > self.old_epoch:
                         break

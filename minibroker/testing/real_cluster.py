@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from minibroker import network_proxies
-from minibroker.asking import Asker, NoAnswer
+from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
 from minibroker.network_proxies import LOOPBACK, NetworkProxies, broker_name
@@ -77,8 +77,8 @@ class RealTestedCluster(TestedCluster):
     async def _answers(self) -> list[DescribeReplicaStateResponse]:
         """Of every broker that runs, answers and is not fenced: metadata of one that is cut off would be old."""
         running = [self.local.server(b) for b in self.broker_ids if self.local.process_state(b) == "running"]
-        async with Asker(CLIENT_ID) as asker:
-            answers = await asker.replica_states(running, timeout_s=ASK_SECONDS)
+        async with BrokerQueries(CLIENT_ID) as queries:
+            answers = await queries.replica_states(running, timeout_s=ASK_SECONDS)
         return [each for each in answers if not isinstance(each, NoAnswer) and not each.fenced]
 
     async def _replicas(self) -> dict[TopicPartition, dict[int, ReplicaStateDescription]]:

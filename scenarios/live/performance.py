@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from minibroker.asking import NoAnswer
 from minibroker.audit.errors import AuditError
+from minibroker.broker_queries import NoAnswer
 from minibroker.client.errors import MinibrokerError
 from minibroker.local_cluster import ClusterFailed
 from minibroker.runtime.ports import CoordinationError

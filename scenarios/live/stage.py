@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from minibroker.asking import Asker, NoAnswer
 from minibroker.broker.replication.state import TruncationRule
+from minibroker.broker_queries import BrokerQueries, NoAnswer
 from minibroker.client.default_runtime import runtime_or_default
 from minibroker.local_cluster import CLIENT_ID, ClusterFailed, LocalCluster
 from minibroker.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
@@ -69,7 +69,7 @@ class LiveStage(ClientStage):
         self._tell = tell
         self._pause_after_step = pause
         self._ports: dict[int, int] = {}
-        self._asker = Asker(CLIENT_ID)
+        self._queries = BrokerQueries(CLIENT_ID)
         self._observer: Coordination | None = None
         self._ears = {broker: Ears(self.cluster.process_log(self.number(broker))) for broker in cast.brokers}
         self._last_said: dict[str, ReplicaStateDescription] = {}
@@ -99,7 +99,7 @@ class LiveStage(ClientStage):
         await self._clients.stop_waiting()
         if self._observer is not None:
             await self._observer.close()
-        await self._asker.close()
+        await self._queries.close()
         for broker_id in tuple(self.cluster.broker_ids):
             with contextlib.suppress(ClusterFailed):
                 await self.cluster.kill(broker_id)
@@ -213,7 +213,7 @@ class LiveStage(ClientStage):
     async def _ask(self, broker: str) -> DescribeReplicaStateResponse | None:
         server = self.cluster.server(self.number(broker))
         for _ in range(ASKED_TIMES):
-            (answer,) = await self._asker.replica_states([server], [TOPIC], ANSWER_SECONDS)
+            (answer,) = await self._queries.replica_states([server], [TOPIC], ANSWER_SECONDS)
             if not isinstance(answer, NoAnswer):
                 return answer
         return None

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from minibroker import checkup
-from minibroker.checkup import Finding
+from minibroker.checkup import CheckResult
 from minibroker.cluster_file import BrokerRecord, ClusterRecord, ZooKeeperRecord
 from minibroker.processes import identify
 from tests.minibroker.test_cluster_view import broker, replica, view, without_replica
@@ -83,10 +83,10 @@ def test_place_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path: Path) -
 
 def test_complaint_joins_what_has_the_same_cure() -> None:
     findings = [
-        Finding("java", False, "no Java", "install it"),
-        Finding("port 1", False, "held by x", "end x"),
-        Finding("port 2", False, "held by x", "end x"),
-        Finding("disk", True, "fine"),
+        CheckResult("java", False, "no Java", "install it"),
+        CheckResult("port 1", False, "held by x", "end x"),
+        CheckResult("port 2", False, "held by x", "end x"),
+        CheckResult("disk", True, "fine"),
     ]
     assert checkup.complaint(findings) == "java: no Java (install it); port 1, port 2: held by x (end x)"
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from minibroker import cures
-from minibroker.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, what_is_wrong
+from minibroker.cluster_view import NAMES_SHOWN, BrokerView, ClusterView, health_problems
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
     DescribedReplicaTopic,
@@ -30,10 +30,10 @@ def replica(role: str, log_end_offset: int, epoch: int = 0) -> ReplicaStateDescr
 
 def broker(broker_id: int, described: ReplicaStateDescription | None, incarnation: str = "a") -> BrokerView:
     if described is None:
-        return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", says=None, problem="refused")
+        return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=None, problem="refused")
     topics = [DescribedReplicaTopic(topic="t", partitions=[described])]
     says = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id=incarnation, topics=topics)
-    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", says=says, problem=None)
+    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=says, problem=None)
 
 
 def view(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), **changes: BrokerView) -> ClusterView:
@@ -53,7 +53,7 @@ def view(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), **ch
 def without_replica(broker_id: int) -> BrokerView:
     """It answers, and does not speak of the replica that the map gives it."""
     says = DescribeReplicaStateResponse(broker_id=broker_id, incarnation_id="a")
-    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", says=says, problem=None)
+    return BrokerView(broker_id=broker_id, server=f"h:{broker_id}", description=says, problem=None)
 
 
 def without_broker(broker_id: int) -> ClusterView:
@@ -62,20 +62,20 @@ def without_broker(broker_id: int) -> ClusterView:
 
 
 def on_directory(healthy: BrokerView, state: str, reason: str) -> BrokerView:
-    assert healthy.says is not None
-    says = msgspec.structs.replace(healthy.says, log_directory=state, log_directory_reason=reason)
-    return msgspec.structs.replace(healthy, says=says)
+    assert healthy.description is not None
+    says = msgspec.structs.replace(healthy.description, log_directory=state, log_directory_reason=reason)
+    return msgspec.structs.replace(healthy, description=says)
 
 
 def test_of_many_nodes_that_are_left_alone_the_first_are_named() -> None:
     left_alone = {f"/brokers/topics/{number}": "why" for number in range(NAMES_SHOWN + 3)}
-    said = what_is_wrong(msgspec.structs.replace(view(), left_alone=left_alone))
+    said = health_problems(msgspec.structs.replace(view(), left_alone=left_alone))
     assert len(said) == NAMES_SHOWN + 1
     assert said[-1] == "the controller leaves 3 more nodes in ZooKeeper alone"
 
 
 def test_healthy_cluster_has_nothing_wrong() -> None:
-    assert what_is_wrong(view(), 3) == []
+    assert health_problems(view(), 3) == []
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_healthy_cluster_has_nothing_wrong() -> None:
     ],
 )
 def test_each_sickness_is_named(sick: ClusterView, reason: str) -> None:
-    assert what_is_wrong(sick, 3 if len(sick.brokers) == 3 else None) == [reason]
+    assert health_problems(sick, 3 if len(sick.brokers) == 3 else None) == [reason]
 
 
 def test_a_damaged_only_copy_is_named_once() -> None:
     offline = msgspec.structs.replace(replica("offline", 9), why_offline="a bit flipped")
     waits = {T0: "broker 2 has a damaged log: a bit flipped"}
-    (reason,) = what_is_wrong(msgspec.structs.replace(view(leader=-1, two=broker(2, offline)), waits=waits))
+    (reason,) = health_problems(msgspec.structs.replace(view(leader=-1, two=broker(2, offline)), waits=waits))
     assert reason == f"t-0 has no leader: replicas [1, 2, 3], ISR [1, 2, 3]; {waits[T0]} {ELECT}"
 
 
 def test_missing_brokers_are_counted() -> None:
-    assert what_is_wrong(view(), 4) == ["3 of 4 brokers are registered: [1, 2, 3]"]
+    assert health_problems(view(), 4) == ["3 of 4 brokers are registered: [1, 2, 3]"]
 
 
 def told(before: ClusterView, after: ClusterView) -> list[tuple[str, str]]:

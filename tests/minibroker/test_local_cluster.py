@@ -18,7 +18,7 @@ from minibroker.cluster_file import (
     ClusterBusy,
     ClusterMissing,
     ClusterRecord,
-    Wishes,
+    RequestedCluster,
     cluster_lock,
     read_cluster_file,
     write_cluster_file,
@@ -129,13 +129,13 @@ async def test_up_goes_on_with_a_zookeeper_whose_brokers_were_killed(
     cluster.record.zookeeper.process = identify(os.getpid())
     write_cluster_file(tmp_path, cluster.record)
     monkeypatch.setattr(LocalCluster, "zookeeper_is_running", lambda _: True)
-    again = LocalCluster.resumed(tmp_path, Wishes())
+    again = LocalCluster.resumed(tmp_path, RequestedCluster())
     spawned = _at_once(again, monkeypatch, {1: "dead", 2: "running", 3: "running"})
     with pytest.raises(ClusterFailed, match="the others run on"):
         await again.up(stays=True)
     assert spawned == [1, 2, 3]
     with pytest.raises(ClusterFailed, match="a cluster already runs in"):
-        await LocalCluster.resumed(tmp_path, Wishes(zookeeper="other:2181")).up()
+        await LocalCluster.resumed(tmp_path, RequestedCluster(zookeeper="other:2181")).up()
 
 
 def test_without_its_zookeeper_a_broker_is_not_started(tmp_path: Path) -> None:
@@ -149,15 +149,15 @@ def test_a_cluster_that_is_started_again_keeps_what_it_had(tmp_path: Path) -> No
     first = LocalCluster(tmp_path, 3, port=19_092, zookeeper_port=12_181, settings=settings)
     first.record.brokers[2].settings["num.partitions"] = "5"
     write_cluster_file(tmp_path, first.record)
-    assert LocalCluster.resumed(tmp_path, Wishes()).record == first.record
+    assert LocalCluster.resumed(tmp_path, RequestedCluster()).record == first.record
 
-    wished = Wishes(brokers=4, zookeeper_port=2181, settings={"min.insync.replicas": "2"})
-    changed = LocalCluster.resumed(tmp_path, wished).record
+    requested = RequestedCluster(brokers=4, zookeeper_port=2181, settings={"min.insync.replicas": "2"})
+    changed = LocalCluster.resumed(tmp_path, requested).record
     assert [broker.port for broker in changed.brokers.values()] == [19_092, 19_093, 19_094, 19_095]
     assert changed.brokers[2].settings == {"num.partitions": "5"}
     assert changed.zookeeper.connect == "127.0.0.1:2181"
     assert changed.settings == {"log.segment.bytes": "1048576", "min.insync.replicas": "2"}
-    moved = LocalCluster.resumed(tmp_path, Wishes(port=9092, zookeeper="other:2181")).record
+    moved = LocalCluster.resumed(tmp_path, RequestedCluster(port=9092, zookeeper="other:2181")).record
     assert [broker.port for broker in moved.brokers.values()] == [9092, 9093, 9094]
     assert (moved.zookeeper.connect, moved.zookeeper.port) == ("other:2181", None)
 
@@ -165,7 +165,7 @@ def test_a_cluster_that_is_started_again_keeps_what_it_had(tmp_path: Path) -> No
 async def test_fewer_brokers_than_there_is_data_of_are_refused(tmp_path: Path) -> None:
     write_cluster_file(tmp_path, LocalCluster(tmp_path, 3).record)
     with pytest.raises(ClusterFailed, match="holds the data of 3 brokers"):
-        await LocalCluster.resumed(tmp_path, Wishes(brokers=2)).up()
+        await LocalCluster.resumed(tmp_path, RequestedCluster(brokers=2)).up()
 
 
 # --------------------------------------------------------------------------------------------------- whose it all is

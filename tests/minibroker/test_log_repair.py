@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from minibroker import log_examination, segment_files
 from minibroker.__main__ import minibroker
 from minibroker.log_evidence import read_evidence
-from minibroker.log_examination import Examined, examine_directory
+from minibroker.log_examination import ExaminedLog, examine_directory
 from minibroker.log_repair import cut
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import LogStart, LogStartReason
@@ -62,7 +62,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def examine(log_dir: Path) -> Examined:
+def examine(log_dir: Path) -> ExaminedLog:
     (found,) = examine_directory(log_dir, read_evidence(log_dir, BOOT_ID))
     return found
 

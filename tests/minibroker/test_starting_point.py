@@ -2,19 +2,19 @@
 
 import pytest
 
-from minibroker.starting_point import BadStart, Start, StartingPoint, parse_start
+from minibroker.starting_point import BadStartingPoint, StartingPoint, StartKind, parse_start
 
 
 @pytest.mark.parametrize(
     ("text", "point"),
     [
-        ("beginning", StartingPoint(Start.BEGINNING)),
-        ("end", StartingPoint(Start.END)),
-        ("17", StartingPoint(Start.OFFSET, 17)),
-        ("-17", StartingPoint(Start.BEFORE_END, 17)),
-        ("@1700000000123", StartingPoint(Start.TIME, 1_700_000_000_123)),
-        ("@2023-11-14T22:13:20.5+00:00", StartingPoint(Start.TIME, 1_700_000_000_500)),
-        ("@2023-11-14T22:13:20Z", StartingPoint(Start.TIME, 1_700_000_000_000)),
+        ("beginning", StartingPoint(StartKind.BEGINNING)),
+        ("end", StartingPoint(StartKind.END)),
+        ("17", StartingPoint(StartKind.OFFSET, 17)),
+        ("-17", StartingPoint(StartKind.BEFORE_END, 17)),
+        ("@1700000000123", StartingPoint(StartKind.TIME, 1_700_000_000_123)),
+        ("@2023-11-14T22:13:20.5+00:00", StartingPoint(StartKind.TIME, 1_700_000_000_500)),
+        ("@2023-11-14T22:13:20Z", StartingPoint(StartKind.TIME, 1_700_000_000_000)),
     ],
 )
 def test_words_are_understood(text: str, point: StartingPoint) -> None:
@@ -23,5 +23,5 @@ def test_words_are_understood(text: str, point: StartingPoint) -> None:
 
 @pytest.mark.parametrize("text", ["", "middle", "--1", "1e3", "@", "@yesterday", "9" * 20, "٣"])
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(BadStart):
+    with pytest.raises(BadStartingPoint):
         parse_start(text)

@@ -1,6 +1,6 @@
 """What a simulated run costs, in units that no other program on the machine changes."""
 
-from minibroker.simulation_speed import Load, measure
+from minibroker.simulation_speed import SimulationLoad, measure
 
 CALLBACKS_PER_RECORD_MAX = 32
 """27 were counted; each is some 10 to 25 microseconds. More means slower seeds."""
@@ -10,11 +10,11 @@ CALLBACKS_PER_IDLE_SECOND_MAX = 220
 
 
 def test_an_acknowledged_record_costs_few_callbacks() -> None:
-    found = measure(Load(), virtual_seconds=10.0)
+    found = measure(SimulationLoad(), virtual_seconds=10.0)
     assert found.acknowledged == 1_000
     assert found.callbacks / found.acknowledged < CALLBACKS_PER_RECORD_MAX
 
 
 def test_an_idle_cluster_costs_next_to_nothing() -> None:
-    found = measure(Load(records_per_second=0), virtual_seconds=60.0)
+    found = measure(SimulationLoad(records_per_second=0), virtual_seconds=60.0)
     assert found.callbacks / found.virtual_seconds < CALLBACKS_PER_IDLE_SECOND_MAX

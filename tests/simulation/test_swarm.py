@@ -18,7 +18,7 @@ from minibroker.simulation.checks.finding import Finding
 from minibroker.simulation.swarm.beyond import unnamed
 from minibroker.simulation.swarm.narrator import Line
 from minibroker.simulation.swarm.run import run_beyond, run_seed
-from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, Sum, run_many
+from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, SwarmSummary, run_many
 
 SEEDS_FILE = Path(__file__).parents[2] / "simulation" / "seeds.txt"
 ALWAYS = range(1, RUNS_TO_SEE_ALL + 1)
@@ -41,9 +41,9 @@ def batches() -> list[tuple[Sequence[int], bool | None]]:
 
 
 @pytest.fixture(scope="module")
-def swarm() -> Sum:
+def swarm() -> SwarmSummary:
     """All runs, on all cores."""
-    total = Sum()
+    total = SwarmSummary()
     for seeds, disk_faults in batches():
         for result in run_many(seeds, disk_faults=disk_faults):
             total.add(result)
@@ -54,18 +54,18 @@ def swarm() -> Sum:
 @pytest.mark.invariant(
     *("I1", "I4", "I11", "I18", "I20", "I21", "I22", "I23", "I25", "I26", "I27", "I28", "I30", "I36", "I37", "I38")
 )
-def test_cluster_keeps_its_promises_under_faults(swarm: Sum) -> None:
+def test_cluster_keeps_its_promises_under_faults(swarm: SwarmSummary) -> None:
     if swarm.failed:
         shown = [f"seed {seed}: " + "\n".join(findings[:3]) for seed, findings in sorted(swarm.failed.items())[:5]]
         pytest.fail(f"{len(swarm.failed)} of {swarm.runs} runs failed:\n" + "\n".join(shown), pytrace=False)
 
 
-def test_nearly_every_run_counts(swarm: Sum) -> None:
+def test_nearly_every_run_counts(swarm: SwarmSummary) -> None:
     """200 acknowledged records of 3 producers, 2 consumers, 2 elections, 1 truncation."""
     assert swarm.counted >= 0.98 * swarm.runs, swarm.not_counted
 
 
-def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: Sum) -> None:
+def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: SwarmSummary) -> None:
     if swarm.runs < RUNS_TO_SEE_ALL:
         pytest.skip("so few runs may miss a rare event")
     assert swarm.never_seen == []
@@ -145,7 +145,7 @@ def result(seed: int = 1, findings: tuple[str, ...] = (), **changed: dict[str, i
 
 
 def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> None:
-    total = Sum()
+    total = SwarmSummary()
     for seed in range(RUNS_TO_SEE_ALL - 1):
         total.add(result(seed, seen={"election": 1}))
     assert total.complaints == []
@@ -156,7 +156,7 @@ def test_kind_of_event_that_many_runs_never_saw_is_a_failure_of_the_swarm() -> N
 
 
 def test_failed_run_is_a_complaint_with_its_seed() -> None:
-    total = Sum()
+    total = SwarmSummary()
     total.add(result(17, ("I21 lost",)))
     assert total.complaints == ["seed 17: I21 lost"]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from minibroker.asking import Asker
+from minibroker.broker_queries import BrokerQueries
 from minibroker.protocol.messages import MetadataPartition
 from tests.system.engine import compose_command
 
@@ -76,8 +76,8 @@ class ComposeCluster:
         """What the cluster says of the topic's only partition."""
 
         async def ask() -> MetadataPartition:
-            async with Asker() as asker:
-                return (await asker.metadata(self.servers, [topic])).topics[0].partitions[0]
+            async with BrokerQueries() as queries:
+                return (await queries.metadata(self.servers, [topic])).topics[0].partitions[0]
 
         return asyncio.run(ask())
 

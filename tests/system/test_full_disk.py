@@ -12,7 +12,7 @@ import pytest
 from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
-from minibroker.cluster_view import what_is_wrong
+from minibroker.cluster_view import health_problems
 from minibroker.local_cluster import LocalCluster
 
 pytestmark = [
@@ -58,7 +58,7 @@ async def fill(cluster: LocalCluster, topic: str) -> None:
 
 
 async def wrong(cluster: LocalCluster, part: str) -> list[str]:
-    return [each for each in what_is_wrong(await cluster.look(), 3) if part in each]
+    return [each for each in health_problems(await cluster.look(), 3) if part in each]
 
 
 async def test_a_full_broker_says_so_and_heals_by_a_deletion(cluster: LocalCluster) -> None:

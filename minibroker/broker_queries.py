@@ -38,7 +38,7 @@ class NoAnswer(Exception):
     """A broker, or all of several, did not answer; the message names it and the cause."""
 
 
-class Asker:
+class BrokerQueries:
     """Connections for questions; close it, or use it with `async with`."""
 
     def __init__(self, client_id: str = "minibroker") -> None:
@@ -118,7 +118,7 @@ class Asker:
             await connection.close()
         self._connections.clear()
 
-    async def __aenter__(self) -> "Asker":
+    async def __aenter__(self) -> "BrokerQueries":
         return self
 
     async def __aexit__(
