@@ -26,7 +26,7 @@ from minibroker.runtime.ports import (
 )
 from minibroker.runtime.refused_session import Refusals
 from minibroker.simulation.node import Process
-from minibroker.simulation.zookeeper import REFUSED, Link, LinkOwner, Request, SimulatedZooKeeper
+from minibroker.simulation.zookeeper import REFUSED, Link, LinkOwner, SimulatedZooKeeper, ZooKeeperRequest
 
 NEVER = float("-inf")
 HEARTBEATS_PER_SESSION = 6
@@ -55,7 +55,7 @@ class SimulatedCoordination(LinkOwner):
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._link: Link | None = None
         self._unanswered: dict[int, tuple[float, asyncio.Future[Any], bool]] = {}
-        self._last_heard = NEVER
+        self._last_answer_at = NEVER
         self._watches: dict[int, Watcher] = {}
         self._held: list[Watcher] = []
         self._serial = 0
@@ -112,7 +112,7 @@ class SimulatedCoordination(LinkOwner):
             def answer(result: Any, error: CoordinationError | None) -> None:
                 ended.cancel()
 
-            link.send(Request("close"), answer)
+            link.send(ZooKeeperRequest("close"), answer)
             await asyncio.wait([ended], timeout=self._timeout_ms / 1000)
             ended.cancel()
             link.break_from_client()
@@ -170,12 +170,12 @@ class SimulatedCoordination(LinkOwner):
         self._session_id = session_id
         self._session_ended = False
         self._granted_ms = timeout_ms
-        self._last_heard = self._loop.time()
+        self._last_answer_at = self._loop.time()
         deadline = sent_at + timeout_ms / 1000
         self._session_deadline = deadline if is_new else max(self._session_deadline, deadline)
         self._broken.clear()
         self._connected.set()
-        self._tell("new-session" if is_new and not is_first else "connected")
+        self._notify("new-session" if is_new and not is_first else "connected")
         self._fire_held()
 
     def on_broken(self, link: Link) -> None:
@@ -188,14 +188,14 @@ class SimulatedCoordination(LinkOwner):
         self._held.extend(self._watches.values())
         self._watches.clear()
         self._fail_unanswered()
-        self._tell("suspended")
+        self._notify("suspended")
 
     def _on_expired(self) -> None:
         self._session_ended = True
         self._session_deadline = NEVER
-        self._tell("expired")
+        self._notify("expired")
 
-    def _tell(self, kind: str) -> None:
+    def _notify(self, kind: str) -> None:
         if not self._closed:
             event = SessionEvent(kind=kind, session_id=self._session_id)
             for listener in list(self._listeners):
@@ -207,14 +207,14 @@ class SimulatedCoordination(LinkOwner):
             if link is not None and self._is_silent():
                 self.on_broken(link)
             elif link is not None:
-                self._ask(link, Request("exists", "/"), is_write=False)
+                self._ask(link, ZooKeeperRequest("exists", "/"), is_write=False)
             await asyncio.sleep(self._granted_ms / 1000 / HEARTBEATS_PER_SESSION)
 
     def _is_silent(self) -> bool:
         if not self._unanswered:
             return False
         oldest = next(iter(self._unanswered.values()))[0]
-        return self._loop.time() - max(oldest, self._last_heard) > SILENCE_SHARE * self._granted_ms / 1000
+        return self._loop.time() - max(oldest, self._last_answer_at) > SILENCE_SHARE * self._granted_ms / 1000
 
     # ------------------------------------------------------------------------------------------------- watches
     def on_watch(self, link: Link, number: int) -> None:
@@ -228,7 +228,7 @@ class SimulatedCoordination(LinkOwner):
             self._loop.call_soon(watcher)
 
     # --------------------------------------------------------------------------------------------------- calls
-    def _ask(self, link: Link, request: Request, is_write: bool) -> "asyncio.Future[Any]":
+    def _ask(self, link: Link, request: ZooKeeperRequest, is_write: bool) -> "asyncio.Future[Any]":
         """Send, and return the future of the answer; its error is set when the link breaks."""
         self._serial += 1
         serial, sent_at, session_id = self._serial, self._loop.time(), self._session_id
@@ -237,7 +237,7 @@ class SimulatedCoordination(LinkOwner):
 
         def answer(result: Any, error: CoordinationError | None) -> None:
             self._unanswered.pop(serial, None)
-            self._last_heard = self._loop.time()
+            self._last_answer_at = self._loop.time()
             self._zxid_seen = max(self._zxid_seen, self._server.tree.zxid)
             if session_id == self._session_id and not self._session_ended:
                 self._session_deadline = max(self._session_deadline, sent_at + self._granted_ms / 1000)
@@ -258,7 +258,7 @@ class SimulatedCoordination(LinkOwner):
                 kind = OutcomeUnknown if is_write else CoordinationUnavailable
                 _set_error(answered, kind("the connection to ZooKeeper broke"))
 
-    async def _call(self, request: Request, is_write: bool = False) -> Any:
+    async def _call(self, request: ZooKeeperRequest, is_write: bool = False) -> Any:
         self._process.check_alive()
         what = f"{request.kind} {request.path or [operation.path for operation in request.operations]}"
         if self._link is None or self._closed:
@@ -290,22 +290,22 @@ class SimulatedCoordination(LinkOwner):
 
     async def get(self, path: str, watcher: Watcher | None = None) -> tuple[bytes, Stat]:
         with self._watching(watcher) as watch:
-            data, stat = await self._call(Request("get", path, watch=watch))
+            data, stat = await self._call(ZooKeeperRequest("get", path, watch=watch))
         return data, stat
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Stat | None:
         with self._watching(watcher) as watch:
-            stat: Stat | None = await self._call(Request("exists", path, watch=watch))
+            stat: Stat | None = await self._call(ZooKeeperRequest("exists", path, watch=watch))
         return stat
 
     async def get_children(self, path: str, watcher: Watcher | None = None) -> list[str]:
         with self._watching(watcher) as watch:
-            names: list[str] = await self._call(Request("children", path, watch=watch))
+            names: list[str] = await self._call(ZooKeeperRequest("children", path, watch=watch))
         return names
 
     async def _write(self, *operations: Operation) -> tuple[list[str | Stat | None], dict[str, Stat]]:
         try:
-            results, stats = await self._call(Request("write", operations=operations), is_write=True)
+            results, stats = await self._call(ZooKeeperRequest("write", operations=operations), is_write=True)
         except CoordinationError as error:
             if len(operations) == 1:
                 error.index = None
@@ -356,7 +356,7 @@ class SimulatedCoordination(LinkOwner):
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         if not operations:
             return []
-        results, _ = await self._call(Request("write", operations=tuple(operations)), is_write=True)
+        results, _ = await self._call(ZooKeeperRequest("write", operations=tuple(operations)), is_write=True)
         return list(results)
 
 

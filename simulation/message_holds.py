@@ -101,7 +101,7 @@ class MessageHold:
         """Connections that wait here now."""
         return sum(1 for end in self._waiting if not end.is_gone)
 
-    def judge(self, frame: Frame, end: "SimulatedTransport") -> Action:
+    def decide(self, frame: Frame, end: "SimulatedTransport") -> Action:
         """What becomes of a frame that has arrived for this end."""
         if self.is_open or self._source not in (None, frame.source) or self._target not in (None, frame.target):
             return Action.PASS
@@ -174,7 +174,7 @@ class FrameCutter:
                 if there < LENGTH_BYTES or (there < length <= FRAME_MAX_BYTES):
                     break
                 if length <= FRAME_MAX_BYTES:
-                    verdict = self._judge(bytes(arrived[position + LENGTH_BYTES : position + length]), holds)
+                    verdict = self._decide(bytes(arrived[position + LENGTH_BYTES : position + length]), holds)
                 self._passing = length if verdict is Action.PASS else 0
             step = min(self._passing, len(arrived) - position)
             self._passing -= step
@@ -189,14 +189,14 @@ class FrameCutter:
         self._arrived.clear()
         return rest
 
-    def _judge(self, data: bytes, holds: "Sequence[MessageHold]") -> Action:
+    def _decide(self, data: bytes, holds: "Sequence[MessageHold]") -> Action:
         try:
             frame = self._decode(data)
         except ProtocolError:
             self._is_protocol = False  # an HTTP request, or a hostile peer: nothing of it is a frame
             return Action.PASS
         for hold in holds:
-            verdict = hold.judge(frame, self._end)
+            verdict = hold.decide(frame, self._end)
             if verdict is not Action.PASS:
                 return verdict
         if frame.is_request and frame.api is not None:

@@ -208,12 +208,12 @@ class Fabric:
 
     def process_killed(self, process: Process) -> None:
         """Its kernel closes what it had open."""
-        self._forget(process, tells_peers=True)
+        self._forget(process, notifies_peers=True)
 
     def power_lost(self, host: str, process: Process | None) -> None:
         self._powered_off.add(host)
         if process is not None:
-            self._forget(process, tells_peers=False)
+            self._forget(process, notifies_peers=False)
 
     def power_on(self, host: str) -> None:
         self._powered_off.discard(host)
@@ -224,13 +224,13 @@ class Fabric:
                     self.random.uniform(*RESET_AFTER_BOOT_SECONDS),
                 )
 
-    def _forget(self, process: Process, tells_peers: bool) -> None:
+    def _forget(self, process: Process, notifies_peers: bool) -> None:
         for address, listener in list(self._listeners.items()):
             if listener.process is process:
                 del self._listeners[address]
         for end in list(self._ends.values()):
             if end.process is process and not end.is_gone:
-                if tells_peers:
+                if notifies_peers:
                     end.end_by_kernel()
                 end.vanish()
 
@@ -362,7 +362,7 @@ class SimulatedNetwork:
             raise OutOfDescriptors(f"cannot connect to {host}:{port}: too many open files (simulated)")
         if target is None:
             raise NetworkError(f"cannot resolve {host}:{port}: unknown host")
-        attempt = Attempt(fabric, self._process, factory, target, port)
+        attempt = ConnectionAttempt(fabric, self._process, factory, target, port)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 end = await attempt.established
@@ -378,7 +378,7 @@ class SimulatedNetwork:
         return end, end.protocol
 
 
-class Attempt:
+class ConnectionAttempt:
     """One connection being opened: SYN there, answer back. Lost ones are sent again."""
 
     def __init__(self, fabric: Fabric, process: Process, factory: ProtocolFactory, target: str, port: int) -> None:

@@ -43,7 +43,7 @@ CHANGES = SYNCS | {"append", "write_at", "truncate", "replace_file", "rename", "
 """Calls after which a crash leaves something else than before."""
 
 
-class Cost(msgspec.Struct):
+class CallCost(msgspec.Struct):
     """Virtual seconds that synchronous calls take from the process, and background work from nobody."""
 
     append: float = 0.0
@@ -192,7 +192,7 @@ class Storage:
         self.loop = loop
         self.random = rng
         self.trace = trace
-        self.cost = Cost()
+        self.cost = CallCost()
         self.capacity_bytes = CAPACITY_BYTES
         self.used_bytes = 0
         self.faults: list[Fault] = []

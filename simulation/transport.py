@@ -29,7 +29,7 @@ RESEND_SECONDS = 1.0
 ProtocolFactory = Callable[[], asyncio.BufferedProtocol]
 
 
-class Segment:
+class StreamSegment:
     """Bytes under way, not copied; or the end of the stream (`parts` None)."""
 
     __slots__ = ("arrives_at", "length", "parts", "starts_write")
@@ -66,7 +66,7 @@ class SimulatedTransport:
         self._closing = False
         self._fin_sent = False
         self._reading = True
-        self._pipe: deque[Segment] = deque()
+        self._pipe: deque[StreamSegment] = deque()
         self._unread = b""
         self._ended = False
         self._buffer: deque[Buffer] = deque()
@@ -148,7 +148,7 @@ class SimulatedTransport:
         pipe = peer._pipe
         if pipe and pipe[-1].arrives_at > arrives_at:
             arrives_at = pipe[-1].arrives_at
-        pipe.append(Segment(arrives_at, parts, length, starts_write))
+        pipe.append(StreamSegment(arrives_at, parts, length, starts_write))
         self._loop.call_at(arrives_at, peer.pump, context=peer.process.context)
 
     def _room_again(self) -> None:
@@ -256,7 +256,7 @@ class SimulatedTransport:
                 target[:count] = unread[:count]
                 self._unread = unread[count:]
             target.release()
-            self._tell_peer_of_reading(count)
+            self._acknowledge_reading(count)
             try:
                 if self.is_client:
                     self._fabric.contact(self.host, self.peer.host).answered_at = self._loop.time()
@@ -270,7 +270,7 @@ class SimulatedTransport:
             if not self.protocol.eof_received():
                 self.close()
 
-    def _tell_peer_of_reading(self, count: int) -> None:
+    def _acknowledge_reading(self, count: int) -> None:
         """Its kernel knows at once; its process only if it waits for that."""
         peer = self.peer
         peer.unread_by_peer -= count
@@ -315,9 +315,9 @@ class SimulatedTransport:
         """The kernel of this end learns that the connection is broken; it waits behind a cut link."""
         if not self.is_gone:
             when = self._loop.time() + max(0.0, seconds)
-            self._loop.call_at(when, self._lose_when_told, error, context=self.process.context)
+            self._loop.call_at(when, self._lose_when_reachable, error, context=self.process.context)
 
-    def _lose_when_told(self, error: Exception | None) -> None:
+    def _lose_when_reachable(self, error: Exception | None) -> None:
         is_cut = not self._fabric.is_open(self.peer.host, self.host) and self.peer.host != self.host
         if is_cut or self._is_held:
             self.lose_soon(error, RESEND_SECONDS)

@@ -30,7 +30,7 @@ class ProcessCrashed(AssertionError):
     """A program ended with an exception that the run did not expect."""
 
 
-class Machine:
+class SimulatedMachine:
     """A name, a disk, a clock, and at most one living process."""
 
     def __init__(self, name: str, storage: Storage) -> None:
@@ -54,7 +54,7 @@ class SimulatedWorld:
         self.trace = Trace(lambda: self.loop.elapsed)
         self.network = Fabric(self.loop, self.random("network"), self.trace)
         self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace)
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, SimulatedMachine] = {}
         self.crashes: list[tuple[str, BaseException]] = []
         """Programs that ended with an exception; a run that expects one takes it out."""
 
@@ -82,12 +82,12 @@ class SimulatedWorld:
             raise ProcessCrashed(f"{name} crashed: {error!r}") from error
 
     # ----------------------------------------------------------------------------------------------- processes
-    def machine(self, name: str) -> Machine:
+    def machine(self, name: str) -> SimulatedMachine:
         machine = self.machines.get(name)
         if machine is None:
             storage = Storage(name, self.loop, self.random(f"disk/{name}"), self.trace)
             storage.provision(PROVISIONED_DIRECTORY)
-            machine = self.machines[name] = Machine(name, storage)
+            machine = self.machines[name] = SimulatedMachine(name, storage)
         return machine
 
     def process(self, name: str) -> Process:

@@ -41,14 +41,14 @@ class ZNode(msgspec.Struct):
         return Stat(version=self.version, czxid=self.czxid, mzxid=self.mzxid, ephemeral_owner=self.ephemeral_owner)
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ZNodeChange(msgspec.Struct, frozen=True):
     """A watch to trigger: of the node's data or existence, or of its list of children."""
 
     path: str
     children: bool
 
 
-class Tree:
+class ZNodeTree:
     """All nodes, by path."""
 
     def __init__(self) -> None:
@@ -73,11 +73,11 @@ class Tree:
 
     def transact(
         self, operations: Sequence[Operation], session_id: int
-    ) -> tuple[list[str | Stat | None], list[Changed]]:
+    ) -> tuple[list[str | Stat | None], list[ZNodeChange]]:
         """All or nothing, under one transaction id. A failed one changes nothing and carries the index."""
         zxid = self.next_zxid()
         undo: list[Callable[[], None]] = []
-        changed: list[Changed] = []
+        changed: list[ZNodeChange] = []
         results: list[str | Stat | None] = []
         for index, operation in enumerate(operations):
             try:
@@ -89,11 +89,11 @@ class Tree:
                 raise
         return results, changed
 
-    def delete_ephemerals(self, session_id: int) -> tuple[list[str], list[Changed]]:
+    def delete_ephemerals(self, session_id: int) -> tuple[list[str], list[ZNodeChange]]:
         """What the end of a session takes with it, in one transaction."""
         zxid = self.next_zxid()
         owned = sorted(path for path, node in self.nodes.items() if node.ephemeral_owner == session_id)
-        changed: list[Changed] = []
+        changed: list[ZNodeChange] = []
         for path in owned:
             self._apply(DeleteOp(path=path), session_id, zxid, [], changed)
         return owned, changed
@@ -104,7 +104,7 @@ class Tree:
         session_id: int,
         zxid: int,
         undo: list[Callable[[], None]],
-        changed: list[Changed],
+        changed: list[ZNodeChange],
     ) -> str | Stat | None:
         match operation:
             case CreateOp():
@@ -119,7 +119,12 @@ class Tree:
                 return None
 
     def _create(
-        self, operation: CreateOp, session_id: int, zxid: int, undo: list[Callable[[], None]], changed: list[Changed]
+        self,
+        operation: CreateOp,
+        session_id: int,
+        zxid: int,
+        undo: list[Callable[[], None]],
+        changed: list[ZNodeChange],
     ) -> str:
         parent_path = parent_of(operation.path)
         parent = self.find(parent_path)
@@ -139,10 +144,10 @@ class Tree:
             parent.children_created -= 1
 
         undo.append(take_back)
-        changed += [Changed(path, children=False), Changed(parent_path, children=True)]
+        changed += [ZNodeChange(path, children=False), ZNodeChange(parent_path, children=True)]
         return path
 
-    def _set(self, operation: SetOp, zxid: int, undo: list[Callable[[], None]], changed: list[Changed]) -> Stat:
+    def _set(self, operation: SetOp, zxid: int, undo: list[Callable[[], None]], changed: list[ZNodeChange]) -> Stat:
         node = self.find(operation.path)
         check_version(node, operation.path, operation.version)
         before = (node.data, node.version, node.mzxid)
@@ -152,10 +157,10 @@ class Tree:
             node.data, node.version, node.mzxid = before
 
         undo.append(take_back)
-        changed.append(Changed(operation.path, children=False))
+        changed.append(ZNodeChange(operation.path, children=False))
         return node.stat()
 
-    def _delete(self, operation: DeleteOp, undo: list[Callable[[], None]], changed: list[Changed]) -> None:
+    def _delete(self, operation: DeleteOp, undo: list[Callable[[], None]], changed: list[ZNodeChange]) -> None:
         path = operation.path
         node = self.find(path)
         check_version(node, path, operation.version)
@@ -172,9 +177,9 @@ class Tree:
 
         undo.append(take_back)
         changed += [
-            Changed(path, children=False),
-            Changed(path, children=True),
-            Changed(parent_path, children=True),
+            ZNodeChange(path, children=False),
+            ZNodeChange(path, children=True),
+            ZNodeChange(parent_path, children=True),
         ]
 
 

@@ -20,7 +20,7 @@ from minibroker.runtime.ports import CoordinationError, Operation
 from minibroker.simulation.loop import WORLD, VirtualLoop
 from minibroker.simulation.node import Process
 from minibroker.simulation.trace import Trace
-from minibroker.simulation.znode_tree import Changed, Tree
+from minibroker.simulation.znode_tree import ZNodeChange, ZNodeTree
 
 FIRST_SESSION_ID = 0x1000_0000_0000_0000
 LATE_REQUEST_PROBABILITY = 0.5
@@ -31,7 +31,7 @@ LINKS_KEPT = 1_000
 """Links that a healed cut wakes; older ones are long given up."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class ZooKeeperRequest(msgspec.Struct, frozen=True):
     """What a client asks: to read something, or to change something."""
 
     kind: str
@@ -50,7 +50,7 @@ class Session(msgspec.Struct):
 
     session_id: int
     timeout_ms: int
-    last_heard: float
+    last_request_at: float
     link: "Link | None" = None
 
 
@@ -68,17 +68,17 @@ class RequestHold:
     """Holds back requests of a machine before the server, with all that follow them on their link: a test directs when
     a write happens. A client that hears nothing gives its link up, and what waits there is refused from then on."""
 
-    def __init__(self, host: str | None, match: Callable[[Request], bool] | None, times: int) -> None:
+    def __init__(self, host: str | None, match: Callable[[ZooKeeperRequest], bool] | None, times: int) -> None:
         self._host = host
         self._match = match
         self._times = times
         self._waiting: list[Pipe] = []
         self._caught = asyncio.Event()
         self.is_open = False
-        self.seen: list[Request] = []
+        self.seen: list[ZooKeeperRequest] = []
         """Every request that was held, in order."""
 
-    def stops(self, host: str, request: Request, pipe: "Pipe") -> bool:
+    def stops(self, host: str, request: ZooKeeperRequest, pipe: "Pipe") -> bool:
         if self.is_open or self._times <= 0 or self._host not in (None, host):
             return False
         if self._match is not None and not self._match(request):
@@ -89,7 +89,7 @@ class RequestHold:
         self._caught.set()
         return True
 
-    async def caught(self) -> Request:
+    async def caught(self) -> ZooKeeperRequest:
         """Wait until it has held a request since the last call; returns the newest."""
         await self._caught.wait()
         self._caught.clear()
@@ -123,15 +123,15 @@ class Pipe:
     def pump(self) -> None:
         now, server = self._server.loop.time(), self._server
         while self._waiting and self._waiting[0][0] <= now and server.is_reachable(self._host, self._is_answers):
-            if self._is_held or self._stops_at_a_gate():
+            if self._is_held or self._stops_at_hold():
                 return
             _, call, arguments = self._waiting.popleft()
             call(*arguments)
 
-    def _stops_at_a_gate(self) -> bool:
+    def _stops_at_hold(self) -> bool:
         for hold in self._server.holds:
             for argument in self._waiting[0][2]:
-                if isinstance(argument, Request) and hold.stops(self._host, argument, self):
+                if isinstance(argument, ZooKeeperRequest) and hold.stops(self._host, argument, self):
                     self._is_held = True
                     return True
         return False
@@ -166,7 +166,7 @@ class Link:
         self._answers = Pipe(server, process.name, process.context, is_answers=True)
         server.add_link(self)
 
-    def send(self, request: Request, answer: Answer) -> None:
+    def send(self, request: ZooKeeperRequest, answer: Answer) -> None:
         """To the server; `answer` is called in the client's process, or never."""
         self._requests.put(self._server.receive, self, request, answer)
 
@@ -220,16 +220,16 @@ class SimulatedZooKeeper:
         self.random = rng
         self.trace = trace
         self.options = ServerOptions()
-        self.tree = Tree()
+        self.tree = ZNodeTree()
         self.sessions: dict[int, Session] = {}
         self._next_session_id = FIRST_SESSION_ID
-        self._watches: dict[Changed, list[tuple[Link, int]]] = {}
+        self._watches: dict[ZNodeChange, list[tuple[Link, int]]] = {}
         self._unreachable: set[str] = set()
-        self._unheard: set[str] = set()
+        self._answers_cut: set[str] = set()
         self.slow_hosts: dict[str, float] = {}
         """Seconds added each way for one machine."""
         self.holds: tuple[RequestHold, ...] = ()
-        self._everybody_cut = False
+        self._is_all_cut = False
         self._stopped = False
         self._links: deque[Link] = deque(maxlen=LINKS_KEPT)
         self._lost_replies: dict[str, int] = {}
@@ -239,27 +239,27 @@ class SimulatedZooKeeper:
     def cut(self, host: str | None = None) -> None:
         """Unreachable for one machine, or for all."""
         if host is None:
-            self._everybody_cut = True
+            self._is_all_cut = True
         else:
             self._unreachable.add(host)
 
     def cut_answers(self, host: str) -> None:
         """One way: the server hears the machine and keeps its session, but nothing comes back."""
-        self._unheard.add(host)
+        self._answers_cut.add(host)
 
     def heal(self, host: str | None = None) -> None:
         """Take back cuts; for all, also slow links and holds."""
         if host is None:
-            self._everybody_cut = False
+            self._is_all_cut = False
             self._unreachable.clear()
-            self._unheard.clear()
+            self._answers_cut.clear()
             self.slow_hosts.clear()
             for hold in self.holds:
                 hold.release()
             self.holds = ()
         else:
             self._unreachable.discard(host)
-            self._unheard.discard(host)
+            self._answers_cut.discard(host)
         for link in self._links:
             link.pump_soon()
 
@@ -272,7 +272,7 @@ class SimulatedZooKeeper:
         self._lost_requests[host] = self._lost_requests.get(host, 0) + times
 
     def hold(
-        self, host: str | None = None, match: Callable[[Request], bool] | None = None, times: int = UNLIMITED
+        self, host: str | None = None, match: Callable[[ZooKeeperRequest], bool] | None = None, times: int = UNLIMITED
     ) -> RequestHold:
         """Hold back requests of one machine (None: any) until the hold is released."""
         hold = RequestHold(host, match, times)
@@ -320,9 +320,9 @@ class SimulatedZooKeeper:
         self._links.append(link)
 
     def is_reachable(self, host: str, for_answers: bool = False) -> bool:
-        if self._everybody_cut or host in self._unreachable:
+        if self._is_all_cut or host in self._unreachable:
             return False
-        return not (for_answers and host in self._unheard)
+        return not (for_answers and host in self._answers_cut)
 
     @property
     def is_running(self) -> bool:
@@ -365,12 +365,12 @@ class SimulatedZooKeeper:
         return session
 
     def _touch(self, session: Session) -> None:
-        session.last_heard = self.loop.time()
+        session.last_request_at = self.loop.time()
 
     def _expires_at(self, session: Session) -> float:
         """Sessions end at the tick after their timeout."""
         tick = self.options.tick_ms / 1000
-        due = session.last_heard + session.timeout_ms / 1000
+        due = session.last_request_at + session.timeout_ms / 1000
         return (math.floor(due / tick) + 1) * tick
 
     def _watch_expiry(self, session: Session) -> None:
@@ -400,7 +400,7 @@ class SimulatedZooKeeper:
         extra = -options.latency_extra_mean * math.log(1.0 - self.random.random())
         return options.latency_minimum + extra + options.extra_delay + self.slow_hosts.get(host, 0.0)
 
-    def receive(self, link: Link, request: Request, answer: Answer) -> None:
+    def receive(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
         session = self.sessions.get(link.session_id)
         if self._stopped or session is None or session.link is not link:
             return  # the link is broken, and its client told so
@@ -429,7 +429,7 @@ class SimulatedZooKeeper:
                 return
         link.deliver(answer, result, error)
 
-    def _perform(self, link: Link, request: Request, session_id: int) -> Any:
+    def _perform(self, link: Link, request: ZooKeeperRequest, session_id: int) -> Any:
         match request.kind:
             case "get":
                 node = self.tree.find(request.path)
@@ -452,11 +452,11 @@ class SimulatedZooKeeper:
                 raise AssertionError(request.kind)
 
     # ------------------------------------------------------------------------------------------------- watches
-    def _leave_watch(self, link: Link, request: Request, children: bool) -> None:
+    def _leave_watch(self, link: Link, request: ZooKeeperRequest, children: bool) -> None:
         if request.watch is not None:
-            self._watches.setdefault(Changed(request.path, children), []).append((link, request.watch))
+            self._watches.setdefault(ZNodeChange(request.path, children), []).append((link, request.watch))
 
-    def _fire(self, changed: Sequence[Changed]) -> None:
+    def _fire(self, changed: Sequence[ZNodeChange]) -> None:
         for change in changed:
             for link, number in self._watches.pop(change, []):
                 link.fire_watch(number)

@@ -20,7 +20,7 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.simulation.checks.finding import Finding
+    from minibroker.simulation.checks.finding import CheckerFinding
     from minibroker.simulation.swarm.outcome import Outcome
     from minibroker.swarm_runs import RunResult, SwarmSummary
 
@@ -170,7 +170,7 @@ def _as_json(outcome: "Outcome", real_seconds: float, command: str) -> dict[str,
     }
 
 
-def _finding_as_json(outcome: "Outcome", finding: "Finding") -> dict[str, Any]:
+def _finding_as_json(outcome: "Outcome", finding: "CheckerFinding") -> dict[str, Any]:
     assert outcome.narrator is not None
     return {
         "invariant": finding.invariant,
@@ -203,7 +203,7 @@ def _print_outcome(outcome: "Outcome", real_seconds: float, command: str) -> Non
         click.secho(lost if outcome.losses else "every invariant held", fg="green")
 
 
-def _print_finding(outcome: "Outcome", finding: "Finding") -> None:
+def _print_finding(outcome: "Outcome", finding: "CheckerFinding") -> None:
     assert outcome.narrator is not None
     from minibroker.simulation.swarm.narrator import HEADER
 

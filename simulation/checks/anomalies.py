@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.events import Event
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.events import HistoryEvent
+from minibroker.simulation.checks.finding import CheckerFinding
 
 SHOWN_MAX = 8
 """Of each anomaly and partition."""
@@ -33,7 +33,7 @@ class Promise(Struct, frozen=True, kw_only=True):
     """Readers may skip what was deleted before they came to it."""
 
 
-class Found(Struct, frozen=True):
+class Anomaly(Struct, frozen=True):
     """One anomaly."""
 
     name: str
@@ -41,17 +41,17 @@ class Found(Struct, frozen=True):
     text: str
     facts: tuple[str, ...] = ()
 
-    def as_finding(self) -> Finding:
-        return Finding(invariant=self.name, text=f"{self.key} {self.text}", facts=self.facts)
+    def as_finding(self) -> CheckerFinding:
+        return CheckerFinding(invariant=self.name, text=f"{self.key} {self.text}", facts=self.facts)
 
 
 PLAIN = Promise()
 
 
-def check_history(events: Iterable[Event], promise: Promise = PLAIN) -> list[Found]:
+def check_history(events: Iterable[HistoryEvent], promise: Promise = PLAIN) -> list[Anomaly]:
     """All anomalies, worst first, a few of each."""
     view = _View(events)
-    found: list[Found] = []
+    found: list[Anomaly] = []
     for test in _TESTS:
         shown: dict[str, int] = defaultdict(int)
         for each in test(view, promise):
@@ -64,12 +64,12 @@ def check_history(events: Iterable[Event], promise: Promise = PLAIN) -> list[Fou
 class _View:
     """The history, rearranged for the tests."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[HistoryEvent]) -> None:
         self.events = list(events)
         self.completions = [event for event in self.events if event.type != "invoke"]
         self.sends = [event for event in self.completions if event.f == "send"]
         self.polls = [event for event in self.completions if event.f == "poll"]
-        self.writer: dict[str, Event] = {sent.value: event for event in self.sends for sent in event.sent}
+        self.writer: dict[str, HistoryEvent] = {sent.value: event for event in self.sends for sent in event.sent}
         self.read_ok: dict[str, set[str]] = defaultdict(set)
         for event in self.polls:
             if event.type == "ok":
@@ -92,7 +92,7 @@ class _View:
                     log[sent.key][sent.offset][sent.value] = None
         return log
 
-    def is_committed(self, event: Event) -> bool:
+    def is_committed(self, event: HistoryEvent) -> bool:
         """It succeeded, or somebody has read what it wrote."""
         return event.type == "ok" or (
             event.type == "info" and any(sent.value in self.read_ok[sent.key] for sent in event.sent)
@@ -111,23 +111,23 @@ def _places(values: list[str]) -> dict[str, int]:
 
 
 # ------------------------------------------------------------------------------------------------ what became of writes
-def _inconsistent_offsets(view: _View, promise: Promise) -> Iterator[Found]:
+def _inconsistent_offsets(view: _View, promise: Promise) -> Iterator[Anomaly]:
     for key, log in sorted(view.log.items()):
         for offset, values in sorted(log.items()):
             if len(values) > 1:
                 facts = tuple(f"offset {offset} held {value!r:.60}" for value in values)
-                yield Found("inconsistent-offsets", key, f"offset {offset} held {len(values)} values", facts)
+                yield Anomaly("inconsistent-offsets", key, f"offset {offset} held {len(values)} values", facts)
 
 
-def _aborted_reads(view: _View, promise: Promise) -> Iterator[Found]:
+def _aborted_reads(view: _View, promise: Promise) -> Iterator[Anomaly]:
     for event in view.sends:
         for sent in event.sent if event.type == "fail" else ():
             if sent.value in view.read_ok[sent.key]:
                 facts = (f"{event.process} was told that {sent.value!r:.60} failed: {event.error}", "somebody read it")
-                yield Found("aborted-read", sent.key, "a record that surely failed was read", facts)
+                yield Anomaly("aborted-read", sent.key, "a record that surely failed was read", facts)
 
 
-def _lost_writes(view: _View, promise: Promise) -> Iterator[Found]:
+def _lost_writes(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """Somebody read past them, and nobody ever read them."""
     for key, log in sorted(view.log.items()):
         offsets = sorted(log)
@@ -140,10 +140,10 @@ def _lost_writes(view: _View, promise: Promise) -> Iterator[Found]:
                 continue
             if offsets[at] >= promise.log_starts.get(key, 0):
                 facts = (f"{writer.process} was told that {value!r:.60} is at {offsets[at]}", "others read past it")
-                yield Found("lost-write", key, "an acknowledged record was never read", facts)
+                yield Anomaly("lost-write", key, "an acknowledged record was never read", facts)
 
 
-def _unseen(view: _View, promise: Promise) -> Iterator[Found]:
+def _unseen(view: _View, promise: Promise) -> Iterator[Anomaly]:
     if not promise.is_final:
         return
     for event in view.sends:
@@ -152,10 +152,10 @@ def _unseen(view: _View, promise: Promise) -> Iterator[Found]:
             gone = sent.offset is not None and sent.offset < start  # without an offset nothing excuses it
             if not gone and sent.value not in view.read_ok[sent.key]:
                 facts = (f"{event.process} was told that {sent.value!r:.60} is at {sent.offset}", "nobody ever read it")
-                yield Found("unseen", sent.key, "an acknowledged record is not there at the end", facts)
+                yield Anomaly("unseen", sent.key, "an acknowledged record is not there at the end", facts)
 
 
-def _duplicates(view: _View, promise: Promise) -> Iterator[Found]:
+def _duplicates(view: _View, promise: Promise) -> Iterator[Anomaly]:
     for key, log in sorted(view.log.items()):
         places: dict[str, list[int]] = defaultdict(list)
         for offset in sorted(log):
@@ -164,12 +164,12 @@ def _duplicates(view: _View, promise: Promise) -> Iterator[Found]:
         for value, offsets in sorted(places.items()):
             writer = view.writer.get(value)
             if len(offsets) > 1 and writer is not None and writer.process in promise.in_order:
-                yield Found(
+                yield Anomaly(
                     "duplicate", key, f"{value!r:.60} stands at {offsets}", (f"{writer.process} is idempotent",)
                 )
 
 
-def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Found]:
+def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """Records of one process stand in the order in which it called send, also where the calls overlap."""
     last: dict[tuple[str, str], tuple[str, int]] = {}
     for event in view.events:
@@ -182,12 +182,12 @@ def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Found]:
             if before is not None and view.delta(sent.key, before, sent.value) < 1:
                 name = "int-nonmonotonic-send" if operation == event.index else "nonmonotonic-send"
                 facts = (f"{event.process} sent {before!r:.60} first, then {sent.value!r:.60}",)
-                yield Found(name, sent.key, "records stand in another order than they were sent", facts)
+                yield Anomaly(name, sent.key, "records stand in another order than they were sent", facts)
             last[event.process, sent.key] = sent.value, event.index
 
 
 # -------------------------------------------------------------------------------------------------- what readers saw
-def _poll_steps(view: _View, promise: Promise) -> Iterator[Found]:
+def _poll_steps(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """Between two polls of one reader, and inside one poll, the order is that of the log, and nothing is left out."""
     last: dict[tuple[str, str], str] = {}
     for event in view.completions:
@@ -202,14 +202,14 @@ def _poll_steps(view: _View, promise: Promise) -> Iterator[Found]:
             step = 1 if before is None else view.delta(record.key, before, record.value)
             facts = (f"{event.process} read {before!r:.60}, then {record.value!r:.60}",)
             if step > 1 and not promise.has_retention:
-                yield Found(f"{prefix}poll-skip", record.key, f"{step - 1} records were left out", facts)
+                yield Anomaly(f"{prefix}poll-skip", record.key, f"{step - 1} records were left out", facts)
             elif step < 1:
-                yield Found(f"{prefix}nonmonotonic-poll", record.key, f"went back by {1 - step}", facts)
+                yield Anomaly(f"{prefix}nonmonotonic-poll", record.key, f"went back by {1 - step}", facts)
             inside.add(record.key)
             last[event.process, record.key] = record.value
 
 
-def _offset_gaps(view: _View, promise: Promise) -> Iterator[Found]:
+def _offset_gaps(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """Offsets are dense: the next record a reader sees has the next offset."""
     last: dict[tuple[str, str], int] = {}
     for event in view.completions:
@@ -220,11 +220,11 @@ def _offset_gaps(view: _View, promise: Promise) -> Iterator[Found]:
             skips = before is not None and record.offset > before + 1 and not promise.has_retention
             if before is not None and (skips or record.offset <= before):
                 facts = (f"{event.process} read offset {before}, then {record.offset}",)
-                yield Found("offset-gap", record.key, "a reader's offsets are not consecutive", facts)
+                yield Anomaly("offset-gap", record.key, "a reader's offsets are not consecutive", facts)
             last[event.process, record.key] = record.offset
 
 
-def _falling_epochs(view: _View, promise: Promise) -> Iterator[Found]:
+def _falling_epochs(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """I12: along the offsets of a log the leader epoch never falls."""
     epochs: dict[str, dict[int, int]] = defaultdict(dict)
     for event in view.completions:
@@ -235,10 +235,10 @@ def _falling_epochs(view: _View, promise: Promise) -> Iterator[Found]:
         for (offset, epoch), (later, its_epoch) in pairwise(sorted(known.items())):
             if its_epoch < epoch:
                 facts = (f"offset {offset} has epoch {epoch}", f"offset {later} has epoch {its_epoch}")
-                yield Found("epoch-falls", key, "the leader epoch falls along the log", facts)
+                yield Anomaly("epoch-falls", key, "the leader epoch falls along the log", facts)
 
 
-def _two_writers(view: _View, promise: Promise) -> Iterator[Found]:
+def _two_writers(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """I17, I18: one broker acknowledges in one epoch of a partition."""
     brokers: dict[tuple[str, int], int] = {}
     for event in view.sends:
@@ -248,20 +248,20 @@ def _two_writers(view: _View, promise: Promise) -> Iterator[Found]:
             known = brokers.setdefault((sent.key, event.leader_epoch), event.broker)
             if known != event.broker:
                 facts = (f"broker {known} acknowledged in epoch {event.leader_epoch}", f"broker {event.broker}, too")
-                yield Found("two-writers", sent.key, "two brokers acknowledged in one epoch", facts)
+                yield Anomaly("two-writers", sent.key, "two brokers acknowledged in one epoch", facts)
 
 
-def _beyond_mark(view: _View, promise: Promise) -> Iterator[Found]:
+def _beyond_mark(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """I22: no reader sees what lies at or behind the high watermark of the leader that served it."""
     for event in view.polls:
         for record in event.polled if event.high_watermark is not None else ():
             assert event.high_watermark is not None
             if record.offset >= event.high_watermark:
                 facts = (f"{event.process} read offset {record.offset}", f"the mark was {event.high_watermark}")
-                yield Found("beyond-high-watermark", record.key, "a record was read before it was committed", facts)
+                yield Anomaly("beyond-high-watermark", record.key, "a record was read before it was committed", facts)
 
 
-def _falling_marks(view: _View, promise: Promise) -> Iterator[Found]:
+def _falling_marks(view: _View, promise: Promise) -> Iterator[Anomaly]:
     """I23: one client never sees the high watermark of a partition go back within an epoch."""
     last: dict[tuple[str, str, int], int] = {}
     for event in view.polls:
@@ -271,7 +271,7 @@ def _falling_marks(view: _View, promise: Promise) -> Iterator[Found]:
             at = (event.process, key, event.leader_epoch)
             if event.high_watermark < last.get(at, 0):
                 facts = (f"{event.process} saw {last[at]}, then {event.high_watermark}",)
-                yield Found("mark-falls", key, f"the high watermark went back in epoch {event.leader_epoch}", facts)
+                yield Anomaly("mark-falls", key, f"the high watermark went back in epoch {event.leader_epoch}", facts)
             last[at] = event.high_watermark
 
 

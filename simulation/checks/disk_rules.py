@@ -28,10 +28,10 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
 from minibroker.simulation.storage import Storage
 
-MARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
+HIGH_WATERMARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class CheckpointSnapshot(msgspec.Struct, frozen=True):
     """A checkpoint of marks, and of which disk in which boot of its machine."""
 
     root: object
@@ -48,8 +48,8 @@ class DiskRules:
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._seen: dict[int, Seen] = {}
-        self._faulty: dict[int, Seen | None] = {}
+        self._snapshots: dict[int, CheckpointSnapshot] = {}
+        self._faulty: dict[int, CheckpointSnapshot | None] = {}
         """As it was when the disk was faulty last: replicas may be made anew then, with marks of their own."""
         self._failed: dict[Process, str] = {}
         """Processes whose append to a segment failed, and where."""
@@ -92,12 +92,12 @@ class DiskRules:
             if broker_id in self._reference.faulty:
                 found = self._faulty[broker_id] = self._read(storage, self._faulty.get(broker_id))
                 if found is None:
-                    self._seen.pop(broker_id, None)  # what is made anew remembers nothing
+                    self._snapshots.pop(broker_id, None)  # what is made anew remembers nothing
                 continue
-            now, before = self._read(storage, self._seen.get(broker_id)), self._seen.get(broker_id)
+            now, before = self._read(storage, self._snapshots.get(broker_id)), self._snapshots.get(broker_id)
             if now is None or now is before:
                 continue
-            self._seen[broker_id] = now
+            self._snapshots[broker_id] = now
             if before is None and self._faulty.get(broker_id, now) is None:
                 self._faulty[broker_id] = now  # whole again: who runs had found it unreadable, and remembers none of it
             faulty = self._faulty.get(broker_id)
@@ -128,15 +128,15 @@ class DiskRules:
             self._reference.find("I11", text, replica.topic_partition, *facts)
 
     @staticmethod
-    def _read(storage: Storage, known: Seen | None) -> Seen | None:
+    def _read(storage: Storage, known: CheckpointSnapshot | None) -> CheckpointSnapshot | None:
         """None: there is none, or none that can be read."""
         try:
-            content = bytes(storage.find_file(MARKS_PATH).content)
+            content = bytes(storage.find_file(HIGH_WATERMARKS_PATH).content)
             if known is not None and (known.root, known.boots, known.content) == (storage.root, storage.boots, content):
                 return known
             marks = parse_offset_checkpoint(content)
             directories = {each: _directory(storage, each) for each in marks}
-            return Seen(storage.root, storage.boots, content, marks, directories)
+            return CheckpointSnapshot(storage.root, storage.boots, content, marks, directories)
         except (FileMissing, CorruptCheckpoint):
             return None
 

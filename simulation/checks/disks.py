@@ -23,8 +23,8 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.meta_properties import parse_meta_properties
 from minibroker.protocol.partition_metadata import parse_partition_metadata
-from minibroker.simulation.checks.finding import Finding
-from minibroker.simulation.checks.reference_state import TruePartition
+from minibroker.simulation.checks.finding import CheckerFinding
+from minibroker.simulation.checks.reference_state import ReferencePartition
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.storage import DirectoryNode, FileNode
 from minibroker.simulation.world import PROVISIONED_DIRECTORY
@@ -36,9 +36,9 @@ LOG_DIRECTORY = f"{PROVISIONED_DIRECTORY}/log"
 
 def audit_disks(
     cluster: SimulatedCluster,
-    states: list[TruePartition],
+    states: list[ReferencePartition],
     acked: Mapping[tuple[TopicPartition, int], bytes],
-) -> list[Finding]:
+) -> list[CheckerFinding]:
     """What is wrong with the replicas of these partitions. `acked`: the value of each acknowledged record."""
     found = []
     for true in states:
@@ -65,9 +65,9 @@ def _counts(found: AuditFinding) -> bool:
     return found.severity is Severity.ERROR and found.kind is not Kind.UNPROVEN
 
 
-def _finding(partition: TopicPartition, found: AuditFinding) -> Finding:
+def _finding(partition: TopicPartition, found: AuditFinding) -> CheckerFinding:
     where = "" if found.broker is None else f"broker {found.broker}: "
-    return Finding(invariant=f"audit:{found.kind}", text=f"{where}{found.message}", partition=partition)
+    return CheckerFinding(invariant=f"audit:{found.kind}", text=f"{where}{found.message}", partition=partition)
 
 
 def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int], bytes]) -> AckedChunk:

@@ -34,7 +34,7 @@ class Polled(msgspec.Struct, frozen=True, omit_defaults=True):
     leader_epoch: int | None = None
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of the history."""
 
     index: int
@@ -57,12 +57,12 @@ class EventLog:
     """Events in the order in which they happened."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[HistoryEvent] = []
 
     def invoke(self, now: float, process: str, f: Function, sent: tuple[Sent, ...] = ()) -> int:
         """Returns what its completion has to name. `now`: virtual seconds."""
         index = len(self.events)
-        self.events.append(Event(index=index, time_ns=_ns(now), process=process, type="invoke", f=f, sent=sent))
+        self.events.append(HistoryEvent(index=index, time_ns=_ns(now), process=process, type="invoke", f=f, sent=sent))
         return index
 
     def complete(
@@ -78,7 +78,7 @@ class EventLog:
     ) -> None:
         asked = self.events[operation]
         self.events.append(
-            Event(
+            HistoryEvent(
                 index=len(self.events),
                 time_ns=_ns(now),
                 process=asked.process,
@@ -97,10 +97,10 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def to_json_lines(events: Iterable[Event]) -> bytes:
+def to_json_lines(events: Iterable[HistoryEvent]) -> bytes:
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
-def from_json_lines(content: bytes) -> list[Event]:
+def from_json_lines(content: bytes) -> list[HistoryEvent]:
     """Raises msgspec.DecodeError or ValidationError with what does not fit."""
-    return [msgspec.json.decode(line, type=Event) for line in content.splitlines() if line.strip()]
+    return [msgspec.json.decode(line, type=HistoryEvent) for line in content.splitlines() if line.strip()]

@@ -18,7 +18,7 @@ from minibroker.simulation.node import PROCESS, Process
 from minibroker.simulation.storage import Storage
 
 SYNCS = ("sync", "sync_directory")
-HEARD_SECONDS = 0.25
+NOTICED_SECONDS = 0.25
 """Syncs run beside the event loop, several at once: it hears of a failure when all of them are done."""
 
 
@@ -57,7 +57,7 @@ class FailedSyncs:
         if process is None or process not in self._failed or not self._reference.is_promised(log.topic_partition.topic):
             return
         path, when = self._failed[process]
-        if self._cluster.world.loop.elapsed - when < HEARD_SECONDS:
+        if self._cluster.world.loop.elapsed - when < NOTICED_SECONDS:
             return
         facts = (f"a sync of {path} failed at {when:.3f}", f"then {batches[0].base_offset} was appended")
         self._reference.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)

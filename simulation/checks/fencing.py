@@ -36,25 +36,25 @@ from minibroker.protocol.znodes import (
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
 from minibroker.simulation.checks.listening import listening
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.znode_tree import ZNode
-from minibroker.simulation.zookeeper import Answer, Link, Request
+from minibroker.simulation.zookeeper import Answer, Link, ZooKeeperRequest
 
 RULE = "hardening 11"
 
-EVIDENCE_SECONDS = 10.0
+CONFIRMATION_SECONDS = 10.0
 """So old a refusal may be when what it led to is written: a write may have to wait for ZooKeeper, and no fault keeps it
 off longer."""
-HEARD_SECONDS = 3.0
+INFORMED_SECONDS = 3.0
 """After a registration began or ended, or a reign, a controller may still act on what it was told before."""
 SILENT_SECONDS = 5.5
-"""Who has answered its accuser nothing for so long may be unregistered for its silence: an order waits for six seconds,
-counted in looks (hardening rule 17)."""
+"""A broker that has answered the controller nothing for this long may be unregistered for its silence: an order waits
+for six seconds, counted in looks (hardening rule 17)."""
 RECONNECT_SECONDS = 3.2
-"""So long after a cut its accuser may still wait for a connection that it began during it."""
-NEVER_HEARD_SECONDS = 1.0
-"""The same of a registration that its accuser has not heard of since it was made."""
+"""So long after a cut its suspecting may still wait for a connection that it began during it."""
+NEVER_ANSWERED_SECONDS = 1.0
+"""The same of a registration that its suspecting has not heard of since it was made."""
 UNSEEN_SECONDS = 3.0
 """So young a registration may go for the sins of the one before it (decision 0011): who removes it has looked, and may
 stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
@@ -69,12 +69,12 @@ class Removal(Struct):
 
     broker_epoch: int
     session_id: int
-    told_at: float | None = None
+    informed_at: float | None = None
     """When ZooKeeper's word of it arrived at its owner."""
 
 
 class FencingChecker:
-    """Watches one run, and is a `Listener`. `counts` are for coverage, `listeners` are told a line for people."""
+    """Watches one run; a `ReplicaListener`. `counts` are for coverage; `listeners` get lines for people."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self.counts: Counter[str] = Counter()
@@ -91,10 +91,10 @@ class FencingChecker:
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
         self._disk_failed_at: dict[int, float] = {}
-        self._known: dict[TopicPartition, TruePartition] = {}
-        self._reign_began: dict[TopicPartition, float] = {}
+        self._known: dict[TopicPartition, ReferencePartition] = {}
+        self._leadership_began: dict[TopicPartition, float] = {}
         self._wrap()
-        reference.listeners.append(self._on_true_state)
+        reference.listeners.append(self._on_state_written)
         reference.samplers.append(self._sample)
         reference.is_unaware = self.is_unaware
 
@@ -116,8 +116,8 @@ class FencingChecker:
                     self._changed_at[broker_id] = self._loop.elapsed
             return found
 
-        def watched_receive(link: Link, request: Request, answer: Answer) -> None:
-            receive(link, request, self._hearing(link, request, answer))
+        def watched_receive(link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
+            receive(link, request, self._watch_answer(link, request, answer))
 
         for broker_id in self._cluster.broker_ids:
             self._watch_disk(broker_id)
@@ -158,7 +158,7 @@ class FencingChecker:
                 self._registered_at[broker_id] = self._loop.elapsed
         incumbent = before.get(CONTROLLER)
         if CONTROLLER in paths:
-            self._office_changed(operations, incumbent, writer)
+            self._controller_changed(operations, incumbent, writer)
 
     def _host_of(self, session_id: int) -> str:
         session = self._zookeeper.sessions.get(session_id)
@@ -171,11 +171,11 @@ class FencingChecker:
         self._removals[broker_id] = Removal(node.czxid, node.ephemeral_owner)
         lives = self._is_alive(broker_id, BrokerRegistration.decode(node.data).incarnation_id)
         self.counts["broker fenced falsely: it lives" if lives else "broker fenced by evidence"] += 1
-        self._tell(f"{writer} fences {broker_id}{', which lives' if lives else ''}")
+        self._log(f"{writer} fences {broker_id}{', which lives' if lives else ''}")
         if not self._is_silent(writer, broker_id):
-            self._require_evidence(writer, broker_id, f"{writer} removed the registration of {victim}")
+            self._require_confirmation(writer, broker_id, f"{writer} removed the registration of {victim}")
 
-    def _office_changed(self, operations: Sequence[Operation], before: ZNode | None, writer: str) -> None:
+    def _controller_changed(self, operations: Sequence[Operation], before: ZNode | None, writer: str) -> None:
         kinds = {(type(operation), operation.path) for operation in operations}
         creates = (CreateOp, CONTROLLER) in kinds
         if creates and (SetOp, CONTROLLER_EPOCH) not in kinds:
@@ -188,31 +188,31 @@ class FencingChecker:
             return
         lives = self._is_alive(incumbent.brokerid, incumbent.incarnation_id)
         self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by evidence"] += 1
-        self._tell(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
+        self._log(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
         if not creates or (DeleteOp, broker_path(incumbent.brokerid)) not in kinds:
             self._find(f"{writer} succeeded {victim} in several writes", f"it wrote {sorted_names(kinds)}")
-        self._require_evidence(writer, incumbent.brokerid, f"{writer} deposed {victim}")
+        self._require_confirmation(writer, incumbent.brokerid, f"{writer} deposed {victim}")
 
     def _is_alive(self, broker_id: int, incarnation: str | None) -> bool:
         return broker_id in self._cluster.alive() and self._reference.incarnation(broker_id) == incarnation
 
     # ----------------------------------------------------------------------------------------------------- evidence
-    def _require_evidence(self, accuser: str, broker_id: int, what: str) -> None:
-        """A connection lost and a refusal, both seen by the accuser, and a refusal seen by a second broker."""
+    def _require_confirmation(self, suspecting: str, broker_id: int, what: str) -> None:
+        """A connection lost and a refusal, both seen by the suspecting, and a refusal seen by a second broker."""
         victim, now = name_of(broker_id), self._loop.time()
-        own = self._network.contact(accuser, victim)
+        own = self._network.contact(suspecting, victim)
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
         others = {
             other: self._network.contact(other, victim).refused_at
             for other in map(name_of, self._cluster.broker_ids)
-            if other not in (accuser, victim)
+            if other not in (suspecting, victim)
         }
         facts = (
-            f"{accuser} lost a connection to it {ago(own.lost_at, now)}, and was refused {ago(own.refused_at, now)}",
+            f"{suspecting} lost a connection to it {ago(own.lost_at, now)}, and was refused {ago(own.refused_at, now)}",
             f"others were refused: {', '.join(f'{other} {ago(at, now)}' for other, at in sorted(others.items()))}",
             f"registered {since_registration:.3f} s ago",
         )
-        oldest = now - EVIDENCE_SECONDS
+        oldest = now - CONFIRMATION_SECONDS
         if since_registration > UNSEEN_SECONDS:
             oldest = max(oldest, now - since_registration)
         if own.lost_at is None or own.lost_at < oldest or own.refused_at is None or own.refused_at < oldest:
@@ -220,41 +220,43 @@ class FencingChecker:
         elif not any(at is not None and at >= oldest for at in others.values()):
             self._find(f"{what}, and nobody confirmed it", *facts)
 
-    def _is_silent(self, accuser: str, broker_id: int) -> bool:
-        """It owes its accuser an answer for too long, or gets none from it: in place of all evidence (rule 17)."""
-        back = self._network.contact(name_of(broker_id), accuser)
+    def _is_silent(self, suspecting: str, broker_id: int) -> bool:
+        """It owes its suspecting an answer for too long, or gets none from it: in place of all evidence (rule 17)."""
+        back = self._network.contact(name_of(broker_id), suspecting)
         now = self._loop.time()
-        since, until = self._network.last_cut(name_of(broker_id), accuser) or (math.inf, -math.inf)
-        was_cut_off = until - since >= SILENT_SECONDS and now - until <= EVIDENCE_SECONDS  # a short cut proves nothing
-        was_refused = back.refused_at is not None and now - back.refused_at <= EVIDENCE_SECONDS
+        since, until = self._network.last_cut(name_of(broker_id), suspecting) or (math.inf, -math.inf)
+        was_cut_off = (
+            until - since >= SILENT_SECONDS and now - until <= CONFIRMATION_SECONDS
+        )  # a short cut proves nothing
+        was_refused = back.refused_at is not None and now - back.refused_at <= CONFIRMATION_SECONDS
         if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
             return True
-        since, until = self._network.last_cut(accuser, name_of(broker_id)) or (math.inf, -math.inf)
+        since, until = self._network.last_cut(suspecting, name_of(broker_id)) or (math.inf, -math.inf)
         if until - since >= SILENT_SECONDS and now - until <= RECONNECT_SECONDS:
             return True
-        answered_at = self._network.contact(accuser, name_of(broker_id)).answered_at
+        answered_at = self._network.contact(suspecting, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
         was_never_heard = silent > since_registration
-        return silent >= SILENT_SECONDS or (was_never_heard and since_registration >= NEVER_HEARD_SECONDS)
+        return silent >= SILENT_SECONDS or (was_never_heard and since_registration >= NEVER_ANSWERED_SECONDS)
 
     # ---------------------------------------------------------------------------------------------------- elections
-    def _on_true_state(self, partition: TopicPartition) -> None:
+    def _on_state_written(self, partition: TopicPartition) -> None:
         after, before = self._reference.state(partition), self._known.get(partition)
         if after is None:
             self._known.pop(partition, None)
             return
         self._known[partition] = after
         if before is None or before.czxid != after.czxid:
-            self._reign_began[partition] = self._loop.elapsed
+            self._leadership_began[partition] = self._loop.elapsed
             return
         if before.leader not in (-1, after.leader) and not self._has_cause(before, after):
             facts = (f"ZooKeeper held {before}", f"and now {after}", f"broker {before.leader} is registered and lives")
             self._reference.find(RULE, "a leader was replaced that is not fenced", partition, *facts)
         if before.leader_epoch != after.leader_epoch:
-            self._reign_began[partition] = self._loop.elapsed
+            self._leadership_began[partition] = self._loop.elapsed
 
-    def _has_cause(self, before: TruePartition, after: TruePartition) -> bool:
+    def _has_cause(self, before: ReferencePartition, after: ReferencePartition) -> bool:
         """Its registration is gone or another's, it goes by itself, its disk failed, or it keeps its place in the ISR
         and the preferred leader takes over.
 
@@ -268,15 +270,15 @@ class FencingChecker:
         is_preferred = bool(assignment) and after.leader == assignment[0] and leader in after.members
         if is_preferred or leader not in assignment:
             return True
-        began, changed_at = self._reign_began.get(partition, 0.0), self._changed_at.get(leader, 0.0)
-        if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < HEARD_SECONDS:
+        began, changed_at = self._leadership_began.get(partition, 0.0), self._changed_at.get(leader, 0.0)
+        if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < INFORMED_SECONDS:
             return True
         asked_at = (
             self._cluster.asked_to_stop_at.get(leader),
             self._stopping_at.get(leader),
             self._offline_at.get((leader, partition)),
         )
-        if any(at is not None and now - at < EVIDENCE_SECONDS for at in asked_at):
+        if any(at is not None and now - at < CONFIRMATION_SECONDS for at in asked_at):
             return True
         return self._cluster.is_stopping(leader) or self._is_offline(leader, partition)
 
@@ -312,7 +314,7 @@ class FencingChecker:
                     self._offline_at[broker_id, partition] = self._loop.elapsed
 
     # ------------------------------------------------------------------------------------------------- the accused
-    def _hearing(self, link: Link, request: Request, answer: Answer) -> Answer:
+    def _watch_answer(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> Answer:
         """The same answer; when it arrives, its reader knows what became of its registration."""
         host = link.process.name
         if request.kind not in ("get", "exists") or request.path.rpartition("/")[0] != BROKER_IDS:
@@ -323,8 +325,8 @@ class FencingChecker:
 
         def heard(result: Any, error: Any) -> None:
             removal = self._removals.get(broker_id)
-            if removal is not None and removal.told_at is None and self._denies(removal, result, error):
-                removal.told_at = self._loop.time()
+            if removal is not None and removal.informed_at is None and self._denies(removal, result, error):
+                removal.informed_at = self._loop.time()
             answer(result, error)
 
         return heard
@@ -341,7 +343,7 @@ class FencingChecker:
         removal, broker = self._removals.get(broker_id), self._cluster.brokers[broker_id]
         if removal is None or removal.broker_epoch != broker.registration.broker_epoch:
             return False
-        is_told = removal.told_at is not None and removal.told_at < self._loop.time()
+        is_told = removal.informed_at is not None and removal.informed_at < self._loop.time()
         return not is_told and removal.session_id in self._zookeeper.sessions
 
     def _serves(self, broker_id: int, what: str, partition: TopicPartition | None) -> None:
@@ -395,7 +397,7 @@ class FencingChecker:
     def _find(self, text: str, *facts: str) -> None:
         self._reference.find(RULE, text, None, *facts)
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         for listener in self.listeners:
             listener(f"{self._loop.elapsed:.3f} {line}")
 

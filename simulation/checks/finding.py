@@ -16,7 +16,7 @@ PACKAGE = PurePath(__file__).parents[2]
 TEXT_MAX = 600
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class CheckerFinding(Struct, frozen=True, kw_only=True):
     """One broken rule."""
 
     invariant: str
@@ -38,14 +38,14 @@ class Finding(Struct, frozen=True, kw_only=True):
         return f"{when} {self.invariant}{where} {self.text[:TEXT_MAX]}{origin}{facts}"
 
 
-def crash_finding(error: BaseException, at_seconds: float | None, who: str = "the run") -> Finding:
+def crash_finding(error: BaseException, at_seconds: float | None, who: str = "the run") -> CheckerFinding:
     """A process, or the run itself, ended with this; the first of a group tells where."""
     cause = error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     if isinstance(cause, Unhandled) and cause.__cause__ is not None:
         cause = cause.__cause__  # the callback's own, not the loop's report of it
-    return Finding(
+    return CheckerFinding(
         invariant="crash",
         text=f"{who} ended with {type(cause).__name__}: {cause}",
         at_seconds=at_seconds,

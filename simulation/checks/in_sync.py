@@ -15,7 +15,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import BrokerRegistration, broker_path
 from minibroker.simulation.checks.lineage import Writer
 from minibroker.simulation.checks.observed_registrations import ObservedRegistrations
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 
 TOLERANCE_SECONDS = 0.25
@@ -24,13 +24,13 @@ SETTLED_SECONDS = 3.0
 """An fsync that was begun is done by then."""
 
 
-HEARD_SECONDS = 5.0
+INFORMED_SECONDS = 5.0
 """A controller that was cut off from ZooKeeper may write once more before it hears who has registered meanwhile; no
 fault keeps it off longer. Such a member is taken out again when it hears."""
 
 
-class Follower(Struct):
-    """What its leader heard of it in this reign."""
+class ObservedFollower(Struct):
+    """What its leader heard of it in this leadership."""
 
     caught_up_at: float
     fetched_at: float
@@ -38,11 +38,11 @@ class Follower(Struct):
     leader_end_at_fetch: int = 0
 
 
-class Reign(Struct):
+class ObservedLeadership(Struct):
     """One broker leading one epoch."""
 
     leader_epoch: int
-    followers: dict[int, Follower]
+    followers: dict[int, ObservedFollower]
     start: int
     """The leader's log end when it took fence."""
     mark: int
@@ -54,12 +54,12 @@ class Reign(Struct):
     """(when, seconds): what the leader says that it stood still."""
 
 
-class Seen(Struct):
+class LeaderStep(Struct):
     """One step of a leader."""
 
     writer: Writer
     partition: TopicPartition
-    reign: Reign
+    leadership: ObservedLeadership
     state: ReplicaState
     refused: bool
 
@@ -72,16 +72,16 @@ class InSyncChecker:
         self._reference = reference
         self._observed = ObservedRegistrations(cluster)
         self._loop = cluster.world.loop
-        self._reigns: dict[tuple[Writer, TopicPartition], Reign] = {}
+        self._leaderships: dict[tuple[Writer, TopicPartition], ObservedLeadership] = {}
         self._proposed: dict[tuple[TopicPartition, int], list[tuple[int, frozenset[int]]]] = {}
-        self._known: dict[TopicPartition, TruePartition] = {}
+        self._known: dict[TopicPartition, ReferencePartition] = {}
         self._led_since: dict[TopicPartition, float] = {}
         self._stood_still: dict[int, float] = {}
         """When a broker was last seen paused, or in a slow call."""
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._paused_at: dict[str, float] = {}
         self._wrap_pauses()
-        reference.listeners.append(self._on_true_state)
+        reference.listeners.append(self._on_state_written)
         reference.samplers.append(self._sample)
 
     def _wrap_pauses(self) -> None:
@@ -109,54 +109,58 @@ class InSyncChecker:
         if handler is None:
             return
         if state.role is not Role.LEADER:
-            self._reigns.pop((writer, partition), None)
+            self._leaderships.pop((writer, partition), None)
             return
         assert state.leader_epoch is not None
-        reign = self._reigns.get((writer, partition))
-        if reign is None or reign.leader_epoch != state.leader_epoch:
-            outstanding = None if reign is None else reign.outstanding  # only its answer settles it (KAFKA-12686)
-            reign = self._reigns[writer, partition] = self._new_reign(state)
-            reign.outstanding = outstanding
-        handler(self, Seen(writer, partition, reign, state, refused), event)
-        if state.high_watermark > reign.mark:
-            reign.mark = state.high_watermark
-            self._check_mark(writer, partition, reign, state)
+        leadership = self._leaderships.get((writer, partition))
+        if leadership is None or leadership.leader_epoch != state.leader_epoch:
+            outstanding = (
+                None if leadership is None else leadership.outstanding
+            )  # only its answer settles it (KAFKA-12686)
+            leadership = self._leaderships[writer, partition] = self._new_leadership(state)
+            leadership.outstanding = outstanding
+        handler(self, LeaderStep(writer, partition, leadership, state, refused), event)
+        if state.high_watermark > leadership.mark:
+            leadership.mark = state.high_watermark
+            self._check_high_watermark(writer, partition, leadership, state)
 
-    def _check_mark(self, writer: Writer, partition: TopicPartition, reign: Reign, state: ReplicaState) -> None:
-        """I5: the mark covers only what each member has reported in this reign (Kip320 rule 3)."""
+    def _check_high_watermark(
+        self, writer: Writer, partition: TopicPartition, leadership: ObservedLeadership, state: ReplicaState
+    ) -> None:
+        """I5: the mark covers only what each member has reported in this leadership (Kip320 rule 3)."""
         for broker_id in state.in_sync_replicas:
             if broker_id == writer.broker_id:
                 continue
-            follower = reign.followers.get(broker_id)
+            follower = leadership.followers.get(broker_id)
             reported = None if follower is None else follower.end
-            if reported is None or reported < reign.mark:
+            if reported is None or reported < leadership.mark:
                 facts = (
-                    f"broker {broker_id} of the ISR reported {reported} in epoch {reign.leader_epoch}",
-                    f"the mark of {writer} rose to {reign.mark}",
+                    f"broker {broker_id} of the ISR reported {reported} in epoch {leadership.leader_epoch}",
+                    f"the mark of {writer} rose to {leadership.mark}",
                 )
-                self._reference.find("I5", "the mark counts what nobody reported in this reign", partition, *facts)
+                self._reference.find("I5", "the mark counts what nobody reported in this leadership", partition, *facts)
 
-    def _new_reign(self, state: ReplicaState) -> Reign:
+    def _new_leadership(self, state: ReplicaState) -> ObservedLeadership:
         assert state.leader_epoch is not None
         now = self._loop.time()
-        followers = {b: Follower(now, now) for b in state.assignment}
-        return Reign(
+        followers = {b: ObservedFollower(now, now) for b in state.assignment}
+        return ObservedLeadership(
             state.leader_epoch, followers, state.log_end_offset, state.high_watermark, began=self._loop.elapsed
         )
 
-    def _on_fetched(self, seen: Seen, event: ev.FollowerFetched) -> None:
-        follower = seen.reign.followers.get(event.replica_id)
-        if follower is None and event.replica_id in seen.state.assignment:  # which has grown in this reign
+    def _on_fetched(self, seen: LeaderStep, event: ev.FollowerFetched) -> None:
+        follower = seen.leadership.followers.get(event.replica_id)
+        if follower is None and event.replica_id in seen.state.assignment:  # which has grown in this leadership
             now = self._loop.time()
-            follower = seen.reign.followers[event.replica_id] = Follower(now, now)
+            follower = seen.leadership.followers[event.replica_id] = ObservedFollower(now, now)
         if seen.refused or follower is None:
             return
-        if event.current_leader_epoch != seen.reign.leader_epoch:
+        if event.current_leader_epoch != seen.leadership.leader_epoch:
             facts = (
                 f"broker {event.replica_id} fetched in epoch {event.current_leader_epoch}",
-                f"{seen.writer} leads epoch {seen.reign.leader_epoch}",
+                f"{seen.writer} leads epoch {seen.leadership.leader_epoch}",
             )
-            self._reference.find("I5", "a fetch of another reign was counted", seen.partition, *facts)
+            self._reference.find("I5", "a fetch of another leadership was counted", seen.partition, *facts)
         now, end = self._loop.time(), seen.state.log_end_offset
         if event.fetch_offset >= end:
             follower.caught_up_at = now
@@ -164,32 +168,32 @@ class InSyncChecker:
             follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
         follower.end, follower.fetched_at, follower.leader_end_at_fetch = event.fetch_offset, now, end
 
-    def _on_appended(self, seen: Seen, event: ev.BatchesAppended) -> None:
-        for follower in seen.reign.followers.values():
+    def _on_appended(self, seen: LeaderStep, event: ev.BatchesAppended) -> None:
+        for follower in seen.leadership.followers.values():
             if follower.end == event.base_offset:
                 follower.caught_up_at = self._loop.time()
 
-    def _on_stalled(self, seen: Seen, event: ev.LeaderStalled) -> None:
-        seen.reign.stalls.append((self._loop.time(), event.stalled_ms / 1000))
+    def _on_stalled(self, seen: LeaderStep, event: ev.LeaderStalled) -> None:
+        seen.leadership.stalls.append((self._loop.time(), event.stalled_ms / 1000))
 
-    def _on_settled(self, seen: Seen, event: ev.AlterPartitionAnswered | ev.AlterPartitionLost) -> None:
-        if seen.reign.outstanding == event.proposal_id:
-            seen.reign.outstanding = None
+    def _on_settled(self, seen: LeaderStep, event: ev.AlterPartitionAnswered | ev.AlterPartitionLost) -> None:
+        if seen.leadership.outstanding == event.proposal_id:
+            seen.leadership.outstanding = None
 
-    def _on_lag_checked(self, seen: Seen, event: ev.LagChecked) -> None:
+    def _on_lag_checked(self, seen: LeaderStep, event: ev.LagChecked) -> None:
         """I37: who lags leaves, at the latest when somebody looks."""
         is_busy = seen.state.pending_isr is not None or seen.state.proposal_in_flight is not None
         if seen.state.fenced or is_busy or seen.state.shrink_waits_for_sync is not None:
             return
         limit = seen.state.config.replica_lag_time_max_ms / 1000
         for broker_id in seen.state.in_sync_replicas:
-            follower = seen.reign.followers.get(broker_id)
+            follower = seen.leadership.followers.get(broker_id)
             if follower is None or broker_id == seen.writer.broker_id or follower.end == seen.state.log_end_offset:
                 continue
             lag = (
                 self._loop.time()
                 - follower.caught_up_at
-                - sum(s for at, s in seen.reign.stalls if at >= follower.caught_up_at)
+                - sum(s for at, s in seen.leadership.stalls if at >= follower.caught_up_at)
             )
             if lag > limit + TOLERANCE_SECONDS:
                 facts = (f"broker {broker_id} was last caught up {lag:.3f} s ago", f"replica.lag.time.max is {limit} s")
@@ -197,44 +201,52 @@ class InSyncChecker:
 
     # ---------------------------------------------------------------------------------------------------- proposals
     def proposed(self, writer: Writer, partition: TopicPartition, state: ReplicaState, proposal: ev.ProposeIsr) -> None:
-        reign = self._reigns.get((writer, partition))
-        if reign is None:
-            reign = self._reigns[writer, partition] = self._new_reign(state)
-        if reign.outstanding not in (None, proposal.proposal_id):
-            facts = (f"proposal {reign.outstanding} is not answered", f"{writer} sends proposal {proposal.proposal_id}")
+        leadership = self._leaderships.get((writer, partition))
+        if leadership is None:
+            leadership = self._leaderships[writer, partition] = self._new_leadership(state)
+        if leadership.outstanding not in (None, proposal.proposal_id):
+            facts = (
+                f"proposal {leadership.outstanding} is not answered",
+                f"{writer} sends proposal {proposal.proposal_id}",
+            )
             self._reference.find("I8", "two proposals in flight", partition, *facts)
-        reign.outstanding = proposal.proposal_id
+        leadership.outstanding = proposal.proposal_id
         members = frozenset(broker_id for broker_id, _ in proposal.new_isr_with_epochs)
         entry = (proposal.partition_epoch, members)
         known = self._proposed.setdefault((partition, proposal.leader_epoch), [])
         if entry not in known:
             known.append(entry)
             if proposal.kind is IsrKind.SHRINK:
-                self._check_shrink(writer, partition, reign, state, members)
+                self._check_shrink(writer, partition, leadership, state, members)
             else:
-                self._check_expansion(writer, partition, reign, members - set(state.in_sync_replicas))
+                self._check_expansion(writer, partition, leadership, members - set(state.in_sync_replicas))
 
     def _check_expansion(
-        self, writer: Writer, partition: TopicPartition, reign: Reign, joiners: frozenset[int]
+        self, writer: Writer, partition: TopicPartition, leadership: ObservedLeadership, joiners: frozenset[int]
     ) -> None:
-        """I6: a joiner has reported, in this reign, all up to the mark and to the reign's start (KAFKA-7128)."""
-        floor = max(reign.mark, reign.start)
+        """I6: a joiner has reported in this epoch all up to the high watermark and the epoch's start (KAFKA-7128)."""
+        floor = max(leadership.mark, leadership.start)
         for broker_id in sorted(joiners):
-            follower = reign.followers.get(broker_id)
+            follower = leadership.followers.get(broker_id)
             if follower is None or follower.end is None or follower.end < floor:
                 facts = (
                     f"broker {broker_id} reported {None if follower is None else follower.end}",
-                    f"the mark is {reign.mark}, the reign of {writer} began at {reign.start}",
+                    f"the mark is {leadership.mark}, the leadership of {writer} began at {leadership.start}",
                 )
                 self._reference.find("I6", "a replica is to join that lacks what counts", partition, *facts)
 
     def _check_shrink(
-        self, writer: Writer, partition: TopicPartition, reign: Reign, state: ReplicaState, members: frozenset[int]
+        self,
+        writer: Writer,
+        partition: TopicPartition,
+        leadership: ObservedLeadership,
+        state: ReplicaState,
+        members: frozenset[int],
     ) -> None:
         """Nobody falls out who keeps up, by time in which the leader ran (KAFKA-1546, 4485, 7152; hardening rule 7)."""
         limit = state.config.replica_lag_time_max_ms / 1000
         for broker_id in state.in_sync_replicas:
-            follower = reign.followers.get(broker_id)
+            follower = leadership.followers.get(broker_id)
             if broker_id in members or follower is None or broker_id not in state.assignment:
                 continue
             lag = self._loop.time() - follower.caught_up_at - self._paused_since(writer, follower.caught_up_at)
@@ -250,7 +262,7 @@ class InSyncChecker:
         return sum(seconds for began, seconds in pauses if began >= since)
 
     # ---------------------------------------------------------------------------------------------------- ZooKeeper
-    def _on_true_state(self, partition: TopicPartition) -> None:
+    def _on_state_written(self, partition: TopicPartition) -> None:
         after, before = self._reference.state(partition), self._known.get(partition)
         if after is None or not self._reference.is_promised(partition.topic):
             return
@@ -263,7 +275,7 @@ class InSyncChecker:
         if (before.leader, before.leader_epoch) == (after.leader, after.leader_epoch):
             self._check_accepted(before, after)
 
-    def _check_joiners(self, before: TruePartition, after: TruePartition) -> None:
+    def _check_joiners(self, before: ReferencePartition, after: ReferencePartition) -> None:
         """I31, I34: a joiner is alive, and is the process that the ISR names."""
         nodes = self._cluster.world.zookeeper.tree.nodes
         for broker_id in after.members:
@@ -275,7 +287,7 @@ class InSyncChecker:
             if registered is None:
                 is_there = self._is_thought_alive(broker_id, listed)
             else:
-                is_news = self._reference.seconds_since_registration(broker_id) < HEARD_SECONDS
+                is_news = self._reference.seconds_since_registration(broker_id) < INFORMED_SECONDS
                 is_there = registered == listed or is_news
             if not is_there:
                 facts = (f"the ISR lists incarnation {listed} of broker {broker_id}", f"registered is {registered}")
@@ -286,10 +298,10 @@ class InSyncChecker:
         fires later than the end of a session, and much later if its own connection is broken. It cannot do harm: the
         controller takes such a member out again when it hears, and the incarnation keeps a later one from leading."""
         seconds = self._observed.seconds_since_end(broker_id)
-        return seconds is not None and seconds < HEARD_SECONDS and self._observed.may_be_believed(broker_id, listed)
+        return seconds is not None and seconds < INFORMED_SECONDS and self._observed.may_be_believed(broker_id, listed)
 
-    def _check_accepted(self, before: TruePartition, after: TruePartition) -> None:
-        """I8: in one reign the set changes only as its leader proposed, on the version it proposed it for."""
+    def _check_accepted(self, before: ReferencePartition, after: ReferencePartition) -> None:
+        """I8: in one leadership the set changes only as its leader proposed, on the version it proposed it for."""
         proposed = self._proposed.get((after.partition, after.leader_epoch), [])
         if (before.version, frozenset(after.members)) not in proposed:
             changed = f"ZooKeeper goes from {before.members} (version {before.version}) to {after.members}"
@@ -304,11 +316,11 @@ class InSyncChecker:
             )
             self._reference.find("H14", "the ISR fell below the minimum without an fsync", after.partition, *facts)
 
-    def _reign_began(self, host: str, true: TruePartition) -> float:
-        for (writer, partition), reign in self._reigns.items():
-            found = (f"broker-{writer.broker_id}", partition, reign.leader_epoch)
+    def _leadership_began(self, host: str, true: ReferencePartition) -> float:
+        for (writer, partition), leadership in self._leaderships.items():
+            found = (f"broker-{writer.broker_id}", partition, leadership.leader_epoch)
             if found == (host, true.partition, true.leader_epoch):
-                return reign.began
+                return leadership.began
         return 0.0
 
     def _sample(self) -> None:
@@ -325,7 +337,7 @@ class InSyncChecker:
             moments = (
                 self._led_since.get(true.partition, 0.0),
                 self._stood_still.get(true.leader, 0.0),
-                self._reign_began(host, true),
+                self._leadership_began(host, true),
             )
             since = max(true.since, *moments)
             settled = self._loop.elapsed - since > SETTLED_SECONDS
@@ -353,4 +365,4 @@ _HANDLERS: dict[type[ev.Event], Callable[..., None]] = {
     ev.LogFailed: lambda *facts: None,
     ev.LogDamaged: lambda *facts: None,
 }
-"""The last ones only begin or end a reign."""
+"""The last ones only begin or end a leadership."""

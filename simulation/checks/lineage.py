@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from minibroker.simulation.checks.reference_log import Batch, ReferenceLog
+from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog
 
 Find = Callable[..., None]
 """find(invariant, text, *facts) for this partition."""
@@ -25,11 +25,11 @@ class Writer(Struct, frozen=True):
         return f"broker {self.broker_id} (process {self.incarnation})"
 
 
-class Written(Struct, frozen=True):
+class WrittenBatch(Struct, frozen=True):
     """A batch and where it stood first."""
 
-    batch: Batch
-    behind: Batch | None
+    batch: LoggedBatch
+    behind: LoggedBatch | None
     """None: at the start of that log, or unknown."""
     writer: Writer
 
@@ -38,16 +38,16 @@ class Lineage:
     """See the head of this file."""
 
     def __init__(self, find: Find) -> None:
-        self.committed: dict[int, Batch] = {}
+        self.committed: dict[int, LoggedBatch] = {}
         self.committed_end = 0
-        self.last_committed: Batch | None = None
+        self.last_committed: LoggedBatch | None = None
         self.leaders: dict[int, Writer] = {}
         self.is_broken = False
         """After an unclean election nothing is promised of what was committed before, and marks may fall."""
         self.deleted_below = 0
         """Highest log start of a leader. A follower that adopts it may hold anything below: it serves nothing of it."""
         self._find = find
-        self._written: dict[tuple[int, int], Written] = {}
+        self._written: dict[tuple[int, int], WrittenBatch] = {}
 
     # --------------------------------------------------------------------------------------------------- who writes
     def leads(self, epoch: int, writer: Writer) -> None:
@@ -56,7 +56,7 @@ class Lineage:
         if known != writer:
             self._find("I18", f"epoch {epoch} has two leaders", f"{known} leads it", f"{writer} leads it, too")
 
-    def appended(self, reference_log: ReferenceLog, batch: Batch, writer: Writer) -> None:
+    def appended(self, reference_log: ReferenceLog, batch: LoggedBatch, writer: Writer) -> None:
         """I12, I16, I17: call it before the batch is in the reference_log."""
         behind = reference_log.last
         if batch.base_offset != reference_log.end:
@@ -65,7 +65,7 @@ class Lineage:
             self._find("I12", f"the epoch fell along the log of {writer}", f"first {behind}", f"then {batch}")
         known = self._written.get((batch.epoch, batch.base_offset))
         if known is None:
-            self._written[batch.epoch, batch.base_offset] = Written(batch, behind, writer)
+            self._written[batch.epoch, batch.base_offset] = WrittenBatch(batch, behind, writer)
             leader = self.leaders.get(batch.epoch)
             if leader != writer:
                 facts = (f"{writer} wrote {batch} first", f"{leader} leads that epoch")
@@ -73,7 +73,7 @@ class Lineage:
         else:
             self._match(known, batch, behind, writer)
 
-    def _match(self, known: Written, batch: Batch, behind: Batch | None, writer: Writer) -> None:
+    def _match(self, known: WrittenBatch, batch: LoggedBatch, behind: LoggedBatch | None, writer: Writer) -> None:
         if batch != known.batch:
             facts = (f"{known.writer} wrote {known.batch}", f"{writer} holds {batch}")
             self._find("I16", "the same offset and epoch hold different bytes", *facts)
@@ -83,15 +83,15 @@ class Lineage:
         elif writer == self.leaders.get(batch.epoch) and writer != known.writer:
             self._find("I17", f"{batch} was written twice", f"by {known.writer}", f"and by {writer}")
 
-    def _differ(self, one: Batch | None, other: Batch | None) -> bool:
+    def _differ(self, one: LoggedBatch | None, other: LoggedBatch | None) -> bool:
         return one is not None and other is not None and one != other and one.end_offset > self.deleted_below
 
-    def knows(self, batch: Batch) -> bool:
+    def knows(self, batch: LoggedBatch) -> bool:
         known = self._written.get((batch.epoch, batch.base_offset))
         return known is not None and known.batch == batch
 
     # -------------------------------------------------------------------------------------------------- what is kept
-    def commit(self, reference_log: ReferenceLog, mark: int, writer: Writer) -> list[Batch]:
+    def commit(self, reference_log: ReferenceLog, mark: int, writer: Writer) -> list[LoggedBatch]:
         """A leader raised its mark: what lies below is committed. Returns what is newly so."""
         new = reference_log.between(self.committed_end, mark)
         for batch in new:

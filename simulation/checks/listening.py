@@ -20,7 +20,7 @@ from minibroker.protocol.record_batch import BatchHeader
 from minibroker.runtime.ports import Buffer
 
 
-class Listener(Protocol):
+class ReplicaListener(Protocol):
     """Hears what happens, right after it happened, inside the process that did it."""
 
     def ordered(self, controller_epoch: int) -> None:
@@ -45,7 +45,7 @@ class Listener(Protocol):
 
 
 @contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: ReplicaListener) -> Iterator[None]:
     """Tell the listener of everything until the block ends."""
     step: Any = vars(partition_module)["step"]
     step_fetch: Any = vars(partition_module)["step_fetch"]
@@ -106,7 +106,7 @@ def listening(listener: Listener) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def _cuts(listener: Listener) -> list[tuple[Any, str, Any]]:
+def _cuts(listener: ReplicaListener) -> list[tuple[Any, str, Any]]:
     """What tells of logs that are cut, as patches."""
     truncate_to, reset_to, trim_before = PartitionLog.truncate_to, PartitionLog.reset_to, PartitionLog.trim_before
 

@@ -21,7 +21,7 @@ from minibroker.simulation.node import PROCESS
 RETENTION_BYTES = "log.retention.bytes"
 
 
-class Written:
+class BatchSizes:
     """The sizes of one partition's batches, by base offset; a later one at the same offset takes the place."""
 
     def __init__(self) -> None:
@@ -48,14 +48,14 @@ class LogStartChecker:
         self._cluster = cluster
         self._reference = reference
         self._retention_bytes = int(settings[RETENTION_BYTES]) if RETENTION_BYTES in settings else None
-        self._written: dict[TopicPartition, Written] = {}
+        self._sizes: dict[TopicPartition, BatchSizes] = {}
         self._lawful: dict[TopicPartition, int] = {}
         """The highest start that was found lawful."""
         self._starts: dict[Partition, int] = {}
-        reference.listeners.append(self._on_true_state)
+        reference.listeners.append(self._on_state_written)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
-        written = self._written.setdefault(log.topic_partition, Written())
+        written = self._sizes.setdefault(log.topic_partition, BatchSizes())
         for header in batches:
             written.add(header.base_offset, header.size_bytes)
 
@@ -67,12 +67,12 @@ class LogStartChecker:
         if start <= self._lawful.get(replica.topic_partition, 0) or state.is_offline:
             return
         if state.is_leader:
-            self._judge(replica, "leads with the log start")
+            self._check(replica, "leads with the log start")
         elif start > self._starts.get(replica, 0):
-            self._judge(replica, "took over the log start")
+            self._check(replica, "took over the log start")
         self._starts[replica] = start
 
-    def _on_true_state(self, partition: TopicPartition) -> None:
+    def _on_state_written(self, partition: TopicPartition) -> None:
         true = self._reference.state(partition)
         for broker_id in () if true is None else true.members:
             replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
@@ -80,13 +80,13 @@ class LogStartChecker:
                 broker_id
             )
             if replica is not None and listed and not replica.state.is_offline:
-                self._judge(replica, "is in sync with the log start", f"broker {broker_id}")
+                self._check(replica, "is in sync with the log start", f"broker {broker_id}")
 
-    def _judge(self, replica: Partition, what: str, who: str | None = None) -> None:
+    def _check(self, replica: Partition, what: str, who: str | None = None) -> None:
         partition, start = replica.topic_partition, replica.state.log_start_offset
         if start <= self._lawful.get(partition, 0) or not self._reference.is_promised(partition.topic):
             return
-        kept = self._written.get(partition, Written()).bytes_from(start)
+        kept = self._sizes.get(partition, BatchSizes()).bytes_from(start)
         if self._retention_bytes is None or kept < self._retention_bytes:
             facts = (
                 f"retention keeps {'all' if self._retention_bytes is None else f'{self._retention_bytes} bytes'}",

@@ -7,14 +7,14 @@ from msgspec import Struct
 
 from minibroker.protocol.znodes import BROKER_IDS, CONTROLLER, BrokerRegistration, ControllerNode, broker_path
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.zookeeper import Answer, Link, Request
+from minibroker.simulation.zookeeper import Answer, Link, ZooKeeperRequest
 
 QUEUED_SECONDS = 1.0
 """A controller takes one thing after the other: between what it is told and what it does may lie writes that it has to
 repeat because a connection broke."""
 
 
-class Telling(Struct, frozen=True):
+class RegistrationsSnapshot(Struct, frozen=True):
     """Incarnations by broker, as the server told them at a time."""
 
     at_seconds: float
@@ -27,7 +27,7 @@ class ObservedRegistrations:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._loop = cluster.world.loop
         self._nodes = cluster.world.zookeeper.tree.nodes
-        self._tellings: dict[str, list[Telling]] = {}
+        self._snapshots: dict[str, list[RegistrationsSnapshot]] = {}
         self._ended_at: dict[str, float] = {}
         self._wrap(cluster)
 
@@ -35,9 +35,9 @@ class ObservedRegistrations:
         zookeeper, tree = cluster.world.zookeeper, cluster.world.zookeeper.tree
         receive, delete_ephemerals = zookeeper.receive, tree.delete_ephemerals
 
-        def watched_receive(link: Link, request: Request, answer: Answer) -> None:
+        def watched_receive(link: Link, request: ZooKeeperRequest, answer: Answer) -> None:
             if request.kind == "children" and request.path == BROKER_IDS:
-                self._note_telling(link.process.name)
+                self._take_snapshot(link.process.name)
             receive(link, request, answer)
 
         def watched_delete(session_id: int):  # type: ignore[no-untyped-def]
@@ -48,12 +48,12 @@ class ObservedRegistrations:
         zookeeper.receive = watched_receive  # type: ignore[method-assign]
         tree.delete_ephemerals = watched_delete  # type: ignore[method-assign]
 
-    def _note_telling(self, host: str) -> None:
+    def _take_snapshot(self, host: str) -> None:
         told = {}
         for path, node in self._nodes.items():
             if path.startswith(f"{BROKER_IDS}/"):
                 told[int(path.rsplit("/", 1)[1])] = BrokerRegistration.decode(node.data).incarnation_id
-        self._tellings.setdefault(host, []).append(Telling(self._loop.elapsed, told))
+        self._snapshots.setdefault(host, []).append(RegistrationsSnapshot(self._loop.elapsed, told))
 
     def seconds_since_end(self, broker_id: int) -> float | None:
         """Since its session took its newest registration with it; None if no session did."""
@@ -66,7 +66,7 @@ class ObservedRegistrations:
         if node is None:
             return False
         since = self._loop.elapsed - QUEUED_SECONDS
-        for telling in reversed(self._tellings.get(f"broker-{ControllerNode.decode(node.data).brokerid}", [])):
+        for telling in reversed(self._snapshots.get(f"broker-{ControllerNode.decode(node.data).brokerid}", [])):
             if incarnation is not None and telling.incarnations.get(broker_id) == incarnation:
                 return True
             if telling.at_seconds < since:

@@ -7,7 +7,7 @@ Refuses to know why it is offline.
 from collections.abc import Callable
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 
 BOUND_SECONDS = 5.0
@@ -18,7 +18,7 @@ class OfflineLeaders:
     """Looks when `ReferenceState` takes its samples."""
 
     def __init__(
-        self, cluster: SimulatedCluster, reference: ReferenceState, is_calm: Callable[[TruePartition], bool]
+        self, cluster: SimulatedCluster, reference: ReferenceState, is_calm: Callable[[ReferencePartition], bool]
     ) -> None:
         """`is_calm`: whether nothing but disks is broken now, and another member of this ISR could lead."""
         self._cluster = cluster
@@ -39,6 +39,6 @@ class OfflineLeaders:
                 text = f"the leader is offline for {BOUND_SECONDS:.0f} s, and others could lead"
                 self._reference.find("I42", text, true.partition, *facts)
 
-    def _is_offline(self, true: TruePartition) -> bool:
+    def _is_offline(self, true: ReferencePartition) -> bool:
         replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
         return replica is not None and (replica.state.is_offline or replica.log.storage.offline)

@@ -17,7 +17,7 @@ BATCHES_REMEMBERED = 40
 """Of each producer: as many requests may be in flight."""
 
 
-class Batch(Struct, frozen=True, gc=False):
+class LoggedBatch(Struct, frozen=True, gc=False):
     """A batch as it stands in a log. The CRC covers its records, not its place."""
 
     base_offset: int
@@ -30,7 +30,7 @@ class Batch(Struct, frozen=True, gc=False):
     last_sequence: int
 
     @classmethod
-    def of(cls, header: BatchHeader) -> "Batch":
+    def of(cls, header: BatchHeader) -> "LoggedBatch":
         return cls(
             header.base_offset,
             header.end_offset,
@@ -49,9 +49,9 @@ class Batch(Struct, frozen=True, gc=False):
 class ReferenceLog:
     """One replica's log. `start` is where it began or was reset to; retention does not shorten it."""
 
-    def __init__(self, start: int = 0, batches: Iterable[Batch] = ()) -> None:
+    def __init__(self, start: int = 0, batches: Iterable[LoggedBatch] = ()) -> None:
         self.start = start
-        self.batches: list[Batch] = []
+        self.batches: list[LoggedBatch] = []
         self.uncertain = False
         """A cut failed half way: the log may hold what was to go."""
         self._bases: list[int] = []
@@ -63,14 +63,14 @@ class ReferenceLog:
         return self.batches[-1].end_offset if self.batches else self.start
 
     @property
-    def last(self) -> Batch | None:
+    def last(self) -> LoggedBatch | None:
         return self.batches[-1] if self.batches else None
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: LoggedBatch) -> None:
         self.batches.append(batch)
         self._bases.append(batch.base_offset)
 
-    def cut_to(self, end_offset: int) -> list[Batch]:
+    def cut_to(self, end_offset: int) -> list[LoggedBatch]:
         """Drop batches that end beyond; returns them."""
         keep = len(self.batches)
         while keep and self.batches[keep - 1].end_offset > end_offset:
@@ -80,17 +80,17 @@ class ReferenceLog:
         del self._bases[keep:]
         return gone
 
-    def reset_to(self, offset: int) -> list[Batch]:
+    def reset_to(self, offset: int) -> list[LoggedBatch]:
         gone = self.cut_to(-1)
         self.start = offset
         return gone
 
-    def at(self, base_offset: int) -> Batch | None:
+    def at(self, base_offset: int) -> LoggedBatch | None:
         """The batch that begins there."""
         index = bisect_left(self._bases, base_offset)
         return self.batches[index] if index < len(self._bases) and self._bases[index] == base_offset else None
 
-    def between(self, low: int, high: int) -> list[Batch]:
+    def between(self, low: int, high: int) -> list[LoggedBatch]:
         """Batches that begin at or behind `low` and end at or below `high`."""
         index = bisect_left(self._bases, low)
         found = []
@@ -121,11 +121,11 @@ class ReferenceLog:
         return found
 
 
-def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) -> list[Batch]:
+def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) -> list[LoggedBatch]:
     """What the files of a log hold, up to the sizes that the log goes by and to the first batch that is not whole: a
     header alone proves nothing, for a torn write may have left it and not what follows. `past_rot`: leave such a batch
     out, and go on where its header says that it ends. Costs no virtual time."""
-    found: list[Batch] = []
+    found: list[LoggedBatch] = []
     for segment in log.segments:
         if not segment.size:
             continue
@@ -134,7 +134,7 @@ def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) ->
         while position + HEADER_BYTES <= len(content):
             try:
                 header = check_batch(content, position)
-                found.append(Batch.of(header))
+                found.append(LoggedBatch.of(header))
             except CorruptBatch:
                 if not past_rot:
                     return found

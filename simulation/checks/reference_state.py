@@ -10,16 +10,16 @@ import msgspec
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.znodes import CONTROLLER_EPOCH, BrokerRegistration, PartitionState, broker_path
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import Process
 
 FINDINGS_MAX = 20
-EXPIRY_HEARD_SECONDS = 10.0
+EXPIRY_NOTICED_SECONDS = 10.0
 """A broker whose session a fault ended hears of it when it reaches ZooKeeper again; no fault keeps it off longer."""
 
 
-class TruePartition(msgspec.Struct):
+class ReferencePartition(msgspec.Struct):
     """The state znode of one partition."""
 
     partition: TopicPartition
@@ -40,7 +40,7 @@ class ReferenceState:
     """Watches one run."""
 
     def __init__(self, cluster: SimulatedCluster, topics: dict[str, tuple[int, int, int]]) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[CheckerFinding] = []
         self.elections = 0
         self.isr_changes = 0
         self.listeners: list[Callable[[TopicPartition], None]] = []
@@ -58,11 +58,11 @@ class ReferenceState:
         """Whether a broker's registration was removed by another one and it cannot know yet (see `fencing`)."""
         self._cluster = cluster
         self._topics = topics
-        self._states: dict[TopicPartition, TruePartition] = {}
+        self._states: dict[TopicPartition, ReferencePartition] = {}
         self._leaders: dict[tuple[TopicPartition, str, int], int] = {}
         self._marks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
         self._lost: dict[int, set[str]] = {}
-        self._reigns: dict[TopicPartition, set[tuple[int, int]]] = {}
+        self._leaders_by_epoch: dict[TopicPartition, set[tuple[int, int]]] = {}
         self._expired_at: dict[str, float] = {}
         self._written_at: dict[str, float] = {}
         self._wrap()
@@ -77,7 +77,7 @@ class ReferenceState:
             for operation in operations:
                 self._written_at[operation.path] = self._cluster.world.loop.elapsed
                 if operation.path.endswith("/state"):
-                    self._judge(operation.path)
+                    self._check_write(operation.path)
             return results
 
         tree.transact = watched  # type: ignore[method-assign]
@@ -99,23 +99,23 @@ class ReferenceState:
         if len(self.findings) < FINDINGS_MAX:
             at_seconds = self._cluster.world.loop.elapsed
             self.findings.append(
-                Finding(invariant=invariant, text=text, at_seconds=at_seconds, partition=partition, facts=facts)
+                CheckerFinding(invariant=invariant, text=text, at_seconds=at_seconds, partition=partition, facts=facts)
             )
 
-    def states(self) -> list[TruePartition]:
+    def states(self) -> list[ReferencePartition]:
         """Of the topics under promise."""
         return [self._states[each] for each in sorted(self._states) if each.topic in self._topics]
 
-    def state(self, partition: TopicPartition) -> TruePartition | None:
+    def state(self, partition: TopicPartition) -> ReferencePartition | None:
         return self._states.get(partition)
 
     def is_promised(self, topic: str) -> bool:
         """Whether the run promises to keep this topic's records."""
         return topic in self._topics
 
-    def has_been(self, partition: TopicPartition, leader: int | None, leader_epoch: int) -> bool:
+    def has_led(self, partition: TopicPartition, leader: int | None, leader_epoch: int) -> bool:
         """Whether ZooKeeper ever held that this broker (None: nobody) leads in this epoch."""
-        return (-1 if leader is None else leader, leader_epoch) in self._reigns.get(partition, set())
+        return (-1 if leader is None else leader, leader_epoch) in self._leaders_by_epoch.get(partition, set())
 
     def seconds_since_registration(self, broker_id: int) -> float:
         """Of the newest registration, whether it still stands or not."""
@@ -128,13 +128,13 @@ class ReferenceState:
             return False
         host, broker = f"broker-{broker_id}", self._cluster.brokers[broker_id]
         expired_at = self._expired_at.get(host)
-        if expired_at is not None and self._cluster.world.loop.elapsed - expired_at < EXPIRY_HEARD_SECONDS:
+        if expired_at is not None and self._cluster.world.loop.elapsed - expired_at < EXPIRY_NOTICED_SECONDS:
             return False
         node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
         return node is None or node.czxid != broker.registration.broker_epoch
 
     # ------------------------------------------------------------------------------------------------- each write
-    def _judge(self, path: str) -> None:
+    def _check_write(self, path: str) -> None:
         """I1, I9, I27, I28, I30: one step of a partition's state."""
         tree = self._cluster.world.zookeeper.tree
         _, _, _, topic, _, number, _ = path.split("/")
@@ -152,9 +152,9 @@ class ReferenceState:
         if state.controller_epoch != epoch:
             self.find("I30", f"written by a controller of another epoch than {epoch}", partition, *facts)
         now = self._cluster.world.loop.elapsed
-        self._reigns.setdefault(partition, set()).add((state.leader, state.leader_epoch))
+        self._leaders_by_epoch.setdefault(partition, set()).add((state.leader, state.leader_epoch))
         same_isr = before is not None and set(before.members) == set(state.isr)
-        self._states[partition] = TruePartition(
+        self._states[partition] = ReferencePartition(
             partition,
             tuple(state.isr),
             dict(state.isr_incarnations),
@@ -168,12 +168,12 @@ class ReferenceState:
             self._topics.get(topic, (0, 1, 1))[1],
         )
         if before is not None:
-            self._judge_step(before, state, partition, facts)
+            self._check_transition(before, state, partition, facts)
         for listener in list(self.listeners):
             listener(partition)
 
-    def _judge_step(
-        self, before: TruePartition, state: PartitionState, partition: TopicPartition, facts: tuple[str, ...]
+    def _check_transition(
+        self, before: ReferencePartition, state: PartitionState, partition: TopicPartition, facts: tuple[str, ...]
     ) -> None:
         if state.leader_epoch < before.leader_epoch or state.controller_epoch < before.controller_epoch:
             self.find("I27", "an epoch fell", partition, *facts)
@@ -196,7 +196,7 @@ class ReferenceState:
             for broker_id in self._cluster.alive():
                 self._sample_one(state, broker_id)
 
-    def _sample_one(self, true: TruePartition, broker_id: int) -> None:
+    def _sample_one(self, true: ReferencePartition, broker_id: int) -> None:
         replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
         if replica is None or replica.state.role is not Role.LEADER or replica.state.leader_epoch is None:
             return
@@ -238,7 +238,7 @@ class ReferenceState:
         return broker.registration.incarnation_id if broker is not None and hasattr(broker, "registration") else None
 
     # -------------------------------------------------------------------------------------------- for the schedule
-    def leads(self, broker_id: int, state: TruePartition) -> bool:
+    def leads(self, broker_id: int, state: ReferencePartition) -> bool:
         replica = self._cluster.replica(broker_id, state.partition.topic, state.partition.partition)
         return (
             replica is not None
@@ -248,7 +248,7 @@ class ReferenceState:
             and replica.state.synced_end_offset >= replica.state.high_watermark
         )
 
-    def has_sound_member(self, state: TruePartition, sound: set[int]) -> bool:
+    def has_sound_member(self, state: ReferencePartition, sound: set[int]) -> bool:
         """A living member with all its bytes on a disk that works, registered as what it is listed as."""
         return any(
             member in sound

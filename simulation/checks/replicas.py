@@ -20,8 +20,8 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.in_sync import InSyncChecker
 from minibroker.simulation.checks.lineage import Lineage, Writer
-from minibroker.simulation.checks.reference_log import Batch, ReferenceLog, read_batches
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog, read_batches
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS, Process
 
@@ -42,7 +42,7 @@ class CheckedReplica(Struct):
     """Before the step that is judged: one step may raise the mark and injector a damaged log's leadership over."""
 
 
-class Disk(Struct):
+class LastKnownDisk(Struct):
     """What the machine's disk was when a log was last known."""
 
     root: object
@@ -51,7 +51,7 @@ class Disk(Struct):
 
 
 class ReplicaChecker:
-    """A `Listener`. `counts_only_synced`: with flushing on, the mark may only cover synced bytes."""
+    """A `ReplicaListener`. `counts_only_synced`: with flushing on, the mark may only cover synced bytes."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, counts_only_synced: bool) -> None:
         self.reference = reference
@@ -64,7 +64,7 @@ class ReplicaChecker:
         self._reference_logs_before: dict[tuple[int, TopicPartition], ReferenceLog] = {}
         self._last_sound: dict[tuple[int, TopicPartition], ReferenceLog] = {}
         """What each log held when it was sound for the last time."""
-        self._disks: dict[tuple[int, TopicPartition], Disk] = {}
+        self._disks: dict[tuple[int, TopicPartition], LastKnownDisk] = {}
         self._lineages: dict[TopicPartition, Lineage] = {}
         self._members: dict[TopicPartition, tuple[int, ...]] = {}
         self._controller_epochs: dict[Writer, int] = {}
@@ -74,7 +74,7 @@ class ReplicaChecker:
             ev.ReplicaStopped: self._on_replica_stopped,
             ev.LogHealed: self._on_log_healed,
         }
-        reference.listeners.append(self._on_true_state)
+        reference.listeners.append(self._on_state_written)
 
     def lineage(self, partition: TopicPartition) -> Lineage:
         found = self._lineages.get(partition)
@@ -108,7 +108,7 @@ class ReplicaChecker:
         writer = writer_of(PROCESS.get())
         lineage = self.lineage(partition)
         is_faulty = writer.broker_id in self.reference.faulty
-        reference_log = self._loaded_shadow(writer.broker_id, replica, writer, lineage, is_faulty)
+        reference_log = self._loaded_reference_log(writer.broker_id, replica, writer, lineage, is_faulty)
         checked = CheckedReplica(replica, partition, writer, reference_log, lineage, replica.state.high_watermark)
         self._checked[replica] = self._logs[replica.log] = checked
         if is_faulty:
@@ -117,7 +117,7 @@ class ReplicaChecker:
         self._check_producers(checked)
         lineage.compare(reference_log, 0, checked.mark, str(writer))
 
-    def _loaded_shadow(
+    def _loaded_reference_log(
         self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage, is_faulty: bool
     ) -> ReferenceLog:
         """What a start found must be what the last process left: all of it after a kill, what was synced after a power
@@ -135,7 +135,7 @@ class ReplicaChecker:
             self._reference_logs_before[key] = old
         if old is not None and not old.uncertain:
             self._last_sound[key] = old
-        self._disks[key] = Disk(storage.root, storage.boots, log)
+        self._disks[key] = LastKnownDisk(storage.root, storage.boots, log)
         if before is not None and before.log.damage is not None and before.log.directory == log.directory:
             self._check_dropped(broker_id, replica, log.damage is not None)
             return found
@@ -183,7 +183,7 @@ class ReplicaChecker:
         if checked is None:
             return
         for header in batches:
-            batch = Batch.of(header)
+            batch = LoggedBatch.of(header)
             checked.lineage.appended(checked.reference_log, batch, checked.writer)
             checked.reference_log.append(batch)
 
@@ -207,7 +207,7 @@ class ReplicaChecker:
                 log.log_end_offset
             )  # nobody could compare it: all is dropped (seed 17100189)
 
-    def _check_cut(self, checked: CheckedReplica, gone: Sequence[Batch]) -> None:
+    def _check_cut(self, checked: CheckedReplica, gone: Sequence[LoggedBatch]) -> None:
         if checked.writer.broker_id in self.reference.faulty and checked.replica.state.role is not Role.LEADER:
             return  # what a faulty disk made of its copy is cut, and fetched again
         for batch in gone:
@@ -264,7 +264,7 @@ class ReplicaChecker:
             starts_anew = state.log_start_offset == state.log_end_offset  # the log follows with the next effect
             checked.lineage.compare(checked.reference_log, mark if starts_anew else before, mark, str(checked.writer))
 
-    def _check_committed(self, checked: CheckedReplica, state: ReplicaState, new: Sequence[Batch]) -> None:
+    def _check_committed(self, checked: CheckedReplica, state: ReplicaState, new: Sequence[LoggedBatch]) -> None:
         """I3, I4, I24 and, with flushing on, that only synced bytes counted (hardening rule 2)."""
         true = self.reference.state(checked.partition)
         if true is None or true.leader_epoch != state.leader_epoch or true.leader != checked.writer.broker_id:
@@ -284,7 +284,7 @@ class ReplicaChecker:
             facts = (f"min.insync.replicas={true.min_isr}", f"{holders} logs hold {[str(b) for b in new]}")
             self.reference.find("I24", "committed with too few copies", checked.partition, *facts)
 
-    def _held_before_loss(self, broker_id: int, partition: TopicPartition, new: Sequence[Batch]) -> bool:
+    def _held_before_loss(self, broker_id: int, partition: TopicPartition, new: Sequence[LoggedBatch]) -> bool:
         """Without flushing, a follower's copy counts from its fetch on. Its power may fail before the mark covers it:
         the leader does not know of that yet (seed 17001320). With flushing, only a disk that is faulty takes a synced
         copy away: an older one in its place (seed 17071539)."""
@@ -305,14 +305,14 @@ class ReplicaChecker:
             facts = (f"{member.writer} has synced up to {member.replica.log.recovery_point}", f"the mark is {mark}")
             self.reference.find("I4", "the mark covers what is not synced", leader.partition, *facts)
 
-    def _is_restarted(self, broker_id: int, true: TruePartition) -> bool:
+    def _is_restarted(self, broker_id: int, true: ReferencePartition) -> bool:
         """Another process than the one that the ISR lists, or none."""
         return true.incarnations.get(str(broker_id)) != self.reference.incarnation(broker_id)
 
     # ------------------------------------------------------------------------------------------------------ control
     def _on_leader_and_isr(self, checked: CheckedReplica, state: ReplicaState, event: ev.LeaderAndIsrReceived) -> None:
         """I13, I18, I19; I29 for each partition."""
-        if not self.reference.has_been(checked.partition, event.leader_id, event.leader_epoch):
+        if not self.reference.has_led(checked.partition, event.leader_id, event.leader_epoch):
             ordered = f"{checked.writer} was told that {event.leader_id} leads epoch {event.leader_epoch}"
             self.reference.find("I29", "an order that ZooKeeper never held", checked.partition, ordered)
         if state.leader_epoch == checked.leader_epoch:
@@ -327,7 +327,7 @@ class ReplicaChecker:
             if true is not None and true.leader_epoch == state.leader_epoch:  # a late order makes nobody a leader
                 self._require_all(checked, f"leads epoch {state.leader_epoch}")
 
-    def _on_true_state(self, partition: TopicPartition) -> None:
+    def _on_state_written(self, partition: TopicPartition) -> None:
         """I3, I6: whoever is in the ISR holds all that is committed."""
         after = self.reference.state(partition)
         if after is None or not self.reference.is_promised(partition.topic):
@@ -434,7 +434,7 @@ class ReplicaChecker:
                 return
 
 
-def _holds(reference_log: ReferenceLog | None, batches: Sequence[Batch]) -> bool:
+def _holds(reference_log: ReferenceLog | None, batches: Sequence[LoggedBatch]) -> bool:
     return reference_log is not None and all(reference_log.at(batch.base_offset) == batch for batch in batches)
 
 

@@ -36,7 +36,7 @@ class SoundLogs:
             self._headless.add(replica)
         self._boots[key] = boots
         if replica.log.damage is not None:
-            self._judge(replica, replica.log.damage)
+            self._check(replica, replica.log.damage)
 
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
         for effect in effects:
@@ -44,9 +44,9 @@ class SoundLogs:
                 continue
             is_lawful = replica in self._headless and effect.reason.endswith("its head is missing")
             if not is_lawful:
-                self._judge(replica, effect.reason)
+                self._check(replica, effect.reason)
 
-    def _judge(self, replica: Partition, reason: str) -> None:
+    def _check(self, replica: Partition, reason: str) -> None:
         if not self._reference.faulty and self._reference.is_promised(replica.topic_partition.topic):
             text = f"{PROCESS.get()} calls a log damaged, and no disk is faulty"
             self._reference.find("I44", text, replica.topic_partition, reason)

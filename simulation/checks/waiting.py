@@ -15,7 +15,7 @@ from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.record_batch import BatchHeader
 from minibroker.simulation.checks.reference_state import ReferenceState
 
-RAISES_THE_MARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
+RAISES_HIGH_WATERMARK = (ev.FollowerFetched, ev.BatchesAppended, ev.BrokersChanged)
 """Events after which the mark is as high as it may be."""
 
 
@@ -34,7 +34,7 @@ class WaitingRules:
         if state.waiters and len(state.in_sync_replicas) < state.effective_min_insync_replicas:
             facts = (f"in sync: {state.in_sync_replicas}", f"{len(state.waiters)} requests with acks=all wait on")
             self._reference.find("I24", "nobody tells who waits of too few in sync", replica.topic_partition, *facts)
-        elif isinstance(event, RAISES_THE_MARK):
+        elif isinstance(event, RAISES_HIGH_WATERMARK):
             self._check_mark(replica, state)
 
     def _check_refusal(self, replica: Partition, event: ev.ProduceReceived, effects: Sequence[ev.Effect]) -> None:

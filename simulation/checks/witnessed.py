@@ -8,8 +8,8 @@ from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import digest_of, format_digest
 from minibroker.protocol.witness import SHARDS, PartitionWitness, WitnessNode, newer, shard_of, witness_path
-from minibroker.simulation.checks.finding import Finding
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.finding import CheckerFinding
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 
 INVARIANT = "witness"
@@ -26,7 +26,7 @@ def newest_note(cluster: SimulatedCluster, partition: TopicPartition, topic_id: 
     return newest
 
 
-def lacking_notes(cluster: SimulatedCluster, states: list[TruePartition]) -> list[str]:
+def lacking_notes(cluster: SimulatedCluster, states: list[ReferencePartition]) -> list[str]:
     """Partitions whose newest note is not of now: another epoch, ISR, end or start than the leader's."""
     found = []
     for true in states:
@@ -42,7 +42,7 @@ def lacking_notes(cluster: SimulatedCluster, states: list[TruePartition]) -> lis
     return found
 
 
-def compare_notes(cluster: SimulatedCluster, states: list[TruePartition]) -> list[Finding]:
+def compare_notes(cluster: SimulatedCluster, states: list[ReferencePartition]) -> list[CheckerFinding]:
     """What contradicts the newest notes."""
     found = []
     for true in states:
@@ -54,7 +54,9 @@ def compare_notes(cluster: SimulatedCluster, states: list[TruePartition]) -> lis
             text = None if note is None else _contradiction(replica, note)
             if text is not None:
                 where = f"broker {broker_id}: {text}"
-                found.append(Finding(invariant=INVARIANT, text=where, partition=true.partition, facts=(str(note),)))
+                found.append(
+                    CheckerFinding(invariant=INVARIANT, text=where, partition=true.partition, facts=(str(note),))
+                )
     return found
 
 
@@ -93,9 +95,9 @@ class WitnessRules:
                     continue
                 self._seen[path] = node.mzxid
                 for name, note in WitnessNode.decode(node.data).partitions.items():
-                    self._judge(broker_id, name, note)
+                    self._check(broker_id, name, note)
 
-    def _judge(self, broker_id: int, name: str, note: PartitionWitness) -> None:
+    def _check(self, broker_id: int, name: str, note: PartitionWitness) -> None:
         topic, _, number = name.rpartition("-")
         replica = self._cluster.replica(broker_id, topic, int(number))
         if replica is None or not replica.state.is_leader or replica.state.leader_epoch != note.leader_epoch:

@@ -58,7 +58,7 @@ class ModelBounds(Struct, frozen=True, kw_only=True):
     """Cheap enough for every run of the tests."""
 
 
-SCENERIES = (
+ALL_BOUNDS = (
     ModelBounds(
         name="copying",
         title="two replicas; messages are late, lost or repeated; a follower falls behind and returns",
@@ -151,4 +151,4 @@ SCENERIES = (
 
 def find_bounds(name: str) -> ModelBounds:
     """Raises KeyError."""
-    return {each.name: each for each in SCENERIES}[name]
+    return {each.name: each for each in ALL_BOUNDS}[name]

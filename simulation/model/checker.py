@@ -12,19 +12,21 @@ from minibroker.broker.replication.state import Role
 from minibroker.controller.cluster_state import Leadership
 from minibroker.controller.election import PartitionChange
 from minibroker.simulation.model.controller import incarnation
-from minibroker.simulation.model.replica import Outcome, Record, Replica, Stimulus
+from minibroker.simulation.model.replica import ModelReplica, Record, Stimulus, StimulusOutcome
 
 
 # --------------------------------------------------------------------------------------------------- one replica's step
-def check_step(before: Replica, stimulus: Stimulus, outcome: Outcome) -> str | None:
+def check_step(before: ModelReplica, stimulus: Stimulus, outcome: StimulusOutcome) -> str | None:
     """I5, I7, I8, I11 of one step of one replica."""
     after = outcome.replica
     if stimulus[0] == "end":
         return None
-    return _judge_mark(before, after) or _judge_copy(before, stimulus, after) or _judge_proposal(before, outcome)
+    return (
+        _check_high_watermark(before, after) or _check_copy(before, stimulus, after) or _check_proposal(before, outcome)
+    )
 
 
-def _judge_mark(before: Replica, after: Replica) -> str | None:
+def _check_high_watermark(before: ModelReplica, after: ModelReplica) -> str | None:
     was, now = before.state, after.state
     if not now.is_leader:
         return None
@@ -43,7 +45,7 @@ def _judge_mark(before: Replica, after: Replica) -> str | None:
     return None
 
 
-def _judge_copy(before: Replica, stimulus: Stimulus, after: Replica) -> str | None:
+def _check_copy(before: ModelReplica, stimulus: Stimulus, after: ModelReplica) -> str | None:
     if stimulus[0] != "reply" or len(after.log) <= len(before.log):
         return None
     prefix = stimulus[7]
@@ -55,7 +57,7 @@ def _judge_copy(before: Replica, stimulus: Stimulus, after: Replica) -> str | No
     )
 
 
-def _judge_proposal(before: Replica, outcome: Outcome) -> str | None:
+def _check_proposal(before: ModelReplica, outcome: StimulusOutcome) -> str | None:
     flying = before.state.proposal_in_flight
     for proposal in outcome.proposals:
         if flying is not None and outcome.replica.state.is_leader and proposal[0] != flying:
@@ -64,7 +66,7 @@ def _judge_proposal(before: Replica, outcome: Outcome) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------- a controller's write
-def check_write(change: PartitionChange, replicas: tuple[Replica, ...]) -> str | None:
+def check_write(change: PartitionChange, replicas: tuple[ModelReplica, ...]) -> str | None:
     """I1, I6, I8, I27, I28 of one write of the partition's state."""
     before, after = change.before, change.after
     assert before is not None
@@ -80,7 +82,7 @@ def check_write(change: PartitionChange, replicas: tuple[Replica, ...]) -> str |
     leader = next((each for each in replicas if each.broker_id == after.leader), None)
     for member in joined:
         assert leader is not None
-        found = _judge_joiner(after, leader, next(each for each in replicas if each.broker_id == member))
+        found = _check_joiner(after, leader, next(each for each in replicas if each.broker_id == member))
         if found is not None:
             return found
     return None
@@ -101,7 +103,7 @@ def check_replacement(change: PartitionChange, registered: tuple[tuple[int, int,
     )
 
 
-def _judge_joiner(after: Leadership, leader: Replica, joiner: Replica) -> str | None:
+def _check_joiner(after: Leadership, leader: ModelReplica, joiner: ModelReplica) -> str | None:
     """A joiner whose process has ended since is listed as what it was, and will be noticed by that."""
     if after.incarnation_of(joiner.broker_id) != incarnation(joiner.starts):
         return None
@@ -121,20 +123,22 @@ def _judge_joiner(after: Leadership, leader: Replica, joiner: Replica) -> str | 
 
 # -------------------------------------------------------------------------------------------------------------- a state
 def check_state(
-    replicas: tuple[Replica, ...],
+    replicas: tuple[ModelReplica, ...],
     reference: Leadership,
     committed: tuple[Record, ...],
     leaders: tuple[int | None, ...],
 ) -> str | None:
     """I2, I3, I4, I16 to I19 of one state. `leaders`: whom ZooKeeper named in each epoch."""
     for replica in replicas:
-        found = _judge_leader(replica, replicas, leaders) or _judge_prefix(replica, committed)
+        found = _check_leader(replica, replicas, leaders) or _check_prefix(replica, committed)
         if found is not None:
             return found
-    return _judge_matching(replicas) or _judge_members(replicas, reference, committed)
+    return _check_matching(replicas) or _check_members(replicas, reference, committed)
 
 
-def _judge_leader(replica: Replica, replicas: tuple[Replica, ...], leaders: tuple[int | None, ...]) -> str | None:
+def _check_leader(
+    replica: ModelReplica, replicas: tuple[ModelReplica, ...], leaders: tuple[int | None, ...]
+) -> str | None:
     state = replica.state
     if state.role is not Role.LEADER or state.leader_epoch is None:
         return None
@@ -151,7 +155,7 @@ def _judge_leader(replica: Replica, replicas: tuple[Replica, ...], leaders: tupl
     return None
 
 
-def _judge_prefix(replica: Replica, committed: tuple[Record, ...]) -> str | None:
+def _check_prefix(replica: ModelReplica, committed: tuple[Record, ...]) -> str | None:
     mark = replica.state.high_watermark
     visible = replica.log[:mark]
     if visible == committed[:mark]:
@@ -159,7 +163,7 @@ def _judge_prefix(replica: Replica, committed: tuple[Record, ...]) -> str | None
     return f"I19: {_show(committed)} was committed; below the mark {replica.broker_id} shows {_show(visible)}"
 
 
-def _judge_matching(replicas: tuple[Replica, ...]) -> str | None:
+def _check_matching(replicas: tuple[ModelReplica, ...]) -> str | None:
     for index, one in enumerate(replicas):
         for other in replicas[index + 1 :]:
             shared = min(len(one.log), len(other.log))
@@ -178,7 +182,9 @@ def _judge_matching(replicas: tuple[Replica, ...]) -> str | None:
     return None
 
 
-def _judge_members(replicas: tuple[Replica, ...], reference: Leadership, committed: tuple[Record, ...]) -> str | None:
+def _check_members(
+    replicas: tuple[ModelReplica, ...], reference: Leadership, committed: tuple[Record, ...]
+) -> str | None:
     """Whoever may be elected cleanly holds all that anybody was ever shown; a true leader's mark is covered."""
     leader = next((each for each in replicas if each.broker_id == reference.leader), None)
     is_true = leader is not None and leader.state.is_leader and leader.state.leader_epoch == reference.leader_epoch

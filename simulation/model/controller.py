@@ -44,7 +44,7 @@ Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, 
 """A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
 Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
 """A control request: (controller epoch of the sender, live brokers and their epochs, what to be)"""
-Verdict: TypeAlias = tuple[int, int, tuple[int, ...], int]
+AlterPartitionAnswer: TypeAlias = tuple[int, int, tuple[int, ...], int]
 """The answer to AlterPartition: (error code, leader epoch, ISR, partition epoch)"""
 
 
@@ -64,7 +64,7 @@ class ModelController(Struct, frozen=True):
         return next((starts for each, _, starts, _ in self.brokers if each == broker_id), None)
 
 
-class Decision(Struct, frozen=True):
+class ControllerDecision(Struct, frozen=True):
     """What came of one event."""
 
     controller: ModelController
@@ -72,7 +72,7 @@ class Decision(Struct, frozen=True):
     """What was written, with its new version."""
     sent: tuple[tuple[int, Message | None], ...] = ()
     """None: what waits for this broker is dropped, for its registration has ended."""
-    verdict: Verdict | None = None
+    verdict: AlterPartitionAnswer | None = None
     """None for a request that got no answer about its partition: the sender counts it as lost."""
     is_deposed: bool = False
     unregistered: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class _Decider:
         )
         self.change: PartitionChange | None = None
         self.sent: list[tuple[int, Message | None]] = []
-        self.verdict: Verdict | None = None
+        self.verdict: AlterPartitionAnswer | None = None
         self.unregistered: list[int] = []
         self.asks_logs = False
 
@@ -154,7 +154,7 @@ class _Decider:
 
 def decide(
     controller: ModelController, events: tuple[ce.Event, ...], may_write: bool, is_gathering: bool = False
-) -> Decision:
+) -> ControllerDecision:
     """Let one thing happen to a controller; it may hear of it in several events."""
     decider = _Decider(controller, may_write)
     decider.state.is_gathering = is_gathering
@@ -162,14 +162,14 @@ def decide(
         for event in events:
             decider.happen(event)
     except _Deposed:
-        return Decision(controller, is_deposed=True)
+        return ControllerDecision(controller, is_deposed=True)
     brokers = tuple(
         (b.broker_id, b.broker_epoch, int(b.incarnation_id), int(b.directory_id)) for b in decider.state.live_brokers()
     )
     after = ModelController(
         controller.controller_epoch, brokers, decider.state.leaderships[PARTITION], controller.assignment
     )
-    return Decision(
+    return ControllerDecision(
         after,
         decider.change,
         tuple(decider.sent),

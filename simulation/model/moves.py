@@ -14,14 +14,14 @@ from typing import TypeAlias
 from minibroker.broker.replication.state import AskingEpochEnd, AskingLeaderEnds, Fetching
 from minibroker.simulation.model import controller
 from minibroker.simulation.model.controller import ModelController
-from minibroker.simulation.model.replica import Replica, Stimulus
-from minibroker.simulation.model.world import State, World, put
+from minibroker.simulation.model.replica import ModelReplica, Stimulus
+from minibroker.simulation.model.world import ModelState, ModelWorld, put
 
 Move: TypeAlias = tuple[str | int, ...]
 """(verb, broker, words and numbers...)"""
 
 
-def enabled(world: World, state: State) -> Iterator[Move]:
+def enabled(world: ModelWorld, state: ModelState) -> Iterator[Move]:
     """What may happen in this state; nothing beyond the last epoch of the bounds."""
     if world.at_bound(state):
         return
@@ -38,13 +38,13 @@ def enabled(world: World, state: State) -> Iterator[Move]:
     yield from _of_held(state)
 
 
-def perform(world: World, state: State, move: Move) -> State:
-    """The state after a step. Raises Broken."""
+def perform(world: ModelWorld, state: ModelState, move: Move) -> ModelState:
+    """The state after a step. Raises InvariantBroken."""
     return world.settle(_VERBS[str(move[0])](world, state, *move[1:]))
 
 
 # ------------------------------------------------------------------------------------------------------ which there are
-def _of_replica(world: World, state: State, replica: Replica) -> Iterator[Move]:
+def _of_replica(world: ModelWorld, state: ModelState, replica: ModelReplica) -> Iterator[Move]:
     broker_id, core = replica.broker_id, replica.state
     has = {kind for kind, left in zip(world.kinds, state.budget, strict=True) if left}
     if core.is_leader and not core.fenced:
@@ -75,7 +75,7 @@ def _of_replica(world: World, state: State, replica: Replica) -> Iterator[Move]:
                 yield ("lose", broker_id, keep)
 
 
-def _of_follower(replica: Replica, has: set[str]) -> Iterator[Move]:
+def _of_follower(replica: ModelReplica, has: set[str]) -> Iterator[Move]:
     phase, broker_id = replica.state.phase, replica.broker_id
     if isinstance(phase, Fetching):
         yield ("fetch", broker_id)
@@ -92,7 +92,7 @@ def _of_follower(replica: Replica, has: set[str]) -> Iterator[Move]:
         yield ("ask", broker_id)
 
 
-def _of_the_end(world: World, state: State) -> Iterator[Move]:
+def _of_the_end(world: ModelWorld, state: ModelState) -> Iterator[Move]:
     """Of everybody, while everybody is registered."""
     if all(world.replica(state, each).broker_epoch for each in world.brokers):
         yield ("stop-all", "kill")
@@ -101,7 +101,7 @@ def _of_the_end(world: World, state: State) -> Iterator[Move]:
             yield ("stop-all", "term", last)
 
 
-def _of_disk(world: World, state: State, replica: Replica) -> Iterator[Move]:
+def _of_disk(world: ModelWorld, state: ModelState, replica: ModelReplica) -> Iterator[Move]:
     """What a disk suffers while its broker is down."""
     if not world.left(state, "disks"):
         return
@@ -111,7 +111,7 @@ def _of_disk(world: World, state: State, replica: Replica) -> Iterator[Move]:
             yield ("forget", replica.broker_id, keep)
 
 
-def _of_control(world: World, state: State) -> Iterator[Move]:
+def _of_control(world: ModelWorld, state: ModelState) -> Iterator[Move]:
     if _registrations(world, state) != world.active_of(state).brokers:
         yield ("look",)
     if world.left(state, "moves"):
@@ -137,7 +137,7 @@ def _of_control(world: World, state: State) -> Iterator[Move]:
             yield ("alter", index, "twice")
 
 
-def _of_held(state: State) -> Iterator[Move]:
+def _of_held(state: ModelState) -> Iterator[Move]:
     for index in range(len(state.strays)):
         yield ("arrive", index)
     for index in range(len(state.late)):
@@ -145,7 +145,7 @@ def _of_held(state: State) -> Iterator[Move]:
 
 
 # ---------------------------------------------------------------------------------------------------------- the promise
-def _hangs_by_a_thread(world: World, state: State) -> bool:
+def _hangs_by_a_thread(world: ModelWorld, state: ModelState) -> bool:
     """Somebody lost bytes for which he still counts: until the controller has seen it nobody else may fall."""
     for broker_id in world.brokers:
         replica = world.replica(state, broker_id)
@@ -154,7 +154,7 @@ def _hangs_by_a_thread(world: World, state: State) -> bool:
     return False
 
 
-def _is_held_elsewhere(world: World, state: State, broker_id: int) -> bool:
+def _is_held_elsewhere(world: ModelWorld, state: ModelState, broker_id: int) -> bool:
     """Another member of the ISR, on the disk that it had then, has all that was committed."""
     reference = world.reference(state)
     for member in reference.in_sync_replicas:
@@ -165,7 +165,7 @@ def _is_held_elsewhere(world: World, state: State, broker_id: int) -> bool:
     return False
 
 
-def _may_lose(world: World, state: State, replica: Replica) -> bool:
+def _may_lose(world: ModelWorld, state: ModelState, replica: ModelReplica) -> bool:
     """Another in-sync replica keeps its bytes, in whatever set may yet be written; or this one is alone below the
     minimum, where it has synced all that counts (hardening rule 4)."""
     reference, broker_id = world.reference(state), replica.broker_id
@@ -188,12 +188,12 @@ def _may_lose(world: World, state: State, replica: Replica) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------- clients, followers
-def _produce(world: World, state: State, broker_id: int) -> State:
+def _produce(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     value = chr(ord("a") + world.bounds.budget["records"] - world.left(state, "records"))
     return world.touch(world.spend(state, "records"), broker_id, ("produce", value))[0]
 
 
-def _fetch(world: World, state: State, broker_id: int, fate: str = "") -> State:
+def _fetch(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -> ModelState:
     replica = world.replica(state, broker_id)
     core = replica.state
     assert core.leader_id is not None
@@ -205,7 +205,7 @@ def _fetch(world: World, state: State, broker_id: int, fate: str = "") -> State:
     return _answer(world, state, broker_id, reply, fate)
 
 
-def _ask(world: World, state: State, broker_id: int, fate: str = "") -> State:
+def _ask(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -> ModelState:
     core = world.replica(state, broker_id).state
     assert core.leader_id is not None
     question: Stimulus = ("ends?", core.leader_epoch)
@@ -215,7 +215,7 @@ def _ask(world: World, state: State, broker_id: int, fate: str = "") -> State:
     return _answer(world, state, broker_id, reply, fate)
 
 
-def _answer(world: World, state: State, broker_id: int, reply: Stimulus | None, fate: str) -> State:
+def _answer(world: ModelWorld, state: ModelState, broker_id: int, reply: Stimulus | None, fate: str) -> ModelState:
     assert reply is not None
     if fate == "reply-late":
         return _hold(world, world.spend(state, "late"), broker_id, reply)
@@ -224,24 +224,24 @@ def _answer(world: World, state: State, broker_id: int, reply: Stimulus | None, 
     return world.touch(state, broker_id, reply)[0]
 
 
-def _hold(world: World, state: State, receiver: int, stimulus: Stimulus) -> State:
+def _hold(world: ModelWorld, state: ModelState, receiver: int, stimulus: Stimulus) -> ModelState:
     held = {*state.late, (receiver, world.replica(state, receiver).starts, stimulus)}
     return state._replace(late=tuple(sorted(held, key=repr)))
 
 
-def _deliver(world: World, state: State, index: int) -> State:
+def _deliver(world: ModelWorld, state: ModelState, index: int) -> ModelState:
     """What was held up arrives. The answer to a late fetch finds nobody who waits for it."""
     receiver, _, stimulus = state.late[index]
     state = state._replace(late=(*state.late[:index], *state.late[index + 1 :]))
     return world.touch(state, receiver, stimulus)[0]
 
 
-def _lag(world: World, state: State, broker_id: int) -> State:
+def _lag(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     return world.touch(world.spend(state, "lags"), broker_id, ("lag",))[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- controllers
-def _tell(world: World, state: State, broker_id: int, fate: str = "") -> State:
+def _tell(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -> ModelState:
     message = state.pending[broker_id - 1]
     state = state._replace(pending=put(state.pending, broker_id, 0))
     if fate:
@@ -251,7 +251,7 @@ def _tell(world: World, state: State, broker_id: int, fate: str = "") -> State:
     return world.touch(state, broker_id, ("tell", *world.messages.values[message]))[0]
 
 
-def _arrive(world: World, state: State, index: int) -> State:
+def _arrive(world: ModelWorld, state: ModelState, index: int) -> ModelState:
     broker_id, broker_epoch, message = state.strays[index]
     state = state._replace(strays=(*state.strays[:index], *state.strays[index + 1 :]))
     if world.replica(state, broker_id).broker_epoch != broker_epoch:
@@ -259,32 +259,32 @@ def _arrive(world: World, state: State, index: int) -> State:
     return world.touch(state, broker_id, ("tell", *world.messages.values[message]))[0]
 
 
-def _look(world: World, state: State) -> State:
+def _look(world: ModelWorld, state: ModelState) -> ModelState:
     registrations = _registrations(world, state)
     return world.govern(state, ("look", registrations), controller.look(registrations))[0]
 
 
-def _rebalance(world: World, state: State) -> State:
+def _rebalance(world: ModelWorld, state: ModelState) -> ModelState:
     return world.govern(world.spend(state, "moves"), "rebalance", controller.rebalance())[0]
 
 
-def _accuse(world: World, state: State, broker_id: int) -> State:
+def _accuse(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     """The controller has what it takes for evidence of a death."""
     epoch = world.active_of(state).epoch_of(broker_id)
     events = controller.accused(broker_id, epoch)
     return world.govern(world.spend(state, "fences"), ("accused", broker_id, epoch), events)[0]
 
 
-def _succeed(world: World, state: State, broker_id: int) -> State:
+def _succeed(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     """The controller runs on this broker, and others take it for dead."""
     return _next_controller(world, world.unregister(world.spend(state, "successions"), broker_id))
 
 
-def _takeover(world: World, state: State) -> State:
+def _takeover(world: ModelWorld, state: ModelState) -> ModelState:
     return _next_controller(world, world.spend(state, "takeovers"))
 
 
-def _next_controller(world: World, state: State) -> State:
+def _next_controller(world: ModelWorld, state: ModelState) -> ModelState:
     """It reads ZooKeeper; what the old one had queued is under way, or never arrives."""
     before = world.active_of(state)
     for broker_id in world.brokers:
@@ -299,7 +299,7 @@ def _next_controller(world: World, state: State) -> State:
     return world.govern(state, "took over", controller.took_over())[0]
 
 
-def _alter(world: World, state: State, index: int, fate: str = "") -> State:
+def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> ModelState:
     """An AlterPartition request and its answer. What times out is asked again, though the first may still arrive."""
     asker, broker_epoch, proposal = state.proposals[index]
     rest = (*state.proposals[:index], *state.proposals[index + 1 :])
@@ -326,15 +326,15 @@ def _alter(world: World, state: State, index: int, fate: str = "") -> State:
 
 
 # ---------------------------------------------------------------------------------------------------------------- lives
-def _kill(world: World, state: State, broker_id: int) -> State:
+def _kill(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     return _end(world, world.spend(state, "kills"), broker_id, None)
 
 
-def _lose(world: World, state: State, broker_id: int, keep: int) -> State:
+def _lose(world: ModelWorld, state: ModelState, broker_id: int, keep: int) -> ModelState:
     return _end(world, world.spend(state, "losses"), broker_id, keep)
 
 
-def _stop_all(world: World, state: State, how: str, last: int = 0) -> State:
+def _stop_all(world: ModelWorld, state: ModelState, how: str, last: int = 0) -> ModelState:
     """Everybody is killed; or loses power, and each disk has what it said it had synced: all of it; or is asked to
     stop, one after the other, and hands its leadership over where it can."""
     state = world.spend(state, "stops")
@@ -347,34 +347,34 @@ def _stop_all(world: World, state: State, how: str, last: int = 0) -> State:
     return state
 
 
-def _hurt(verb: str) -> Callable[..., State]:
-    def perform_it(world: World, state: State, broker_id: int, *keep: int) -> State:
+def _hurt(verb: str) -> Callable[..., ModelState]:
+    def perform_it(world: ModelWorld, state: ModelState, broker_id: int, *keep: int) -> ModelState:
         return _registered(world, world.touch(world.spend(state, "disks"), broker_id, (verb, *keep))[0], broker_id)
 
     return perform_it
 
 
-def _end(world: World, state: State, broker_id: int, keep: int | None, is_clean: bool = False) -> State:
+def _end(world: ModelWorld, state: ModelState, broker_id: int, keep: int | None, is_clean: bool = False) -> ModelState:
     return _registered(world, world.touch(state, broker_id, ("end", keep, is_clean))[0], broker_id)
 
 
-def _revive(verb: str) -> Callable[[World, State, int], State]:
-    def perform_it(world: World, state: State, broker_id: int) -> State:
+def _revive(verb: str) -> Callable[[ModelWorld, ModelState, int], ModelState]:
+    def perform_it(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
         return _registered(world, world.touch(state, broker_id, (verb,))[0], broker_id)
 
     return perform_it
 
 
-def _expire(world: World, state: State, broker_id: int) -> State:
+def _expire(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     return _hear(world, world.spend(state, "expiries"), broker_id)
 
 
-def _hear(world: World, state: State, broker_id: int) -> State:
+def _hear(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     """It learns that its registration is over."""
     return _registered(world, world.touch(state, broker_id, ("expire",))[0], broker_id)
 
 
-def _registered(world: World, state: State, broker_id: int) -> State:
+def _registered(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     """Its registration is what the process has."""
     replica = world.replica(state, broker_id)
     registered = list(state.registered)
@@ -382,12 +382,12 @@ def _registered(world: World, state: State, broker_id: int) -> State:
     return state._replace(registered=tuple(registered))
 
 
-def _registrations(world: World, state: State) -> tuple[controller.Registration, ...]:
+def _registrations(world: ModelWorld, state: ModelState) -> tuple[controller.Registration, ...]:
     pairs = zip(world.brokers, state.registered, strict=True)
     return tuple((broker_id, *registered) for broker_id, registered in pairs if registered[0])
 
 
-_VERBS: dict[str, Callable[..., State]] = {
+_VERBS: dict[str, Callable[..., ModelState]] = {
     "produce": _produce,
     "fetch": _fetch,
     "ask": _ask,

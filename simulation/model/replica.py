@@ -35,7 +35,7 @@ Proposal: TypeAlias = tuple[int, int, int, tuple[tuple[int, int | None], ...]]
 """(proposal id, leader epoch, partition epoch, ((member, broker epoch), ...))"""
 
 
-class Replica(Struct, kw_only=True):
+class ModelReplica(Struct, kw_only=True):
     """One broker of the model. Never changed once it is in a catalogue."""
 
     broker_id: int
@@ -62,18 +62,18 @@ class Replica(Struct, kw_only=True):
     """Kept from outside for the judge: the end each follower reported to it under its present leader epoch."""
 
 
-class Outcome(Struct, frozen=True):
+class StimulusOutcome(Struct, frozen=True):
     """What came of one stimulus."""
 
-    replica: Replica
+    replica: ModelReplica
     reply: Stimulus | None = None
     proposals: tuple[Proposal, ...] = ()
     shown: tuple[Record, ...] = ()
     """What was below its mark while it led; a step can raise the mark and end the leadership."""
 
 
-def fresh(config: ReplicationConfig, broker_id: int) -> Replica:
-    return Replica(broker_id=broker_id, state=ReplicaState(config=_config_of(config, broker_id)))
+def fresh(config: ReplicationConfig, broker_id: int) -> ModelReplica:
+    return ModelReplica(broker_id=broker_id, state=ReplicaState(config=_config_of(config, broker_id)))
 
 
 def freeze(value: Any) -> Any:
@@ -91,20 +91,20 @@ def freeze(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def react(before: Replica, stimulus: Stimulus) -> Outcome:
+def react(before: ModelReplica, stimulus: Stimulus) -> StimulusOutcome:
     """Let one thing happen to a replica. Raises AssertionError where the core's own checks do."""
     name, *values = stimulus
     if name in _READERS:
-        return Outcome(before, reply=_READERS[name](before, *values))
+        return StimulusOutcome(before, reply=_READERS[name](before, *values))
     actor = _Actor(copy.deepcopy(before))
     reply = _STIMULI[name](actor, *values)
-    return Outcome(actor.replica, reply, tuple(actor.proposals), actor.shown)
+    return StimulusOutcome(actor.replica, reply, tuple(actor.proposals), actor.shown)
 
 
 class _Actor:
     """A replica that is being changed, and what leaves it meanwhile."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: ModelReplica) -> None:
         self.replica = replica
         self.proposals: list[Proposal] = []
         self.values: tuple[str, ...] = ()
@@ -116,9 +116,9 @@ class _Actor:
         if self.replica.state.leader_epoch != epoch or not self.replica.state.is_leader:
             self.replica.reports = {}
         self.perform(effects)
-        self.note_mark()
+        self.note_high_watermark()
 
-    def note_mark(self) -> None:
+    def note_high_watermark(self) -> None:
         state = self.replica.state
         if state.is_leader:
             self.shown = max(self.shown, self.replica.log[: state.high_watermark], key=len)
@@ -160,12 +160,12 @@ class _Actor:
 
 
 # -------------------------------------------------------------------------------------------------------- what is asked
-def _epoch_end(replica: Replica, leader_epoch: int, epoch: int) -> Stimulus:
+def _epoch_end(replica: ModelReplica, leader_epoch: int, epoch: int) -> Stimulus:
     code, found, end = answer_epoch_end(replica.state, leader_epoch, epoch)
     return ("epoch_end", leader_epoch, epoch, int(code), found, end)
 
 
-def _leader_ends(replica: Replica, leader_epoch: int) -> Stimulus:
+def _leader_ends(replica: ModelReplica, leader_epoch: int) -> Stimulus:
     code = refuse_as_leader(replica.state) or ErrorCode.NONE
     return ("ends", leader_epoch, int(code), replica.state.log_end_offset)
 
@@ -225,7 +225,7 @@ def _on_fetched(
     if is_own_epoch and isinstance(verdict, FetchGranted):
         replica.reports = {**replica.reports, follower: offset}
     actor.perform(effects)
-    actor.note_mark()
+    actor.note_high_watermark()
     if isinstance(verdict, FetchRefused):
         is_diverging = verdict.diverging is not None
         mark = replica.state.high_watermark if is_diverging else None

@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from minibroker.simulation.model.bounds import ModelBounds
 from minibroker.simulation.model.moves import Move, enabled, perform
-from minibroker.simulation.model.world import Broken, State, World
+from minibroker.simulation.model.world import InvariantBroken, ModelState, ModelWorld
 
 LOOKS_EVERY = 2_000
 """States between two calls of whoever watches."""
 
 
-class Coverage(Struct, kw_only=True):
+class SearchCoverage(Struct, kw_only=True):
     """What a search has seen."""
 
     bounds: str
@@ -36,14 +36,14 @@ class Coverage(Struct, kw_only=True):
     """The shortest way there."""
 
 
-Watcher = Callable[[Coverage], bool]
+Watcher = Callable[[SearchCoverage], bool]
 """Called now and then; True goes on."""
 
 
-def search(bounds: ModelBounds, watch: Watcher, depth_max: int | None = None) -> Coverage:
+def search(bounds: ModelBounds, watch: Watcher, depth_max: int | None = None) -> SearchCoverage:
     """Visit layer by layer until a state is broken, nothing new comes, the depth is reached, or the watcher ends it."""
-    world = World(bounds)
-    coverage = Coverage(bounds=bounds.name)
+    world = ModelWorld(bounds)
+    coverage = SearchCoverage(bounds=bounds.name)
     moves: dict[Move, int] = {}
     parents, taken = array("q", [-1]), array("q", [-1])
     try:
@@ -51,7 +51,7 @@ def search(bounds: ModelBounds, watch: Watcher, depth_max: int | None = None) ->
         for move in bounds.prelude:
             coverage.path = (*coverage.path, move)
             first = perform(world, first, move)
-    except Broken as error:
+    except InvariantBroken as error:
         coverage.broken = str(error)
         return coverage
     coverage.path = ()
@@ -59,13 +59,13 @@ def search(bounds: ModelBounds, watch: Watcher, depth_max: int | None = None) ->
     layer = [(0, first)]
     limit = bounds.depth if depth_max is None else min(depth_max, bounds.depth)
     while layer and coverage.depth < limit:
-        following: list[tuple[int, State]] = []
+        following: list[tuple[int, ModelState]] = []
         for done, (number, state) in enumerate(layer):
             for move in enabled(world, state):
                 coverage.steps += 1
                 try:
                     after = perform(world, state, move)
-                except Broken as error:
+                except InvariantBroken as error:
                     coverage.broken = str(error)
                     coverage.path = (*bounds.prelude, *_path(parents, taken, list(moves), number), move)
                     return coverage

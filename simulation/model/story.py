@@ -8,8 +8,8 @@ where a step breaks an invariant the text says so and the story ends.
 from minibroker.controller.cluster_state import Leadership
 from minibroker.simulation.model.bounds import ModelBounds, find_bounds
 from minibroker.simulation.model.moves import Move, enabled, perform
-from minibroker.simulation.model.replica import Record, Replica
-from minibroker.simulation.model.world import Broken, State, World
+from minibroker.simulation.model.replica import ModelReplica, Record
+from minibroker.simulation.model.world import InvariantBroken, ModelState, ModelWorld
 
 STEPS_PER_BLOCK = 4
 
@@ -17,7 +17,7 @@ STEPS_PER_BLOCK = 4
 def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> str:
     """A story with what really comes out of each block."""
     commands = [" ".join(str(word) for word in move) for move in path]
-    blocks = [f"# {headline}\nscenery {bounds.name}"]
+    blocks = [f"# {headline}\nbounds {bounds.name}"]
     blocks += ["; ".join(commands[at : at + STEPS_PER_BLOCK]) for at in range(0, len(commands), STEPS_PER_BLOCK)]
     played = play("\n\n".join(blocks) + "\n")
     return "\n\n".join(f"{commands}\n----\n{out}" for commands, out in played) + "\n"
@@ -26,8 +26,8 @@ def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> s
 def play(text: str) -> list[tuple[str, str]]:
     """Run a story; (commands, what really came out of them) for each block, up to the one that breaks an invariant."""
     results: list[tuple[str, str]] = []
-    world: World | None = None
-    state: State | None = None
+    world: ModelWorld | None = None
+    state: ModelState | None = None
     for block in text.strip().split("\n\n"):
         commands = block.partition("\n----")[0]
         lines: list[str] = []
@@ -35,7 +35,7 @@ def play(text: str) -> list[tuple[str, str]]:
             verb, *words = command.split()
             try:
                 if verb == "bounds":
-                    world = World(find_bounds(words[0]))
+                    world = ModelWorld(find_bounds(words[0]))
                     state = world.settle(world.start())
                     continue
                 assert world is not None and state is not None, "a story begins with `bounds NAME`"
@@ -44,7 +44,7 @@ def play(text: str) -> list[tuple[str, str]]:
                     state = perform(world, state, move)
                 else:
                     lines.append(f"cannot happen: {command}")
-            except Broken as error:
+            except InvariantBroken as error:
                 lines.append(f"{command} breaks {error}")
                 results.append((commands, "\n".join(lines)))
                 return results
@@ -59,13 +59,13 @@ def _commands(text: str) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
-def table(world: World, state: State) -> list[str]:
+def table(world: ModelWorld, state: ModelState) -> list[str]:
     """One line for each replica, what ZooKeeper holds, and what is under way."""
     rows = [_row(world.replica(state, each)) for each in world.brokers]
     return [*rows, _reference(world.reference(state)), *_under_way(world, state)]
 
 
-def _row(replica: Replica) -> str:
+def _row(replica: ModelReplica) -> str:
     core = replica.state
     members = ",".join(str(each) for each in core.in_sync_replicas)
     if core.pending_isr is not None:
@@ -96,7 +96,7 @@ def _reference(reference: Leadership) -> str:
     )
 
 
-def _under_way(world: World, state: State) -> list[str]:
+def _under_way(world: ModelWorld, state: ModelState) -> list[str]:
     lines = []
     for broker_id in world.brokers:
         if world.replica(state, broker_id).broker_epoch and not state.registered[broker_id - 1][0]:

@@ -14,28 +14,28 @@ from minibroker.controller.cluster_state import Leadership
 from minibroker.controller.events import Event
 from minibroker.simulation.model import checker, controller
 from minibroker.simulation.model.bounds import KINDS, ModelBounds
-from minibroker.simulation.model.controller import Decision, Message, ModelController
+from minibroker.simulation.model.controller import ControllerDecision, Message, ModelController
 from minibroker.simulation.model.replica import (
     LAG_MS,
-    Outcome,
+    ModelReplica,
     Proposal,
     Record,
-    Replica,
     Stimulus,
+    StimulusOutcome,
     freeze,
     fresh,
     react,
 )
 
-Known: TypeAlias = tuple[int, Stimulus | None, tuple[Proposal, ...], tuple[Record, ...], str | None]
+KnownOutcome: TypeAlias = tuple[int, Stimulus | None, tuple[Proposal, ...], tuple[Record, ...], str | None]
 """(replica afterwards, its reply, its proposals, what it showed, what is broken)"""
 
 
-class Broken(Exception):
+class InvariantBroken(Exception):
     """A step broke an invariant; the text begins with its number."""
 
 
-class State(NamedTuple):
+class ModelState(NamedTuple):
     """One state. Numbers name values of the catalogues."""
 
     replicas: tuple[int, ...]
@@ -76,7 +76,7 @@ class Catalogue:
         return number
 
 
-class World:
+class ModelWorld:
     """One bounds and everything computed about it."""
 
     def __init__(self, bounds: ModelBounds) -> None:
@@ -86,12 +86,12 @@ class World:
         self.replicas = Catalogue()
         self.controllers = Catalogue()
         self.messages = Catalogue()
-        self._outcomes: dict[tuple[int, Stimulus], Known] = {}
-        self._decisions: dict[tuple[int, Any, bool], tuple[int, Decision]] = {}
-        self._judged: dict[tuple[Any, ...], str | None] = {}
+        self._outcomes: dict[tuple[int, Stimulus], KnownOutcome] = {}
+        self._decisions: dict[tuple[int, Any, bool], tuple[int, ControllerDecision]] = {}
+        self._checked: dict[tuple[Any, ...], str | None] = {}
 
     # ---------------------------------------------------------------------------------------------------- the beginning
-    def start(self) -> State:
+    def start(self) -> ModelState:
         """Epoch 0 is in ZooKeeper; a controller becomes active, and every broker has heard it."""
         bounds = self.bounds
         config = ReplicationConfig(broker_id=0, min_insync_replicas=bounds.min_insync, replica_lag_time_max_ms=LAG_MS)
@@ -107,7 +107,7 @@ class World:
         )
         registrations = tuple((each, 1, 1, 1) for each in self.brokers)
         first = ModelController(1, registrations, leadership, self.brokers)
-        state = State(
+        state = ModelState(
             replicas=tuple(self._number(fresh(config, each)) for each in self.brokers),
             registered=tuple((1, 1, 1) for _ in self.brokers),
             active=self.controllers.add(first),
@@ -127,23 +127,23 @@ class World:
             state, _ = self.touch(state, each, ("tell", *self.messages.values[message]))
         return state
 
-    def replica(self, state: State, broker_id: int) -> Replica:
-        found: Replica = self.replicas.values[state.replicas[broker_id - 1]]
+    def replica(self, state: ModelState, broker_id: int) -> ModelReplica:
+        found: ModelReplica = self.replicas.values[state.replicas[broker_id - 1]]
         return found
 
-    def active_of(self, state: State) -> ModelController:
+    def active_of(self, state: ModelState) -> ModelController:
         found: ModelController = self.controllers.values[state.active]
         return found
 
-    def reference(self, state: State) -> Leadership:
+    def reference(self, state: ModelState) -> Leadership:
         """What ZooKeeper holds: only the active controller writes it."""
         return self.active_of(state).leadership
 
-    def _number(self, replica: Replica) -> int:
+    def _number(self, replica: ModelReplica) -> int:
         return self.replicas.add(replica, freeze(replica))
 
     # ------------------------------------------------------------------------------------------------------ two effects
-    def touch(self, state: State, broker_id: int, stimulus: Stimulus) -> tuple[State, Stimulus | None]:
+    def touch(self, state: ModelState, broker_id: int, stimulus: Stimulus) -> tuple[ModelState, Stimulus | None]:
         """Something happens to one replica; its reply to whoever asked."""
         number = state.replicas[broker_id - 1]
         known = self._outcomes.get((number, stimulus))
@@ -151,7 +151,7 @@ class World:
             known = self._outcomes[number, stimulus] = self._react(number, stimulus)
         after, reply, proposals, shown, complaint = known
         if complaint is not None:
-            raise Broken(complaint)
+            raise InvariantBroken(complaint)
         if len(shown) > len(state.committed):
             state = state._replace(committed=state.committed + shown[len(state.committed) :])
         if after == number and not proposals:
@@ -163,18 +163,18 @@ class World:
             state = state._replace(proposals=tuple(sorted({*state.proposals, *sent}, key=repr)))
         return state, reply
 
-    def _react(self, number: int, stimulus: Stimulus) -> Known:
-        before: Replica = self.replicas.values[number]
+    def _react(self, number: int, stimulus: Stimulus) -> KnownOutcome:
+        before: ModelReplica = self.replicas.values[number]
         try:
-            outcome: Outcome = react(before, stimulus)
+            outcome: StimulusOutcome = react(before, stimulus)
         except AssertionError as error:
             return number, None, (), (), f"assertion of replica {before.broker_id}: {error}"
         complaint = checker.check_step(before, stimulus, outcome)
         return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, complaint
 
     def govern(
-        self, state: State, name: Any, events: tuple[Event, ...], by_old: bool = False
-    ) -> tuple[State, Decision]:
+        self, state: ModelState, name: Any, events: tuple[Event, ...], by_old: bool = False
+    ) -> tuple[ModelState, ControllerDecision]:
         """Something happens to a controller. `name` stands for the events in what is remembered."""
         number = state.deposed if by_old else state.active
         known = self._decisions.get((number, name, by_old))
@@ -183,7 +183,7 @@ class World:
                 is_due = name == "answers due"
                 decision = controller.decide(self.controllers.values[number], events, not by_old, is_due)
             except AssertionError as error:
-                raise Broken(f"assertion of the controller: {error}") from error
+                raise InvariantBroken(f"assertion of the controller: {error}") from error
             known = self._decisions[number, name, by_old] = (self.controllers.add(decision.controller), decision)
         after, decision = known
         if by_old:
@@ -197,7 +197,7 @@ class World:
             if not (isinstance(name, tuple) and name[0] == "shut down"):  # that one has asked to be replaced
                 found = found or checker.check_replacement(decision.change, state.registered)
             if found is not None:
-                raise Broken(found)
+                raise InvariantBroken(found)
             if decision.change.starts_epoch:
                 state = state._replace(leaders=(*state.leaders, decision.change.after.leader))
         for broker_id in decision.unregistered:
@@ -215,7 +215,7 @@ class World:
             state, _ = self.govern(state, ("logs", logs), controller.heard(logs))
         return state, decision
 
-    def _logs(self, state: State, asking: ModelController) -> tuple[controller.Log, ...]:
+    def _logs(self, state: ModelState, asking: ModelController) -> tuple[controller.Log, ...]:
         """Of the registrations that this controller knows, and that run."""
         found = []
         for broker_id, epoch, _, _ in asking.brokers:
@@ -227,13 +227,13 @@ class World:
                 found.append((broker_id, epoch, last_epoch, len(replica.log), mark, *since))
         return tuple(found)
 
-    def unregister(self, state: State, broker_id: int) -> State:
+    def unregister(self, state: ModelState, broker_id: int) -> ModelState:
         """Its node is removed by another's injector; it does not know yet."""
         registered = list(state.registered)
         registered[broker_id - 1] = (0, *registered[broker_id - 1][1:])
         return state._replace(registered=tuple(registered))
 
-    def stray(self, state: State, broker_id: int, message: int) -> State:
+    def stray(self, state: ModelState, broker_id: int, message: int) -> ModelState:
         """A control request leaves its queue and is held up on its way."""
         known = self.active_of(state).epoch_of(broker_id)
         strays = {*state.strays, (broker_id, known, message)}
@@ -252,9 +252,9 @@ class World:
         return self.messages.add((controller_epoch, live, order))
 
     # ---------------------------------------------------------------------------------------------------------- a state
-    def settle(self, state: State) -> State:
+    def settle(self, state: ModelState) -> ModelState:
         """Drop what has no effect any more whatever the code under test does: its receiver is gone, or refuses it
-        before the core is asked. Raises Broken where the state breaks an invariant."""
+        before the core is asked. Raises InvariantBroken where the state breaks an invariant."""
         if state.strays:
             state = state._replace(strays=tuple(each for each in state.strays if self._may_arrive(state, each)))
         if state.late:
@@ -267,15 +267,15 @@ class World:
                 state = state._replace(pending=put(state.pending, broker_id, 0))
         state = self._renumbered(state)
         key = (state.replicas, self.reference(state), state.committed, state.leaders)
-        if key not in self._judged:
+        if key not in self._checked:
             replicas = tuple(self.replica(state, each) for each in self.brokers)
-            self._judged[key] = checker.check_state(replicas, self.reference(state), state.committed, state.leaders)
-        found = self._judged[key]
+            self._checked[key] = checker.check_state(replicas, self.reference(state), state.committed, state.leaders)
+        found = self._checked[key]
         if found is not None:
-            raise Broken(found)
+            raise InvariantBroken(found)
         return state
 
-    def _renumbered(self, state: State) -> State:
+    def _renumbered(self, state: ModelState) -> ModelState:
         """Numbers of proposals that nobody remembers are no difference between states; without this they never end."""
         for broker_id in self.brokers:
             core = self.replica(state, broker_id).state
@@ -286,7 +286,7 @@ class World:
                 state, _ = self.touch(state, broker_id, ("renumber",))
         return state
 
-    def _may_arrive(self, state: State, stray: tuple[int, int, int]) -> bool:
+    def _may_arrive(self, state: ModelState, stray: tuple[int, int, int]) -> bool:
         broker_id, broker_epoch, message = stray
         replica = self.replica(state, broker_id)
         if replica.registrations > broker_epoch or not replica.is_running:
@@ -294,22 +294,22 @@ class World:
         controller_epoch: int = self.messages.values[message][0]
         return controller_epoch >= replica.controller_epoch
 
-    def _is_known(self, state: State, broker_id: int, message: Message) -> bool:
+    def _is_known(self, state: ModelState, broker_id: int, message: Message) -> bool:
         """A list of brokers that this one has already."""
         replica = self.replica(state, broker_id)
         controller_epoch, live, order = message
         return order is None and (controller_epoch, live) == (replica.controller_epoch, replica.image)
 
     # ----------------------------------------------------------------------------------------------------------- budget
-    def left(self, state: State, kind: str) -> int:
+    def left(self, state: ModelState, kind: str) -> int:
         return state.budget[KINDS.index(kind)]
 
-    def spend(self, state: State, kind: str) -> State:
+    def spend(self, state: ModelState, kind: str) -> ModelState:
         at = KINDS.index(kind)
         budget = state.budget
         return state._replace(budget=(*budget[:at], budget[at] - 1, *budget[at + 1 :]))
 
-    def at_bound(self, state: State) -> bool:
+    def at_bound(self, state: ModelState) -> bool:
         return len(state.leaders) > self.bounds.epochs
 
 

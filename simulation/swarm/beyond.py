@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from minibroker.protocol.ids import NONE, TopicPartition
 from minibroker.protocol.record_batch import decode_records
 from minibroker.simulation.checks.disks import audit_disks
-from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.accepting import accept_loss
@@ -162,7 +162,7 @@ def really_lost(cluster: SimulatedCluster, workload: Workload, outcome: Outcome)
     return lost
 
 
-def unnamed(lost: set[Place], by_history: list[Finding], by_audit: list[Finding]) -> list[Finding]:
+def unnamed(lost: set[Place], by_history: list[CheckerFinding], by_audit: list[CheckerFinding]) -> list[CheckerFinding]:
     """What a detector did not name, or named although it is there."""
     named = {
         (each.partition, int(match.group(1)))
@@ -170,16 +170,20 @@ def unnamed(lost: set[Place], by_history: list[Finding], by_audit: list[Finding]
         if each.partition is not None and (match := OFFSET.search(each.text)) is not None
     }
     found = [
-        Finding(invariant="beyond", text=f"offset {offset} is lost, and the history does not say so", partition=where)
+        CheckerFinding(
+            invariant="beyond", text=f"offset {offset} is lost, and the history does not say so", partition=where
+        )
         for where, offset in sorted(lost - named)
     ]
     found += [
-        Finding(invariant="beyond", text=f"offset {offset} is there, and the history calls it lost", partition=where)
+        CheckerFinding(
+            invariant="beyond", text=f"offset {offset} is there, and the history calls it lost", partition=where
+        )
         for where, offset in sorted(named - lost, key=str)
     ]
     audited = {each.partition for each in by_audit if each.invariant.startswith("audit:acked")}
     found += [
-        Finding(invariant="beyond", text="records are lost, and the audit does not say so", partition=where)
+        CheckerFinding(invariant="beyond", text="records are lost, and the audit does not say so", partition=where)
         for where in sorted({where for where, _ in lost} - audited)
     ]
     return found

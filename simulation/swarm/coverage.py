@@ -19,7 +19,7 @@ from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime import rpc
 from minibroker.runtime.ports import Buffer
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.trace import Trace
 
 LINES = {
@@ -100,7 +100,7 @@ class Coverage(logging.Handler):
         self.seen: Counter[str] = Counter()
         self.truncations = 0
         """Cuts of a log's tail in which records went."""
-        self._states: dict[TopicPartition, TruePartition] = {}
+        self._states: dict[TopicPartition, ReferencePartition] = {}
         self._controller_epoch = 0
 
     # ---------------------------------------------------------------------------------------------------- log lines

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from minibroker.broker.partition import Partition
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import Process
 from minibroker.simulation.storage import Storage
@@ -120,7 +120,7 @@ class FaultInjector:
         finally:
             self._unhearing[broker_id] -= 1
 
-    def guarded_states(self) -> list[TruePartition]:
+    def guarded_states(self) -> list[ReferencePartition]:
         """Of all topics whose records are under promise, the one in its later lives too."""
         reborn = self.reference.state(REBORN)
         return [*self.reference.states(), *(() if reborn is None else (reborn,))]
@@ -143,7 +143,7 @@ class FaultInjector:
         """One disk is faulty, and of the other brokers one has another fault already."""
         return bool(self.suspects) and len(self.steady_brokers()) < len(self.cluster.broker_ids) - len(self.suspects)
 
-    def is_calm(self, state: TruePartition) -> bool:
+    def is_calm(self, state: ReferencePartition) -> bool:
         """Nothing but disks is broken, and another member than the leader could lead."""
         zookeeper, others = self.zookeeper, set(self.cluster.broker_ids) - {state.leader}
         is_whole = others <= self.steady_brokers() and zookeeper.is_running and zookeeper.options.extra_delay == 0
@@ -184,7 +184,7 @@ class FaultInjector:
         quiet = [state.partition for state in states if state.partition.partition != 0]
         return self.random.choice(quiet if quiet and self.random.random() < 0.4 else busy)
 
-    def state(self, partition: TopicPartition) -> TruePartition | None:
+    def state(self, partition: TopicPartition) -> ReferencePartition | None:
         """What ZooKeeper holds of it."""
         return next((state for state in self.reference.states() if state.partition == partition), None)
 

@@ -11,7 +11,7 @@ from minibroker.client.records import Record
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.anomalies import Promise, check_history
 from minibroker.simulation.checks.events import EventLog, Polled, Sent
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 
 ERRORS_MAX = 50
 ERROR_CHARACTERS_MAX = 200
@@ -28,7 +28,7 @@ class History:
         self.surely_failed: set[bytes] = set()
         self.unknown = 0
         self.read: dict[tuple[TopicPartition, int], bytes] = {}
-        self.findings: list[Finding] = []
+        self.findings: list[CheckerFinding] = []
         self.errors: dict[str, int] = {}
         self.events = EventLog()
 
@@ -39,7 +39,7 @@ class History:
 
     def find(self, invariant: str, text: str, partition: TopicPartition | None = None, *facts: str) -> None:
         self.findings.append(
-            Finding(invariant=invariant, text=text, at_seconds=self._now(), partition=partition, facts=facts)
+            CheckerFinding(invariant=invariant, text=text, at_seconds=self._now(), partition=partition, facts=facts)
         )
 
     # ------------------------------------------------------------------------------------------------------- events

@@ -12,7 +12,7 @@ from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 
 HISTORY_LINES_MAX = 60
 HEADER = f"{'time':>9} {'broker':>6} {'partition':9} {'epoch':>5} {'LEO':>6} {'HW':>6} {'ISR':9} what"
@@ -113,7 +113,7 @@ class Narrator:
             self._agreed_at.setdefault(replica.topic_partition, []).append(len(self.lines) - 1)
 
     # --------------------------------------------------------------------------------------------------- a failure
-    def shortest_history(self, finding: Finding) -> list[Line]:
+    def shortest_history(self, finding: CheckerFinding) -> list[Line]:
         """Lines about the finding's partition, and faults, since its replicas last agreed before it."""
         end = len(self.lines)
         if finding.at_seconds is not None:

@@ -5,7 +5,7 @@ Owns: the form of a run's result. Refuses to run anything.
 
 from collections import Counter
 
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.coverage import Coverage
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.narrator import Narrator
@@ -26,10 +26,10 @@ class Outcome:
         self.options = options
         self.history = history
         self.events: list[str] = []
-        self.findings: list[Finding] = []
+        self.findings: list[CheckerFinding] = []
         self.is_beyond = False
         """A run that breaks the promise on purpose; it need not count."""
-        self.losses: list[Finding] = []
+        self.losses: list[CheckerFinding] = []
         """Beyond the promise: acknowledged records that are gone, each named by the clients' history."""
         self.elections = 0
         self.isr_changes = 0

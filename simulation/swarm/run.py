@@ -12,7 +12,7 @@ from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.checks.fencing import FencingChecker
-from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartChecker
@@ -189,12 +189,12 @@ def _perform(
     outcome.findings += [crash_finding(error, None, name) for name, error in cluster.world.crashes]
     for broker_id, broker in sorted(cluster.brokers.items()):
         for api in broker.failed_reads():
-            outcome.findings.append(Finding(invariant="crash", text=f"broker {broker_id} met a bug in {api}"))
+            outcome.findings.append(CheckerFinding(invariant="crash", text=f"broker {broker_id} met a bug in {api}"))
     outcome.trace_hash = cluster.world.trace_hash
     outcome.virtual_seconds = cluster.world.loop.elapsed
     outcome.deliveries, outcome.callbacks = cluster.world.trace.kinds["net"], cluster.world.loop.callbacks_run
     outcome.narrator = narrator
     if outcome.lines.total() > LINES_PER_SECOND_MAX * outcome.virtual_seconds:
         text = f"too many log lines: {outcome.lines.most_common(3)}"
-        outcome.findings.append(Finding(invariant="I36", text=text))
+        outcome.findings.append(CheckerFinding(invariant="I36", text=text))
     return outcome

@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.broker.registration import ClusterMismatch
 from minibroker.runtime.ports import Coordination
-from minibroker.simulation.znode_tree import Tree
+from minibroker.simulation.znode_tree import ZNodeTree
 from tests.broker.test_registration import start_broker
 from tests.broker.virtual_zookeeper import World, run
 
@@ -25,7 +25,7 @@ def test_running_broker_stops_when_zookeeper_comes_back_empty() -> None:
         broker = await start_broker(world, world.process("one"))
         world.zookeeper.stop()
         await asyncio.sleep(1)
-        world.zookeeper.tree, world.zookeeper.sessions = Tree(), {}
+        world.zookeeper.tree, world.zookeeper.sessions = ZNodeTree(), {}
         world.zookeeper.start()
         assert broker.keeping is not None
         with pytest.raises(ClusterMismatch, match="its data was wiped"):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from minibroker.__main__ import minibroker
 from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, WrongUsage
 from minibroker.commands.simulate import _parse
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm import run
 from minibroker.simulation.swarm.outcome import Outcome
 
@@ -41,7 +41,7 @@ def test_failure_shows_rule_facts_history_and_the_command_that_replays_it(monkey
         outcome = run_seed(seed, **options)
         partition = outcome.coverage.partitions()[0]
         facts = ("broker 1 says so", "broker 2 says otherwise")
-        finding = Finding(invariant="I99", text="they differ", at_seconds=3.0, partition=partition, facts=facts)
+        finding = CheckerFinding(invariant="I99", text="they differ", at_seconds=3.0, partition=partition, facts=facts)
         outcome.findings.append(finding)
         return outcome
 

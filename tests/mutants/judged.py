@@ -20,7 +20,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.fencing import FencingChecker
-from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 from minibroker.simulation.checks.leaders_starts import LeadersStarts
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartChecker
@@ -180,13 +180,13 @@ def on_stage(stage: Stage) -> Callable[[Script], Script]:
     return mark
 
 
-def run_schedule(script: Script) -> tuple[list[Finding], float]:
+def run_schedule(script: Script) -> tuple[list[CheckerFinding], float]:
     """(findings, virtual seconds)."""
     stage = STAGES[script]
     cluster = SimulatedCluster(stage.seed, brokers=stage.brokers, settings={**SETTINGS, **stage.settings})
     drawn = draw_options(cluster.world.random("options"))
     options = msgspec.structs.replace(drawn, topics=stage.topics, settings=stage.settings)
-    findings: list[Finding] = []
+    findings: list[CheckerFinding] = []
     try:
         cluster.world.run(_direct(script, cluster, options, findings), seconds_max=SECONDS_MAX)
     except Exception as error:
@@ -196,7 +196,7 @@ def run_schedule(script: Script) -> tuple[list[Finding], float]:
     return findings, cluster.world.loop.elapsed
 
 
-async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding]) -> None:
+async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[CheckerFinding]) -> None:
     reference = ReferenceState(cluster, options.topics)
     reference.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
@@ -212,7 +212,11 @@ async def _direct(script: Script, cluster: SimulatedCluster, options: Options, f
 
 
 async def _direct_judged(
-    script: Script, cluster: SimulatedCluster, options: Options, findings: list[Finding], reference: ReferenceState
+    script: Script,
+    cluster: SimulatedCluster,
+    options: Options,
+    findings: list[CheckerFinding],
+    reference: ReferenceState,
 ) -> None:
     history = History(lambda: cluster.world.loop.elapsed)
     cluster.world.network.count_frames(match=lambda _: False)  # from now on each response is known by its request
@@ -226,7 +230,7 @@ async def _direct_judged(
             await script(directed)
         except Exception as error:
             text = f"the script failed: {type(error).__name__}: {error}"
-            findings.append(Finding(invariant=SCRIPT_FAILED, text=text, at_seconds=cluster.world.loop.elapsed))
+            findings.append(CheckerFinding(invariant=SCRIPT_FAILED, text=text, at_seconds=cluster.world.loop.elapsed))
         await directed.mend()
         await converge(cluster, options, reference, history)
         await take_records(cluster, directed.workload, history)

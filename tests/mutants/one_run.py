@@ -17,7 +17,7 @@ from tests.mutants.catalogue import find_mutant
 from tests.mutants.patching import apply
 
 if TYPE_CHECKING:
-    from minibroker.simulation.checks.finding import Finding
+    from minibroker.simulation.checks.finding import CheckerFinding
     from tests.mutants.judged import Script
 
 UNPATCHED = "-"
@@ -63,18 +63,18 @@ def perform(run: str) -> RunResult:
     )
 
 
-def _run_seed(name: str, disk_faults: bool = False) -> "tuple[list[Finding], float]":
+def _run_seed(name: str, disk_faults: bool = False) -> "tuple[list[CheckerFinding], float]":
     from minibroker.simulation.swarm.run import run_seed
 
     outcome = run_seed(int(name), disk_faults=disk_faults)
     return outcome.findings, outcome.virtual_seconds
 
 
-def _run_disks(name: str) -> "tuple[list[Finding], float]":
+def _run_disks(name: str) -> "tuple[list[CheckerFinding], float]":
     return _run_seed(name, disk_faults=True)
 
 
-def _run_schedule(name: str) -> "tuple[list[Finding], float]":
+def _run_schedule(name: str) -> "tuple[list[CheckerFinding], float]":
     theme, _, function = name.partition(":")
     module = importlib.import_module(f"tests.mutants.schedules.{theme}")
     from tests.mutants.judged import run_schedule
@@ -83,8 +83,8 @@ def _run_schedule(name: str) -> "tuple[list[Finding], float]":
     return run_schedule(script)
 
 
-def _search_model(name: str) -> "tuple[list[Finding], float]":
-    from minibroker.simulation.checks.finding import Finding, crash_finding
+def _search_model(name: str) -> "tuple[list[CheckerFinding], float]":
+    from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
     from minibroker.simulation.model.bounds import find_bounds
     from minibroker.simulation.model.search import search
 
@@ -97,15 +97,15 @@ def _search_model(name: str) -> "tuple[list[Finding], float]":
         return [], 0.0
     invariant, _, text = coverage.broken.partition(":")
     steps = " / ".join(" ".join(map(str, move)) for move in coverage.path)
-    return [Finding(invariant=invariant, text=text.strip(), facts=(steps,))], 0.0
+    return [CheckerFinding(invariant=invariant, text=text.strip(), facts=(steps,))], 0.0
 
 
-def _tell_core(name: str) -> "tuple[list[Finding], float]":
+def _tell_core(name: str) -> "tuple[list[CheckerFinding], float]":
     from minibroker.simulation.checks.finding import crash_finding
     from tests.mutants.schedules import core
 
     try:
-        found: list[Finding] = getattr(core, name)()
+        found: list[CheckerFinding] = getattr(core, name)()
     except Exception as error:  # the core itself, or an invariant of its own
         found = [crash_finding(error, None)]
     return found, 0.0

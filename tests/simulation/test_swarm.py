@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm.beyond import unnamed
 from minibroker.simulation.swarm.narrator import Line
 from minibroker.simulation.swarm.run import run_beyond, run_seed
@@ -116,8 +116,8 @@ def test_loss_beyond_the_promise_is_named_and_replicas_are_identical_again(disas
 
 def test_loss_that_a_detector_does_not_name_is_a_finding() -> None:
     here, there = TopicPartition("a", 0), TopicPartition("a", 1)
-    by_history = [Finding(invariant="I21", text="offset 7 lost its record", partition=here)]
-    by_audit = [Finding(invariant="audit:acked-missing", text="gone", partition=here)]
+    by_history = [CheckerFinding(invariant="I21", text="offset 7 lost its record", partition=here)]
+    by_audit = [CheckerFinding(invariant="audit:acked-missing", text="gone", partition=here)]
     assert unnamed({(here, 7)}, by_history, by_audit) == []
     assert len(unnamed({(here, 7), (here, 8)}, by_history, by_audit)) == 1
     assert len(unnamed({(here, 7), (there, 1)}, by_history, by_audit)) == 2
@@ -166,7 +166,7 @@ def test_history_of_a_finding_is_short_and_about_its_partition() -> None:
     outcome = run_seed(11, tell=lines.append)
     assert outcome.narrator is not None
     last = next(line for line in reversed(lines) if line.partition is not None)
-    finding = Finding(invariant="I0", text="planted", at_seconds=last.at_seconds, partition=last.partition)
+    finding = CheckerFinding(invariant="I0", text="planted", at_seconds=last.at_seconds, partition=last.partition)
     history = outcome.narrator.shortest_history(finding)
     assert 0 < len(history) < len(lines)
     assert {line.partition for line in history} <= {None, last.partition}

@@ -24,7 +24,7 @@ from minibroker.controller.election import elect
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
-from minibroker.simulation.checks.finding import Finding
+from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.model.replica import header_for
 
 FOLLOWER = 3
@@ -40,7 +40,7 @@ class LoneFollower(Struct):
     state: ReplicaState
     log: Log
     leader_log: Log
-    findings: list[Finding]
+    findings: list[CheckerFinding]
 
     def handle(self, event: ev.Event, arriving: Log | None = None) -> None:
         """`arriving`: the values of the event's batches."""
@@ -73,7 +73,7 @@ class LoneFollower(Struct):
         del self.log[end_offset:]
 
     def _find(self, invariant: str, text: str) -> None:
-        self.findings.append(Finding(invariant=invariant, text=text))
+        self.findings.append(CheckerFinding(invariant=invariant, text=text))
 
     def follow(self, leader_id: int, epoch: int, leader_log: Log) -> None:
         self.leader_log = leader_log
@@ -117,7 +117,7 @@ def follower() -> LoneFollower:
     return LoneFollower(state=state, log=[], leader_log=[], findings=[])
 
 
-def end_told_in_an_older_epoch() -> list[Finding]:
+def end_told_in_an_older_epoch() -> list[CheckerFinding]:
     """KAFKA-8012: two leaders are asked the same, and the first one's answer comes when the second is followed."""
     replica = follower()
     old: Log = [(0, "a"), (0, "b"), (0, "c")]
@@ -131,7 +131,7 @@ def end_told_in_an_older_epoch() -> list[Finding]:
     return replica.findings
 
 
-def records_of_an_older_epoch() -> list[Finding]:
+def records_of_an_older_epoch() -> list[CheckerFinding]:
     """KAFKA-18991: the same leader leads again, after another; its records of the first time arrive at last."""
     replica = follower()
     replica.follow(1, 1, [(1, "a"), (1, "b")])
@@ -143,7 +143,7 @@ def records_of_an_older_epoch() -> list[Finding]:
     return replica.findings
 
 
-def out_of_range_and_back() -> list[Finding]:
+def out_of_range_and_back() -> list[CheckerFinding]:
     """KAFKA-2143: a leader says 'out of range', and has caught up by the time it is asked where its log lies."""
     replica = follower()
     records: Log = [(0, "a"), (0, "b")]
@@ -185,16 +185,16 @@ def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], di
     )
 
 
-def _who_leads(state: ClusterState, what: Callable[[int], str]) -> list[Finding]:
+def _who_leads(state: ClusterState, what: Callable[[int], str]) -> list[CheckerFinding]:
     """I28: nobody may."""
     change = elect(state, FIRST, "all are back")
     if change is None or change.after.leader is None:
         return []
     leader = change.after.leader
-    return [Finding(invariant="I28", text=f"broker {leader} leads with {what(leader)}", facts=(str(change),))]
+    return [CheckerFinding(invariant="I28", text=f"broker {leader} leads with {what(leader)}", facts=(str(change),))]
 
 
-def largest_log_is_on_a_full_disk() -> list[Finding]:
+def largest_log_is_on_a_full_disk() -> list[CheckerFinding]:
     """Told to the pure elections: two members have lost their tails, the third one waits for room on its disk."""
     ends = {1: 41, 2: 41, 3: 60}
     logs = {each: ReplicaLog(log_end_offset=end, last_epoch=6) for each, end in ends.items()}
@@ -203,7 +203,7 @@ def largest_log_is_on_a_full_disk() -> list[Finding]:
     return _who_leads(state, lambda leader: f"{ends[leader]} of 60 records")
 
 
-def replaced_disk_alone_in_sync() -> list[Finding]:
+def replaced_disk_alone_in_sync() -> list[CheckerFinding]:
     """Told to the pure elections: the only member of the ISR is back on a disk that it had before, with a part of the
     log; the others hold everything."""
     a_part = ReplicaLog(undisturbed_since=frozenset(["n3"]), log_end_offset=40, last_epoch=3)
@@ -212,7 +212,7 @@ def replaced_disk_alone_in_sync() -> list[Finding]:
     return _who_leads(state, lambda leader: "a part, and the others will cut what they have")
 
 
-def joiner_starts_before_the_new_leader() -> list[Finding]:
+def joiner_starts_before_the_new_leader() -> list[CheckerFinding]:
     """The leader before had deleted up to 1, where this member of its ISR starts, too; it is dead, and still in the
     ISR. Who was away since before that is back, and nothing is missing at its end."""
     replica = follower()
@@ -244,5 +244,9 @@ def joiner_starts_before_the_new_leader() -> list[Finding]:
     )
     _, effects = step_fetch(replica.state, back)
     if any(isinstance(each, ev.ProposeIsr) for each in effects):
-        return [Finding(invariant="I39", text="a log that starts at 0 may join, and lead others that have deleted it")]
+        return [
+            CheckerFinding(
+                invariant="I39", text="a log that starts at 0 may join, and lead others that have deleted it"
+            )
+        ]
     return []

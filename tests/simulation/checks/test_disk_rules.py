@@ -10,7 +10,7 @@ from minibroker.protocol.checkpoints import format_offset_checkpoint
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError, DiskFull
-from minibroker.simulation.checks.disk_rules import MARKS_PATH, DiskRules
+from minibroker.simulation.checks.disk_rules import HIGH_WATERMARKS_PATH, DiskRules
 from minibroker.simulation.checks.disks import LOG_DIRECTORY
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
@@ -41,7 +41,7 @@ class Case:
         return self.cluster.world.machine("broker-1").storage
 
     def checkpoint(self, marks: dict[TopicPartition, int]) -> None:
-        directory, name = self.storage.parent_of(MARKS_PATH)
+        directory, name = self.storage.parent_of(HIGH_WATERMARKS_PATH)
         node = directory.entries[name] = FileNode()
         node.content[:] = format_offset_checkpoint(marks)
         self.rules.look()
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_a_faulty_disk_lost_is_made_anew_without_what_it_said(
     case = Case()
     case.checkpoint({A: 5, B: 3})
     case.reference.faulty.add(1)
-    del case.storage.find_directory(LOG_DIRECTORY).entries[MARKS_PATH.rpartition("/")[2]]
+    del case.storage.find_directory(LOG_DIRECTORY).entries[HIGH_WATERMARKS_PATH.rpartition("/")[2]]
     case.rules.look()
     case.reference.faulty.clear()
     case.checkpoint({})

@@ -5,11 +5,11 @@ import pytest
 from minibroker.broker.replication.invariants import check_offsets
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig
 from minibroker.protocol.ids import TopicPartition
-from minibroker.simulation.checks.finding import Finding, crash_finding
+from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 
 
 def test_finding_prints_rule_partition_and_both_facts() -> None:
-    finding = Finding(
+    finding = CheckerFinding(
         invariant="I4",
         text="a member ends below the mark",
         at_seconds=12.5,

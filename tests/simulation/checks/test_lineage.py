@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.simulation.checks.lineage import Lineage, Writer
-from minibroker.simulation.checks.reference_log import Batch, ReferenceLog
+from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog
 
 ONE, TWO = Writer(1, 1), Writer(2, 1)
 
@@ -18,8 +18,8 @@ class Told:
         self.rules.append(rule)
 
 
-def batch(offset: int, epoch: int, crc: int = 7) -> Batch:
-    return Batch(offset, offset + 1, epoch, crc, -1, -1, -1, -1)
+def batch(offset: int, epoch: int, crc: int = 7) -> LoggedBatch:
+    return LoggedBatch(offset, offset + 1, epoch, crc, -1, -1, -1, -1)
 
 
 class Cluster:
@@ -32,7 +32,7 @@ class Cluster:
         self.lineage.leads(1, TWO)
         self.logs = {ONE: ReferenceLog(), TWO: ReferenceLog()}
 
-    def write(self, writer: Writer, written: Batch) -> None:
+    def write(self, writer: Writer, written: LoggedBatch) -> None:
         self.lineage.appended(self.logs[writer], written, writer)
         self.logs[writer].append(written)
 
@@ -91,7 +91,7 @@ def test_copy_on_top_of_another_history(cluster: Cluster) -> None:
 
 @pytest.mark.invariant("I12")
 @pytest.mark.parametrize("wrong", [batch(2, 0), batch(0, 0)])
-def test_gap_or_overlap_in_a_log(cluster: Cluster, wrong: Batch) -> None:
+def test_gap_or_overlap_in_a_log(cluster: Cluster, wrong: LoggedBatch) -> None:
     cluster.write(ONE, batch(0, 0))
     cluster.write(ONE, wrong)
     assert "I12" in cluster.told.rules

@@ -16,10 +16,10 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import FetchPartitionResponse
 from minibroker.protocol.record_batch import BatchHeader, build_batch, read_header
 from minibroker.runtime.ports import DiskError
-from minibroker.simulation.checks.failed_syncs import HEARD_SECONDS, FailedSyncs
-from minibroker.simulation.checks.log_starts import LogStartChecker, Written
+from minibroker.simulation.checks.failed_syncs import NOTICED_SECONDS, FailedSyncs
+from minibroker.simulation.checks.log_starts import BatchSizes, LogStartChecker
 from minibroker.simulation.checks.offline import BOUND_SECONDS, OfflineLeaders
-from minibroker.simulation.checks.reference_state import ReferenceState, TruePartition
+from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.checks.served import ServedChecker
 from minibroker.simulation.checks.sound_logs import SoundLogs
 from minibroker.simulation.cluster import SimulatedCluster
@@ -71,7 +71,7 @@ EVENT = cast(ev.Event, None)
 
 # ---------------------------------------------------------------------------------------------------------- log starts
 def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
-    written = Written()
+    written = BatchSizes()
     for base, size in ((0, 10), (2, 30), (1, 20), (2, 5)):
         written.add(base, size)
     assert [written.bytes_from(offset) for offset in (0, 1, 2, 3)] == [60, 50, 30, 0]
@@ -147,7 +147,7 @@ def test_a_copy_is_what_the_leader_wrote() -> None:
 @pytest.mark.parametrize(("is_calm", "found"), [(True, ["I42"]), (False, [])])
 def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list[str]) -> None:
     case = Case()
-    true = TruePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
+    true = ReferencePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
     case.reference.states = lambda: [true]  # type: ignore[method-assign]
     case.cluster.replica = lambda *where: replica(0)  # type: ignore[method-assign]
     judge = OfflineLeaders(case.cluster, case.reference, lambda state: is_calm)
@@ -193,7 +193,7 @@ def test_nothing_is_appended_long_after_a_failed_sync_whatever_it_said(is_full: 
     assert case.found == []
 
     async def later() -> None:
-        await asyncio.sleep(2 * HEARD_SECONDS)
+        await asyncio.sleep(2 * NOTICED_SECONDS)
         case.inside(judge.appended, LOG, headers)
 
     case.cluster.world.run(later())

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from minibroker.command_line import ProgressLine
-from minibroker.simulation.model.bounds import SCENERIES, find_bounds
+from minibroker.simulation.model.bounds import ALL_BOUNDS, find_bounds
 from minibroker.simulation.model.moves import Move
 from minibroker.simulation.model.story import write_story
 from tests.simulation.model.convictions import BOUNDS_OF, mutant_called
@@ -54,14 +54,14 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 @click.command()
-@click.argument("sceneries", nargs=-1)
+@click.argument("names", nargs=-1)
 @click.option("--mutant", "mutants", multiple=True, help="Search with this mutant; `-` for the code as it is.")
 @click.option("--depth", default=0, help="Steps at most; 0: to the end of the bounds.")
 @click.option("--budget-seconds", default=180.0, show_default=True, help="CPU seconds for each search.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each search.")
 @click.option("--write", is_flag=True, help="Store the ways that were found as stories (tests).")
 def explore(
-    sceneries: tuple[str, ...],
+    names: tuple[str, ...],
     mutants: tuple[str, ...],
     depth: int,
     budget_seconds: float,
@@ -70,7 +70,7 @@ def explore(
 ) -> None:
     """Search small worlds of the pure cores breadth first."""
     progress = ProgressLine(after_s=0.0)
-    searches = _searches(sceneries, mutants)
+    searches = _searches(names, mutants)
     started, unexpected = time.monotonic(), 0
     try:
         for number, (mutant, bounds) in enumerate(searches, start=1):
@@ -91,17 +91,17 @@ def explore(
     sys.exit(EXIT_UNEXPECTED if unexpected else 0)
 
 
-def _searches(sceneries: tuple[str, ...], mutants: tuple[str, ...]) -> list[tuple[str, str]]:
+def _searches(names: tuple[str, ...], mutants: tuple[str, ...]) -> list[tuple[str, str]]:
     """(mutant, bounds): all clean ones, then each mutant in its own bounds, unless something was chosen."""
-    for each in sceneries:
-        if each not in {bounds.name for bounds in SCENERIES}:
-            raise click.UsageError(f"no bounds is called {each}: {', '.join(s.name for s in SCENERIES)}")
-    if not mutants and not sceneries:
-        return [*((UNPATCHED, each.name) for each in SCENERIES), *BOUNDS_OF.items()]
+    for each in names:
+        if each not in {bounds.name for bounds in ALL_BOUNDS}:
+            raise click.UsageError(f"no bounds is called {each}: {', '.join(s.name for s in ALL_BOUNDS)}")
+    if not mutants and not names:
+        return [*((UNPATCHED, each.name) for each in ALL_BOUNDS), *BOUNDS_OF.items()]
     found = []
     for mutant in mutants or (UNPATCHED,):
         own = BOUNDS_OF.get(mutant)
-        chosen = sceneries or ((own,) if own else tuple(each.name for each in SCENERIES))
+        chosen = names or ((own,) if own else tuple(each.name for each in ALL_BOUNDS))
         found += [(mutant, bounds) for bounds in chosen]
     return found
 

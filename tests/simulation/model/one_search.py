@@ -22,11 +22,11 @@ PROGRESS_SECONDS = 0.5
 def run_search(scenery_name: str, depth: int, seconds: float) -> None:
     """Depth 0: to the end of the bounds."""
     from minibroker.simulation.model.bounds import find_bounds
-    from minibroker.simulation.model.search import Coverage, search
+    from minibroker.simulation.model.search import SearchCoverage, search
 
     told = time.monotonic()
 
-    def watch(coverage: Coverage) -> bool:
+    def watch(coverage: SearchCoverage) -> bool:
         nonlocal told
         now = time.monotonic()
         if now - told >= PROGRESS_SECONDS:

@@ -2,18 +2,18 @@
 
 import pytest
 
-from minibroker.simulation.model.bounds import SCENERIES, ModelBounds, find_bounds
+from minibroker.simulation.model.bounds import ALL_BOUNDS, ModelBounds, find_bounds
 from minibroker.simulation.model.moves import enabled, perform
 from minibroker.simulation.model.replica import freeze
-from minibroker.simulation.model.search import Coverage, search
-from minibroker.simulation.model.world import World
+from minibroker.simulation.model.search import SearchCoverage, search
+from minibroker.simulation.model.world import ModelWorld
 
-SMALL = [each for each in SCENERIES if each.is_small]
-LARGER = [each for each in SCENERIES if not each.is_small]
+SMALL = [each for each in ALL_BOUNDS if each.is_small]
+LARGER = [each for each in ALL_BOUNDS if not each.is_small]
 STEPS_SOME_WAY = 6
 
 
-def _go_on(_: Coverage) -> bool:
+def _go_on(_: SearchCoverage) -> bool:
     return True
 
 
@@ -40,7 +40,7 @@ def test_a_search_can_be_ended_between_two_states() -> None:
 def test_the_same_steps_lead_to_the_same_state() -> None:
     """Two worlds number what they meet in another order; what a step does must not depend on it."""
     bounds = find_bounds("copying")
-    one, other = World(bounds), World(bounds)
+    one, other = ModelWorld(bounds), ModelWorld(bounds)
     for move in list(enabled(other, other.start())):
         perform(other, other.start(), move)
     there, here = one.start(), other.start()

@@ -5,12 +5,12 @@ from minibroker.controller.cluster_state import Leadership
 from minibroker.controller.election import PartitionChange
 from minibroker.simulation.model.checker import check_state, check_step, check_write
 from minibroker.simulation.model.controller import PARTITION, incarnation
-from minibroker.simulation.model.replica import Outcome, Record, Replica, fresh
+from minibroker.simulation.model.replica import ModelReplica, Record, StimulusOutcome, fresh
 
 A, B, OTHER_A = (0, "a"), (1, "b"), (0, "x")
 
 
-def _replica(broker_id: int, *log: Record, mark: int = 0, leads: int | None = None) -> Replica:
+def _replica(broker_id: int, *log: Record, mark: int = 0, leads: int | None = None) -> ModelReplica:
     replica = fresh(ReplicationConfig(broker_id=broker_id), broker_id)
     replica.log = log
     replica.state.log_end_offset, replica.state.high_watermark = len(log), mark
@@ -31,12 +31,12 @@ def _reference(leader: int, *members: int, epoch: int = 0, version: int = 0) -> 
     )
 
 
-def _state(*replicas: Replica, reference: Leadership | None = None, committed: tuple[Record, ...] = ()) -> str:
+def _state(*replicas: ModelReplica, reference: Leadership | None = None, committed: tuple[Record, ...] = ()) -> str:
     found = check_state(replicas, reference or _reference(1, 1), committed, (1, 1))
     return "" if found is None else found.partition(":")[0]
 
 
-def _write(before: Leadership, after: Leadership, *replicas: Replica) -> str:
+def _write(before: Leadership, after: Leadership, *replicas: ModelReplica) -> str:
     change = PartitionChange(partition=PARTITION, before=before, after=after, reason="by hand")
     found = check_write(change, replicas)
     return "" if found is None else found.partition(":")[0]
@@ -79,23 +79,23 @@ def test_what_was_committed_stays() -> None:
 def test_a_leader_counts_only_what_was_reported_to_it() -> None:
     before, after = _replica(1, A, leads=0), _replica(1, A, mark=1, leads=0)
     after.state.in_sync_replicas = (1, 2)
-    assert str(check_step(before, ("fetched",), Outcome(after))).startswith("I5: ")
+    assert str(check_step(before, ("fetched",), StimulusOutcome(after))).startswith("I5: ")
     after.reports = {2: 1}
-    assert check_step(before, ("fetched",), Outcome(after)) is None
-    assert str(check_step(after, ("fetched",), Outcome(before))).startswith("I11: ")
+    assert check_step(before, ("fetched",), StimulusOutcome(after)) is None
+    assert str(check_step(after, ("fetched",), StimulusOutcome(before))).startswith("I11: ")
 
 
 def test_a_copy_continues_the_log_of_the_leader() -> None:
     before, after = _replica(2, A), _replica(2, A, B)
     reply = ("reply", 1, 1, 0, 0, False, (B,), (OTHER_A,))
-    assert str(check_step(before, reply, Outcome(after))).startswith("I7: ")
-    assert check_step(before, (*reply[:7], (A,)), Outcome(after)) is None
+    assert str(check_step(before, reply, StimulusOutcome(after))).startswith("I7: ")
+    assert check_step(before, (*reply[:7], (A,)), StimulusOutcome(after)) is None
 
 
 def test_one_proposal_is_in_flight() -> None:
     replica = _replica(1, leads=0)
     replica.state.proposal_in_flight = 1
-    assert str(check_step(replica, ("lag",), Outcome(replica, proposals=((2, 0, 0, ()),)))).startswith("I8: ")
+    assert str(check_step(replica, ("lag",), StimulusOutcome(replica, proposals=((2, 0, 0, ()),)))).startswith("I8: ")
 
 
 def test_writes_of_the_partitions_state() -> None:
