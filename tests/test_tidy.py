@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.tidy.documents import check_links
+from tests.tidy.documents import check_identifiers, check_links
 from tests.tidy.hazards import check_hash_order, check_iteration, check_sleep
 from tests.tidy.imports import check_imports
 from tests.tidy.purity import check_ports, check_purity
@@ -44,6 +44,15 @@ def test_rule_holds(rule: Callable[[SourceFile], list[str]]) -> None:
 def test_links_of_documents_resolve() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     fail_with([problem for page in sorted(pages) for problem in check_links(page, ROOT)])
+
+
+def test_names_in_documents_exist() -> None:
+    code = (path for path in text_files() if path.suffix != ".md")
+    names = frozenset(word for path in code for word in re.findall(r"[A-Za-z_]\w*", path.read_text(errors="replace")))
+    files = frozenset(path.stem for path in text_files())
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    history = {ROOT / "CHANGELOG.md"}
+    fail_with([found for page in sorted({*pages} - history) for found in check_identifiers(page, ROOT, names | files)])
 
 
 def test_nothing_refers_to_a_place_outside_the_project() -> None:

@@ -1,4 +1,4 @@
-"""Markdown: links that resolve."""
+"""Markdown: links that resolve, and names that exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
+IDENTIFIER = re.compile(r"(?=\w*_|[a-z.]*[a-z][A-Z])[A-Za-z_]\w*(\.\w+)*")
+"""With an underscore or in camel case; a single lower-case word may be prose."""
 
 
 def check_links(page: Path, root: Path) -> list[str]:
@@ -28,6 +30,21 @@ def check_links(page: Path, root: Path) -> list[str]:
             problems.append(f"{where}: leads out of the project")
         elif fragment and linked.suffix == ".md" and fragment not in anchors(linked.read_text()):
             problems.append(f"{where}: {linked.name} has no such heading")
+    return problems
+
+
+def check_identifiers(page: Path, root: Path, words: frozenset[str]) -> list[str]:
+    """What a page names in backticks exists: a name of the program (`words` are all words of its files) or a file.
+    Names of metrics are checked by the table that code makes of them."""
+    text = FENCE.sub("", page.read_text())
+    metrics = tuple(code for code in re.findall(r"`([^`]*)`", text) if code.startswith("minibroker_"))
+    problems = []
+    for name in sorted({code.removesuffix("()") for code in re.findall(r"`([^`\n]*)`", text)}):
+        if not IDENTIFIER.fullmatch(name) or name.lower().startswith("minibroker_"):
+            continue
+        missing = [part for part in name.split(".") if part not in words]
+        if missing and not any(metric.endswith(name) for metric in metrics):
+            problems.append(f"{page.relative_to(root)}: `{name}`: nothing has the name {missing[0]}")
     return problems
 
 
