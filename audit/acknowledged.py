@@ -25,7 +25,7 @@ REPLICAS_WANTED = 2
 """min.insync.replicas of the promise: an acknowledged record is on at least so many."""
 
 
-class Acked(msgspec.Struct):
+class AckedRecords(msgspec.Struct):
     """Acknowledged records of one partition by offset, each offset once."""
 
     offsets: "array[int]"
@@ -43,7 +43,7 @@ class AckedResult(msgspec.Struct, frozen=True):
     in_place: int
 
 
-class State(IntEnum):
+class AckedState(IntEnum):
     """What one replica says about one acknowledged record."""
 
     HELD = 0
@@ -60,14 +60,14 @@ class State(IntEnum):
 LAWFUL_STARTS = (LogStartReason.RETENTION, LogStartReason.TRIM, LogStartReason.COPIED)
 """A leader deleted what was in front, and only what was committed."""
 
-Run: TypeAlias = tuple[int, int, State]
+AckedRun: TypeAlias = tuple[int, int, AckedState]
 """Acknowledged records number `first` up to `end` share a state."""
 
 
-def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[Acked, Acked]:
+def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[AckedRecords, AckedRecords]:
     """By offset, without repeats; beside it a second record of each offset at which others were acknowledged, too."""
     if all(map(int.__lt__, offsets, offsets[1:])):
-        return Acked(offsets, crcs), Acked(array("q"), array("q"))
+        return AckedRecords(offsets, crcs), AckedRecords(array("q"), array("q"))
     firsts: dict[int, int] = {}
     seconds: dict[int, int] = {}
     for offset, crc in sorted(set(zip(offsets, crcs, strict=True))):
@@ -78,12 +78,12 @@ def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[Acked, Acke
     return _columns(firsts), _columns(seconds)
 
 
-def _columns(crcs: dict[int, int]) -> Acked:
-    return Acked(array("q", crcs.keys()), array("q", crcs.values()))
+def _columns(crcs: dict[int, int]) -> AckedRecords:
+    return AckedRecords(array("q", crcs.keys()), array("q", crcs.values()))
 
 
 def check_acked(
-    partition: TopicPartition, acked: Acked, contents: list[Content], in_sync: tuple[int, ...]
+    partition: TopicPartition, acked: AckedRecords, contents: list[Content], in_sync: tuple[int, ...]
 ) -> AckedResult:
     """Look up every acknowledged record on every replica; stretches that share a fate are one finding."""
     runs = [
@@ -100,7 +100,7 @@ def check_acked(
         wrong = any(
             _is_wrong(content, (first, end, state), in_sync) for content, state in zip(contents, states, strict=True)
         )
-        held, trimmed = states.count(State.HELD), states.count(State.TRIMMED)
+        held, trimmed = states.count(AckedState.HELD), states.count(AckedState.TRIMMED)
         excused = sum(map(_is_excused, contents, states))
         wanted = max(1, min(REPLICAS_WANTED, len(contents) - excused))
         if held + trimmed < wanted or not contents:
@@ -118,12 +118,17 @@ def check_acked(
 
 
 def _trimmed_by_survivor(
-    last: int, contents: list[Content], states: list[State], in_sync: tuple[int, ...]
+    last: int, contents: list[Content], states: list[AckedState], in_sync: tuple[int, ...]
 ) -> str | None:
     """While others were down, who was left in sync may have deleted what they never had: its `log-start` says so."""
     for content, state in zip(contents, states, strict=True):
         start, broker = content.replica.facts.log_start, content.replica.broker
-        if state is not State.TRIMMED or start is None or start.reason not in LAWFUL_STARTS or last >= start.offset:
+        if (
+            state is not AckedState.TRIMMED
+            or start is None
+            or start.reason not in LAWFUL_STARTS
+            or last >= start.offset
+        ):
             continue
         if not in_sync or broker in in_sync:
             return (
@@ -165,50 +170,52 @@ def of_former_topic(partition: TopicPartition, topic_id: str | None, contents: l
     )
 
 
-def _is_wrong(content: Content, run: Run, in_sync: tuple[int, ...]) -> bool:
+def _is_wrong(content: Content, run: AckedRun, in_sync: tuple[int, ...]) -> bool:
     state = run[2]
     if _is_excused(content, state):
         return False
-    return state in (State.CHANGED, State.LACKING) or (state is State.BEHIND and content.replica.broker in in_sync)
+    return state in (AckedState.CHANGED, AckedState.LACKING) or (
+        state is AckedState.BEHIND and content.replica.broker in in_sync
+    )
 
 
-def _is_excused(content: Content, state: State) -> bool:
+def _is_excused(content: Content, state: AckedState) -> bool:
     """A power cut may have taken it, and the others hold it: if none does, that is said of all of them."""
-    return state is State.BEHIND and content.replica.may_lack_unsynced
+    return state is AckedState.BEHIND and content.replica.may_lack_unsynced
 
 
 # one replica
 
 
-def _replica_runs(acked: Acked, content: Content) -> list[Run]:
+def _replica_runs(acked: AckedRecords, content: Content) -> list[AckedRun]:
     """The state of every acknowledged record on this replica, as runs in order."""
-    runs: list[Run] = []
+    runs: list[AckedRun] = []
     trimmed = bisect_left(acked.offsets, content.replica.log_start_offset)
     if trimmed:
-        runs.append((0, trimmed, State.TRIMMED))
+        runs.append((0, trimmed, AckedState.TRIMMED))
     position = trimmed
     for start, crcs in _record_stretches(content):
         first = max(bisect_left(acked.offsets, start), trimmed)
         end = bisect_left(acked.offsets, start + len(crcs))
         if first > position:
-            runs.append((position, first, State.LACKING))
+            runs.append((position, first, AckedState.LACKING))
         runs += _compare_stretch(acked, first, end, start, crcs)
         position = max(position, end)
     reached = max(bisect_left(acked.offsets, content.replica.log_end_offset), position)
     if reached > position:
-        runs.append((position, reached, State.LACKING))
+        runs.append((position, reached, AckedState.LACKING))
     if len(acked) > reached:
-        runs.append((reached, len(acked), State.BEHIND))
+        runs.append((reached, len(acked), AckedState.BEHIND))
     return runs
 
 
-def _with_tail(runs: list[Run], acked: Acked, high_watermark: int) -> list[Run]:
+def _with_tail(runs: list[AckedRun], acked: AckedRecords, high_watermark: int) -> list[AckedRun]:
     tail = bisect_left(acked.offsets, high_watermark)
-    cut: list[Run] = []
+    cut: list[AckedRun] = []
     for first, end, state in runs:
-        if state is State.CHANGED and end > tail:
+        if state is AckedState.CHANGED and end > tail:
             cut += [(first, tail, state)] if first < tail else []
-            cut.append((max(first, tail), end, State.OF_A_TAIL))
+            cut.append((max(first, tail), end, AckedState.OF_A_TAIL))
         else:
             cut.append((first, end, state))
     return cut
@@ -241,7 +248,7 @@ def _record_stretches(content: Content) -> Iterator[tuple[int, "array[int]"]]:
             yield content.cells[first][0], crcs
 
 
-def _compare_stretch(acked: Acked, first: int, end: int, start: int, crcs: "array[int]") -> list[Run]:
+def _compare_stretch(acked: AckedRecords, first: int, end: int, start: int, crcs: "array[int]") -> list[AckedRun]:
     if first >= end:
         return []
     offsets, wanted = acked.offsets[first:end], acked.crcs[first:end]
@@ -250,10 +257,10 @@ def _compare_stretch(acked: Acked, first: int, end: int, start: int, crcs: "arra
     else:
         there = array("q", [crcs[offset - start] for offset in offsets])
     if there == wanted:
-        return [(first, end, State.HELD)]
-    runs: list[Run] = []
+        return [(first, end, AckedState.HELD)]
+    runs: list[AckedRun] = []
     for index, (found, asked) in enumerate(zip(there, wanted, strict=True), first):
-        state = State.HELD if found == asked else State.CHANGED
+        state = AckedState.HELD if found == asked else AckedState.CHANGED
         if runs and runs[-1][2] is state:
             runs[-1] = (runs[-1][0], index + 1, state)
         else:
@@ -264,7 +271,7 @@ def _compare_stretch(acked: Acked, first: int, end: int, start: int, crcs: "arra
 # all replicas
 
 
-def _common_runs(runs: list[list[Run]], count: int) -> Iterator[tuple[int, int, list[State]]]:
+def _common_runs(runs: list[list[AckedRun]], count: int) -> Iterator[tuple[int, int, list[AckedState]]]:
     """Cut the acknowledged records where any replica's state changes."""
     cuts = sorted({0, count, *(first for of_replica in runs for first, _, _ in of_replica)})
     cursors = [0] * len(runs)
@@ -278,16 +285,16 @@ def _common_runs(runs: list[list[Run]], count: int) -> Iterator[tuple[int, int, 
 
 
 _SAYS = {
-    State.CHANGED: "has another record there",
-    State.LACKING: "does not hold it, though its log reaches beyond",
-    State.BEHIND: "ends in front of it, though it was a member of the last known ISR",
+    AckedState.CHANGED: "has another record there",
+    AckedState.LACKING: "does not hold it, though its log reaches beyond",
+    AckedState.BEHIND: "ends in front of it, though it was a member of the last known ISR",
 }
 
 
-def _replica_finding(acked: Acked, content: Content, run: Run) -> Finding:
+def _replica_finding(acked: AckedRecords, content: Content, run: AckedRun) -> Finding:
     first, end, state = run
     facts = content.replica.facts
-    kind = Kind.ACKED_CHANGED if state is State.CHANGED else Kind.ACKED_MISSING
+    kind = Kind.ACKED_CHANGED if state is AckedState.CHANGED else Kind.ACKED_MISSING
     place = _place(content, acked.offsets[first])
     partition = TopicPartition(facts.topic, facts.partition)
     message = f"broker {facts.broker} {_SAYS[state]}"
@@ -306,7 +313,7 @@ def _place(content: Content, offset: int) -> tuple[str | None, int | None]:
 
 def _stretch(
     partition: TopicPartition,
-    acked: Acked,
+    acked: AckedRecords,
     first: int,
     end: int,
     kind: Kind,

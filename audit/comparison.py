@@ -5,7 +5,7 @@ offsets were judged. Refuses to know how anything was read; what is wrong inside
 
 Theory. Two replicas agree at an offset when the batches there are equal: offsets, epoch, verified CRC, size. A high
 watermark proves that everything below it is committed, so two in-sync replicas are equal below the highest one that
-anybody knows, others below the smaller of their own two (marks.py). Above it a difference is legal (the tail of a
+anybody knows, others below the smaller of their own two (commitment.py). Above it a difference is legal (the tail of a
 deposed leader, to be truncated), but for log matching: where two replicas hold an offset under the same leader epoch,
 one leader wrote both, so they are equal there and at all lower offsets. Replicas are compared in pairs; one that
 differs from several others alike is named.
@@ -16,11 +16,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from minibroker.audit.commitment import Commitment
 from minibroker.audit.content import Cell, Content, surely_equal
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.intervals import Intervals, below, intersection, size, union
-from minibroker.audit.marks import Marks
-from minibroker.audit.replica import Replica
+from minibroker.audit.replica import AuditedReplica
 
 
 class Mismatch(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Brokers whose replica holds records that may be committed and was compared with no other one."""
 
 
-def compare(contents: list[Content], marks: Marks, convicted: frozenset[int] = frozenset()) -> Comparison:
+def compare(contents: list[Content], commitment: Commitment, convicted: frozenset[int] = frozenset()) -> Comparison:
     """Compare every pair, then name for each stretch the replica that stands alone. `convicted`: brokers of which a
     witness says that they hold something else."""
     seen: dict[Mismatch, list[tuple[int, int]]] = {}
@@ -54,11 +54,11 @@ def compare(contents: list[Content], marks: Marks, convicted: frozenset[int] = f
     for right in range(len(contents)):
         for left in range(right):
             pair = contents[left], contents[right]
-            limit = min(marks.must_hold(each) for each in pair)
+            limit = min(commitment.must_hold(each) for each in pair)
             for mismatch in compare_pair(*pair, limit):
                 seen.setdefault(mismatch, []).append((left, right))
                 above = mismatch.kind is Kind.DIVERGED_ABOVE_HIGH_WATERMARK
-                if above and not marks.settled(*pair, mismatch.start):
+                if above and not commitment.settled(*pair, mismatch.start):
                     open_ends.append(_open_end(*pair, mismatch))
             common = below(intersection(pair[0].coverage, pair[1].coverage), limit)
             judged[left], judged[right] = union(judged[left], common), union(judged[right], common)
@@ -74,20 +74,20 @@ def compare(contents: list[Content], marks: Marks, convicted: frozenset[int] = f
         uncompared=tuple(
             content.replica.broker
             for content, intervals in zip(contents, judged, strict=True)
-            if len(holders) > 1 and content.coverage and not intervals and _counts(content, marks, contents)
+            if len(holders) > 1 and content.coverage and not intervals and _counts(content, commitment, contents)
         ),
     )
 
 
-def _counts(content: Content, marks: Marks, contents: list[Content]) -> bool:
+def _counts(content: Content, commitment: Commitment, contents: list[Content]) -> bool:
     """A replica that is known to be out of sync, and of which no mark is known, promises nothing yet; nor does one of
     which those in sync have trimmed all that it must hold: it starts anew."""
-    if marks.in_sync is not None and content.replica.broker not in marks.in_sync:
-        starts = [each.replica.log_start_offset for each in contents if each.replica.broker in marks.in_sync]
-        if not content.high_watermark or (starts and marks.must_hold(content) <= min(starts)):
+    if commitment.in_sync is not None and content.replica.broker not in commitment.in_sync:
+        starts = [each.replica.log_start_offset for each in contents if each.replica.broker in commitment.in_sync]
+        if not content.high_watermark or (starts and commitment.must_hold(content) <= min(starts)):
             return False
     # Where only others' heads are below the mark (retention), nothing is left to compare.
-    return not marks.is_exact or content.coverage[0][0] < marks.must_hold(content)
+    return not commitment.is_exact or content.coverage[0][0] < commitment.must_hold(content)
 
 
 def _open_end(left: Content, right: Content, mismatch: Mismatch) -> Finding:
@@ -270,7 +270,7 @@ def _edges(contents: list[Content]) -> list[Finding]:
     return found
 
 
-def _edge(replica: Replica, kind: Kind, message: str, start: int, end: int) -> Finding:
+def _edge(replica: AuditedReplica, kind: Kind, message: str, start: int, end: int) -> Finding:
     facts = replica.facts
     return finding(
         kind,

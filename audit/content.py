@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from minibroker.audit.intervals import Intervals
-from minibroker.audit.replica import Columns, Replica
+from minibroker.audit.replica import AuditedReplica, Columns
 
 Cell: TypeAlias = tuple[int, int, int, int, int]
 """(base offset, end offset, epoch, CRC, size): what must be equal."""
@@ -20,7 +20,7 @@ Cell: TypeAlias = tuple[int, int, int, int, int]
 class Content:
     """A replica's good batches by offset, each offset once: of two that claim the same the first in the file counts."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: AuditedReplica) -> None:
         columns = replica.columns
         self.replica = replica
         self.is_dense = columns.base_offsets[1:] == columns.ends[:-1]

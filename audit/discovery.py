@@ -15,7 +15,13 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import Expected, LogDirectory, Told, one_directory_each, work_out
+from minibroker.audit.expectation import (
+    AuditedLogDirectory,
+    Expected,
+    SourcedState,
+    expected_partitions,
+    one_directory_each,
+)
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.regular_files import read_regular
 from minibroker.audit.replica import ReplicaFacts
@@ -35,7 +41,7 @@ _BROKER_DIRECTORY = re.compile(r"broker-([0-9]{1,9})")
 T = TypeVar("T")
 
 
-class Damage(msgspec.Struct, frozen=True):
+class DamagedFile(msgspec.Struct, frozen=True):
     """A small file that should read and does not."""
 
     broker: int | None
@@ -46,13 +52,13 @@ class Damage(msgspec.Struct, frozen=True):
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Everything there is to audit."""
 
-    log_directories: tuple[LogDirectory, ...]
+    log_directories: tuple[AuditedLogDirectory, ...]
     replicas: tuple[ReplicaFacts, ...]
     expected: dict[str, Expected] = {}
     """By `topic-partition`."""
     findings: tuple[Finding, ...] = ()
     """Of brokers and directories as a whole."""
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[DamagedFile, ...] = ()
     """Small files of log directories; those of a replica are in its facts."""
 
     @property
@@ -60,20 +66,20 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         return sum(size for replica in self.replicas for _, size in replica.segments)
 
 
-def discover(directories: Iterable[str], told: Sequence[Told] = ()) -> Inventory:
+def discover(directories: Iterable[str], states: Sequence[SourcedState] = ()) -> Inventory:
     """Look into each directory: a cluster's data directory, or one broker's log directory. `told`: what others say of
     the cluster, beside the state files that lie there."""
     try:
-        return _discover(directories, list(told))
+        return _discover(directories, list(states))
     except OSError as error:
         raise AuditError(
             f"{error.filename} cannot be read: {error.strerror}; run the audit as a user who may"
         ) from error
 
 
-def _discover(directories: Iterable[str], told: list[Told]) -> Inventory:
+def _discover(directories: Iterable[str], states: list[SourcedState]) -> Inventory:
     paths: dict[str, bool] = {}
-    damage: list[Damage] = []
+    damage: list[DamagedFile] = []
     for directory in directories:
         for path in _log_directories(directory):
             real = os.path.realpath(path)
@@ -81,13 +87,13 @@ def _discover(directories: Iterable[str], told: list[Told]) -> Inventory:
         read: list[tuple[str, str]] = []
         file = f"{directory}/{CLUSTER_STATE}"
         state = _read_parsed(file, parse_cluster_state, read, STATE_BYTES_MAX)
-        told += [Told(source=file, state=state)] if state is not None else []
-        damage += [Damage(None, file, reason) for file, reason in read]
-    found: list[LogDirectory] = []
+        states += [SourcedState(source=file, state=state)] if state is not None else []
+        damage += [DamagedFile(None, file, reason) for file, reason in read]
+    found: list[AuditedLogDirectory] = []
     for path in paths:
         read = []
         found.append(_log_directory(path, read))
-        damage += [Damage(found[-1].broker, file, reason) for file, reason in read]
+        damage += [DamagedFile(found[-1].broker, file, reason) for file, reason in read]
     _refuse_mixtures(found)
     logs, findings = one_directory_each(found)
     findings += [item for log in logs if paths[log.path] for item in _misnamed(log)]
@@ -95,10 +101,10 @@ def _discover(directories: Iterable[str], told: list[Told]) -> Inventory:
     for log in logs:
         read = []
         replicas += _replicas(log, read)
-        damage += [Damage(log.broker, file, reason) for file, reason in read]
+        damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
     replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
     held = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
-    expected, said = work_out(logs, held, told)
+    expected, said = expected_partitions(logs, held, states)
     findings += said + ids_within_topics(replicas, expected)
     return Inventory(
         log_directories=tuple(logs),
@@ -109,7 +115,7 @@ def _discover(directories: Iterable[str], told: list[Told]) -> Inventory:
     )
 
 
-def _misnamed(log: LogDirectory) -> list[Finding]:
+def _misnamed(log: AuditedLogDirectory) -> list[Finding]:
     """The launcher names a directory after its broker."""
     match = _BROKER_DIRECTORY.fullmatch(os.path.basename(log.path))
     if match is None or int(match[1]) == log.broker:
@@ -154,7 +160,7 @@ def _partition_of(name: str) -> TopicPartition | None:
     return checkpoints.parse_partition_directory_name(name)
 
 
-def _log_directory(path: str, damage: list[tuple[str, str]]) -> LogDirectory:
+def _log_directory(path: str, damage: list[tuple[str, str]]) -> AuditedLogDirectory:
     file = f"{path}/{checkpoints.META_PROPERTIES}"
     meta = _read_parsed(file, parse_meta_properties, damage)
     if meta is None and not damage:
@@ -162,7 +168,7 @@ def _log_directory(path: str, damage: list[tuple[str, str]]) -> LogDirectory:
     marker = f"{path}/{checkpoints.CLEAN_SHUTDOWN}"
     before = len(damage)
     _read_parsed(marker, checkpoints.parse_clean_shutdown, damage)
-    return LogDirectory(
+    return AuditedLogDirectory(
         path=path,
         broker=_broker_of(path, meta),
         meta=meta,
@@ -191,14 +197,14 @@ def _broker_of(path: str, meta: MetaProperties | None) -> int:
     return int(match[1])
 
 
-def _refuse_mixtures(logs: list[LogDirectory]) -> None:
+def _refuse_mixtures(logs: list[AuditedLogDirectory]) -> None:
     clusters = {log.meta.cluster_id: log.path for log in logs if log.meta is not None}
     if len(clusters) > 1:
         where = ", ".join(f"{path} ({cluster})" for cluster, path in sorted(clusters.items()))
         raise AuditError(f"the directories belong to different clusters: {where}; audit one cluster at a time")
 
 
-def _replicas(log: LogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaFacts]:
+def _replicas(log: AuditedLogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaFacts]:
     high_watermarks = _offsets(f"{log.path}/{checkpoints.HIGH_WATERMARK_CHECKPOINT}", damage)
     recovery_points = _offsets(f"{log.path}/{checkpoints.RECOVERY_POINT_CHECKPOINT}", damage)
     partitions = {entry.path: _partition_of(entry.name) for entry in os.scandir(log.path) if os.path.isdir(entry)}
@@ -209,7 +215,7 @@ def _replicas(log: LogDirectory, damage: list[tuple[str, str]]) -> list[ReplicaF
     ]
 
 
-class _Mark(NamedTuple):
+class _CheckpointOffset(NamedTuple):
     """An offset in a checkpoint, and of which topic id, where it says that."""
 
     offset: int
@@ -221,18 +227,18 @@ class _Mark(NamedTuple):
         return self.offset if self.topic_id in (None, topic_id) or topic_id is None else None
 
 
-def _offsets(file: str, damage: list[tuple[str, str]]) -> dict[TopicPartition, _Mark]:
+def _offsets(file: str, damage: list[tuple[str, str]]) -> dict[TopicPartition, _CheckpointOffset]:
     offsets = _read_parsed(file, checkpoints.parse_offset_checkpoint, damage) or {}
     ids = _read_parsed(file, checkpoints.parse_checkpoint_topic_ids, []) or {}
-    return {partition: _Mark(offset, ids.get(partition)) for partition, offset in offsets.items()}
+    return {partition: _CheckpointOffset(offset, ids.get(partition)) for partition, offset in offsets.items()}
 
 
 def _replica(
-    log: LogDirectory,
+    log: AuditedLogDirectory,
     directory: str,
     partition: TopicPartition,
-    high_watermark: _Mark | None,
-    recovery_point: _Mark | None,
+    high_watermark: _CheckpointOffset | None,
+    recovery_point: _CheckpointOffset | None,
 ) -> ReplicaFacts:
     damage: list[tuple[str, str]] = []
     epochs = _read_parsed(f"{directory}/{checkpoints.EPOCH_CHECKPOINT}", checkpoints.parse_epoch_checkpoint, damage)

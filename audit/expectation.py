@@ -15,7 +15,7 @@ from minibroker.protocol.meta_properties import MetaProperties
 from minibroker.protocol.witness import PartitionWitness, newer
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class SourcedState(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody says of the whole cluster."""
 
     source: str
@@ -25,7 +25,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Said when the cluster was stopped: nothing may have happened since."""
 
 
-class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedLogDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """One broker's log directory."""
 
     path: str
@@ -66,16 +66,16 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """Of those that should hold it: no directory of them was given."""
 
 
-def work_out(
-    logs: Sequence[LogDirectory], held: Iterable[tuple[int, str]], told: Sequence[Told]
+def expected_partitions(
+    logs: Sequence[AuditedLogDirectory], held: Iterable[tuple[int, str]], states: Sequence[SourcedState]
 ) -> tuple[dict[str, Expected], list[Finding]]:
     """What should be there by `topic-partition`, and what the sources say against each other and the directories.
     `held`: (broker, topic-partition) of each replica that is there."""
     found: list[Finding] = []
     present = {log.broker for log in logs}
-    snapshots = _newest(told, found)
+    snapshots = _newest(states, found)
     witnesses: dict[str, PartitionWitness] = {}
-    for each in told:
+    for each in states:
         for name, witness in each.state.witnesses.items():
             if name not in each.state.partitions:
                 said = f"{each.source} has a witness of {name} (committed to {witness.committed_offset}), but no such"
@@ -87,7 +87,7 @@ def work_out(
             listed.setdefault(name, {})[log.broker] = topic_id
     on_disk = {name for _, name in held}
     stopped = {log.broker for log in logs if log.cleanly_stopped}
-    unknown_to = ", ".join(each.source for each in told) or None
+    unknown_to = ", ".join(each.source for each in states) or None
     expected = {}
     for name in sorted({*snapshots, *witnesses, *listed, *on_disk}):
         if name in snapshots:
@@ -101,9 +101,9 @@ def work_out(
                 holders=dict.fromkeys(sorted(sure), "its own checkpoint lists it"),
                 listed=listed.get(name, {}),
             )
-    if not told:
+    if not states:
         found.append(nothing_known())
-    found += _brokers(logs, told, expected, present)
+    found += _brokers(logs, states, expected, present)
     return expected, found
 
 
@@ -116,10 +116,10 @@ def nothing_known() -> Finding:
     )
 
 
-def _newest(told: Sequence[Told], found: list[Finding]) -> dict[str, tuple[Told, PartitionSnapshot]]:
+def _newest(states: Sequence[SourcedState], found: list[Finding]) -> dict[str, tuple[SourcedState, PartitionSnapshot]]:
     """Of each partition what the source of the highest leader epoch says."""
-    snapshots: dict[str, tuple[Told, PartitionSnapshot]] = {}
-    for each in sorted(told, key=lambda each: each.state.taken_at):
+    snapshots: dict[str, tuple[SourcedState, PartitionSnapshot]] = {}
+    for each in sorted(states, key=lambda each: each.state.taken_at):
         for name, snapshot in each.state.partitions.items():
             if not snapshot.isr:
                 found.append(contradiction(f"{each.source} counts nobody in sync for {name}, and somebody always is"))
@@ -134,11 +134,11 @@ def _newest(told: Sequence[Told], found: list[Finding]) -> dict[str, tuple[Told,
 
 
 def _contradictions(
-    name: str, one: tuple[Told, PartitionSnapshot], other: tuple[Told, PartitionSnapshot]
+    name: str, one: tuple[SourcedState, PartitionSnapshot], other: tuple[SourcedState, PartitionSnapshot]
 ) -> list[Finding]:
     said = [
-        f"{told.source} says topic id {snapshot.topic_id}, epoch {snapshot.leader_epoch}, ISR {list(snapshot.isr)}"
-        for told, snapshot in (one, other)
+        f"{states.source} says topic id {snapshot.topic_id}, epoch {snapshot.leader_epoch}, ISR {list(snapshot.isr)}"
+        for states, snapshot in (one, other)
     ]
     ids = {snapshot.topic_id for _, snapshot in (one, other)} - {None}
     same_epoch = one[1].leader_epoch == other[1].leader_epoch
@@ -152,7 +152,7 @@ def contradiction(message: str) -> Finding:
 
 
 def _known(
-    source: Told,
+    source: SourcedState,
     snapshot: PartitionSnapshot,
     known_witness: PartitionWitness | None,
     listed: dict[int, str | None],
@@ -195,11 +195,14 @@ def _known(
 
 
 def _brokers(
-    logs: Sequence[LogDirectory], told: Sequence[Told], expected: Mapping[str, Expected], present: set[int]
+    logs: Sequence[AuditedLogDirectory],
+    states: Sequence[SourcedState],
+    expected: Mapping[str, Expected],
+    present: set[int],
 ) -> list[Finding]:
     found = []
     registered: dict[int, tuple[str | None, str]] = {}
-    for each in told:
+    for each in states:
         for number, directory_id in each.state.brokers.items():
             if number.isdecimal():
                 registered[int(number)] = (directory_id, each.source)
@@ -215,7 +218,7 @@ def _brokers(
         message = f"broker {broker} should be there ({what}, says {source}), and no log directory of it was given"
         found.append(finding(Kind.MISSING_BROKER, message, broker=broker))
     found += _directory_ids(logs, registered)
-    for each in told:
+    for each in states:
         for log in logs:
             if each.stopped and log.broker in each.state.stopped_cleanly and not log.cleanly_stopped:
                 message = f"broker {log.broker} was stopped cleanly, says {each.source}, and its mark of that is gone"
@@ -228,10 +231,12 @@ def _brokers(
     return found
 
 
-def _directory_ids(logs: Sequence[LogDirectory], registered: Mapping[int, tuple[str | None, str]]) -> list[Finding]:
+def _directory_ids(
+    logs: Sequence[AuditedLogDirectory], registered: Mapping[int, tuple[str | None, str]]
+) -> list[Finding]:
     """A directory that is another one than the cluster knew as this broker's; and one id in two directories."""
     found = []
-    by_id: dict[str, LogDirectory] = {}
+    by_id: dict[str, AuditedLogDirectory] = {}
     owners = {directory_id: broker for broker, (directory_id, _) in registered.items() if directory_id}
     for log in logs:
         if log.meta is None:
@@ -249,10 +254,10 @@ def _directory_ids(logs: Sequence[LogDirectory], registered: Mapping[int, tuple[
     return found
 
 
-def one_directory_each(logs: Sequence[LogDirectory]) -> tuple[list[LogDirectory], list[Finding]]:
+def one_directory_each(logs: Sequence[AuditedLogDirectory]) -> tuple[list[AuditedLogDirectory], list[Finding]]:
     """Two directories that claim one broker are not two replicas. The first whose name says the broker is looked at."""
     found = []
-    by_broker: dict[int, list[LogDirectory]] = {}
+    by_broker: dict[int, list[AuditedLogDirectory]] = {}
     for log in logs:
         by_broker.setdefault(log.broker, []).append(log)
     kept = []

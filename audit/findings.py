@@ -196,7 +196,7 @@ def finding(
     )
 
 
-class Verdict(StrEnum):
+class PartitionVerdict(StrEnum):
     """What is said of one partition, worst first."""
 
     INCONSISTENT = "inconsistent"
@@ -228,7 +228,7 @@ class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     partition: int
-    verdict: Verdict
+    verdict: PartitionVerdict
     judged_offsets: int
     """Offsets at which at least two replicas were compared below both their high watermarks."""
     total_offsets: int

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from html import escape
 from itertools import chain, repeat
 
-from minibroker.audit.findings import Finding, PartitionResult, Severity, Verdict, cause_key
+from minibroker.audit.findings import Finding, PartitionResult, PartitionVerdict, Severity, cause_key
 from minibroker.audit.partition_picture import LEGEND, picture
 from minibroker.audit.report import AuditReport
 
 ROWS_MAX = 2_000
 PICTURES_MAX = 200
-_WORST_FIRST = tuple(Verdict)
-_FINE = (Verdict.LAGGING, Verdict.IDENTICAL, Verdict.SINGLE, Verdict.EMPTY)
+_WORST_FIRST = tuple(PartitionVerdict)
+_FINE = (PartitionVerdict.LAGGING, PartitionVerdict.IDENTICAL, PartitionVerdict.SINGLE, PartitionVerdict.EMPTY)
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24;
   background: #fff }
@@ -104,7 +104,7 @@ def _partitions(results: tuple[PartitionResult, ...]) -> str:
     folded = f"<details><summary>Pictures of partitions in which all is well</summary>{fine}</details>" if fine else ""
     more = f"<p>{len(ordered) - ROWS_MAX:,} more are in the JSON.</p>" if len(ordered) > ROWS_MAX else ""
     table = _table(
-        ("Partition", "Verdict", "Judged", "Acknowledged", "Replicas"),
+        ("Partition", "PartitionVerdict", "Judged", "Acknowledged", "Replicas"),
         (_partition(result) for result in ordered[:ROWS_MAX]),
         (_css(result) for result in ordered[:ROWS_MAX]),
     )
@@ -116,7 +116,7 @@ def _partition_heading(result: PartitionResult) -> str:
 
 
 def _css(result: PartitionResult) -> str:
-    if result.verdict in (Verdict.INCONSISTENT, Verdict.UNDECODABLE):
+    if result.verdict in (PartitionVerdict.INCONSISTENT, PartitionVerdict.UNDECODABLE):
         return "bad"
     return "" if result.verdict in _FINE else "doubt"
 

@@ -7,10 +7,10 @@ from itertools import groupby
 from minibroker.audit.acked_file import AckedChunk, covers_whole_records, plan_acked, read_acked
 from minibroker.audit.discovery import Inventory
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.judge import compare_partition
+from minibroker.audit.partition_check import compare_partition
 from minibroker.audit.planning import plan_ranges
 from minibroker.audit.producer_snapshots import read_snapshots
-from minibroker.audit.replica import Replica, ReplicaFacts, assemble
+from minibroker.audit.replica import AuditedReplica, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import scan_range
 from minibroker.audit.timings import Stopwatch
 from minibroker.protocol.checkpoints import parse_partition_directory_name
@@ -61,7 +61,7 @@ def _by_partition(inventory: Inventory) -> Iterator[tuple[TopicPartition, list[R
         yield TopicPartition(topic, partition), list(members)
 
 
-def _read_replica(facts: ReplicaFacts, with_values: bool, whole_records: bool) -> Replica:
+def _read_replica(facts: ReplicaFacts, with_values: bool, whole_records: bool) -> AuditedReplica:
     tasks = plan_ranges(facts.directory, facts.segments, WHOLE_FILE_BYTES)
     scans = [scan_range(task, with_values=with_values, whole_records=whole_records) for task in tasks]
     return assemble(facts, scans, read_snapshots(facts))

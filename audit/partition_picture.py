@@ -8,7 +8,7 @@ wide enough to be seen; one without marks the broker's name. A replica that shou
 from collections.abc import Iterator
 from html import escape
 
-from minibroker.audit.findings import Finding, Kind, PartitionResult, ReplicaSummary, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, ReplicaSummary, Severity
 
 WIDTH = 640
 BAR, STEP, LEFT, RIGHT = 14, 24, 84, 8
@@ -93,7 +93,7 @@ def _below(result: PartitionResult, replica: ReplicaSummary) -> str:
     if len(result.replicas) < 2:
         return "alone"
     uncompared = any(item.kind in UNCOMPARED and item.broker == replica.broker for item in result.findings)
-    unproven = uncompared or result.verdict is Verdict.UNPROVEN or replica.high_watermark is None
+    unproven = uncompared or result.verdict is PartitionVerdict.UNPROVEN or replica.high_watermark is None
     return "unproven" if unproven else "agrees"
 
 

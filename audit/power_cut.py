@@ -6,11 +6,11 @@ batch in order; what lies behind that counts for nothing, whatever it is: a disk
 
 from msgspec.structs import replace
 
-from minibroker.audit.replica import Columns, Gap, Replica, Segment
+from minibroker.audit.replica import AuditedReplica, AuditedSegment, Columns, SegmentGap
 from minibroker.audit.rules import is_dense
 
 
-def as_its_next_start_cuts_it(replica: Replica) -> Replica:
+def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
     """The same replica, unless its machine may have lost power, and it was not started since."""
     facts = replica.facts
     if not facts.lost_power or facts.cleanly_stopped or is_dense(replica):
@@ -38,11 +38,11 @@ def as_its_next_start_cuts_it(replica: Replica) -> Replica:
     return replica
 
 
-def _cut(replica: Replica, number: int, end_row: int, position: int, reason: str) -> Replica:
+def _cut(replica: AuditedReplica, number: int, end_row: int, position: int, reason: str) -> AuditedReplica:
     """Keep these rows and what stands in front of the position in this segment."""
     last = replica.segments[number]
-    gap = Gap(position=position, end=max(last.size, position), reason=reason, torn=False, reaches_end=True)
-    kept: Segment = replace(
+    gap = SegmentGap(position=position, end=max(last.size, position), reason=reason, torn=False, reaches_end=True)
+    kept: AuditedSegment = replace(
         last,
         size=position,
         end_row=end_row,

@@ -29,7 +29,7 @@ FORMER_VERSION = 1
 _CRC = struct.Struct(">I")
 
 
-class _Remembered(NamedTuple):
+class _RememberedBatch(NamedTuple):
     """One batch; offsets and sequences are those of its first and last record."""
 
     first_sequence: int
@@ -43,7 +43,7 @@ class _Producer(NamedTuple):
     producer_id: int
     epoch: int
     appended_ms: int
-    batches: list[_Remembered]
+    batches: list[_RememberedBatch]
     """Oldest first, at least one."""
 
 
@@ -85,17 +85,19 @@ def check_snapshots(report: ReplicaReport) -> None:
             snapshot = _decoded(file)
         except _Unreadable as error:
             # A power cut may tear one, and whoever starts then keeps it: a broker takes an older one and the batches.
-            _say(report, file, f"{error}; brokers pass over it", note=file.problem is None)
+            _report(report, file, f"{error}; brokers pass over it", note=file.problem is None)
             continue
         if snapshot is None:
-            _say(report, file, f"is of version {FORMER_VERSION}, which no broker uses any more", note=True)
+            _report(report, file, f"is of version {FORMER_VERSION}, which no broker uses any more", note=True)
             continue
         if _is_foreign(report, file, snapshot) or not is_dense:
             continue
         if file.offset > replica.log_end_offset:
             # A running broker's log may have grown meanwhile; after a crash the tail may be lost, a start removes it.
             note = not replica.facts.cleanly_stopped
-            _say(report, file, f"tells of a log that ends there; this one ends at {replica.log_end_offset}", note=note)
+            _report(
+                report, file, f"tells of a log that ends there; this one ends at {replica.log_end_offset}", note=note
+            )
         elif len(columns) and file.offset >= columns.base_offsets[0]:
             end_row = bisect_left(columns.base_offsets, file.offset)
             newest.update(zip(columns.producer_ids[looked_at:end_row], range(looked_at, end_row), strict=True))
@@ -108,7 +110,9 @@ def _is_foreign(report: ReplicaReport, file: SnapshotFile, snapshot: _Snapshot) 
     topic_id, partition, offset = snapshot.place
     if (partition, offset) == (facts.partition, file.offset) and facts.topic_id in (None, topic_id):
         return False
-    _say(report, file, f"is of partition {partition} of topic id {topic_id} at offset {offset}; brokers do not use it")
+    _report(
+        report, file, f"is of partition {partition} of topic id {topic_id} at offset {offset}; brokers do not use it"
+    )
     return True
 
 
@@ -122,7 +126,7 @@ def _check_fit(
         row = newest.get(producer.producer_id)
         if row is not None and columns.base_offsets[row] > last_known:
             what = f"knows producer {producer.producer_id} up to offset {last_known} only"
-            _say_row(report, offset, row, what)
+            _report_row(report, offset, row, what)
         for batch in producer.batches:
             if batch.base_offset < first:
                 continue  # its head was deleted
@@ -132,11 +136,11 @@ def _check_fit(
                     f"remembers a batch of producer {producer.producer_id}, epoch {producer.epoch}, sequences"
                     f" {batch.first_sequence} to {batch.last_sequence}, at offset {batch.base_offset}"
                 )
-                _say_row(report, offset, max(min(at, end_row - 1), 0), what)
+                _report_row(report, offset, max(min(at, end_row - 1), 0), what)
                 break
 
 
-def _is_row(report: ReplicaReport, row: int, producer: _Producer, batch: _Remembered) -> bool:
+def _is_row(report: ReplicaReport, row: int, producer: _Producer, batch: _RememberedBatch) -> bool:
     columns = report.replica.columns
     records = columns.ends[row] - columns.base_offsets[row]
     return (
@@ -150,7 +154,7 @@ def _is_row(report: ReplicaReport, row: int, producer: _Producer, batch: _Rememb
     )
 
 
-def _say_row(report: ReplicaReport, offset: int, row: int, what: str) -> None:
+def _report_row(report: ReplicaReport, offset: int, row: int, what: str) -> None:
     columns = report.replica.columns
     producer = columns.producer_ids[row]
     there = (
@@ -168,7 +172,7 @@ def _say_row(report: ReplicaReport, offset: int, row: int, what: str) -> None:
     )
 
 
-def _say(report: ReplicaReport, file: SnapshotFile, message: str, *, note: bool = False) -> None:
+def _report(report: ReplicaReport, file: SnapshotFile, message: str, *, note: bool = False) -> None:
     path = segment_file(report.replica.facts.directory, file.offset, SNAPSHOT_SUFFIX)
     kind = Kind.PRODUCER_SNAPSHOT_UNUSED if note else Kind.PRODUCER_SNAPSHOT
     report.add(kind, message, offset=file.offset, file=path)

@@ -32,7 +32,7 @@ class IndexFile(msgspec.Struct, frozen=True):
     """Why it cannot be read."""
 
 
-class Gap(msgspec.Struct, frozen=True):
+class SegmentGap(msgspec.Struct, frozen=True):
     """Bytes of a segment that are no batch, up to the next batch that passes every check."""
 
     position: int
@@ -116,7 +116,7 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Bytes of the file that this audit looks at: its size when the audit began, or what is left of it."""
     columns: tuple[bytes, ...]
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[SegmentGap, ...] = ()
     undecodable: tuple[tuple[int, int, str], ...] = ()
     """(position, base offset, reason) of batches whose CRC is good and whose records are not."""
     index: IndexFile | None = None
@@ -170,7 +170,7 @@ class SnapshotFile(msgspec.Struct, frozen=True):
     """Why it could not be read."""
 
 
-class Segment(msgspec.Struct, kw_only=True):
+class AuditedSegment(msgspec.Struct, kw_only=True):
     """One segment of an assembled replica; rows and gaps index into the replica's."""
 
     base_offset: int
@@ -178,18 +178,18 @@ class Segment(msgspec.Struct, kw_only=True):
     size: int
     first_row: int
     end_row: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[SegmentGap, ...]
     undecodable: tuple[tuple[int, int, str], ...]
     index: IndexFile | None
     time_index: IndexFile | None
     vanished: bool
 
 
-class Replica(msgspec.Struct, kw_only=True):
+class AuditedReplica(msgspec.Struct, kw_only=True):
     """All that one broker's files say about one partition."""
 
     facts: ReplicaFacts
-    segments: list[Segment]
+    segments: list[AuditedSegment]
     columns: Columns
     last_end: int
     """The largest offset behind a good batch; 0 without one."""
@@ -221,23 +221,25 @@ class Replica(msgspec.Struct, kw_only=True):
         facts = self.facts
         return facts.lost_power and not facts.cleanly_stopped and self.log_end_offset >= (facts.recovery_point or 0)
 
-    def segment_of_row(self, row: int) -> Segment:
+    def segment_of_row(self, row: int) -> AuditedSegment:
         for segment in self.segments:
             if segment.first_row <= row < segment.end_row:
                 return segment
         raise AssertionError(f"row {row} is in no segment")
 
 
-def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan], snapshots: tuple[SnapshotFile, ...] = ()) -> Replica:
+def assemble(
+    facts: ReplicaFacts, scans: Iterable[RangeScan], snapshots: tuple[SnapshotFile, ...] = ()
+) -> AuditedReplica:
     """Put the ranges of one replica together. They fit: `stitching.stitch` has seen to it."""
     columns = Columns()
-    segments: dict[int, Segment] = {}
+    segments: dict[int, AuditedSegment] = {}
     for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):
         first_row = len(columns)
         columns.extend(scan.columns)
         segment = segments.get(scan.segment)
         if segment is None:
-            segments[scan.segment] = Segment(
+            segments[scan.segment] = AuditedSegment(
                 base_offset=scan.segment,
                 file=segment_file(facts.directory, scan.segment),
                 size=scan.size,
@@ -254,7 +256,7 @@ def assemble(facts: ReplicaFacts, scans: Iterable[RangeScan], snapshots: tuple[S
             segment.gaps += scan.gaps
             segment.undecodable += scan.undecodable
     last_end = max(columns.ends, default=0)
-    return Replica(
+    return AuditedReplica(
         facts=facts, segments=list(segments.values()), columns=columns, last_end=last_end, snapshots=snapshots
     )
 

@@ -1,13 +1,13 @@
 """Where the rules put what they find in one replica. Pure."""
 
 from minibroker.audit.findings import Finding, Kind, finding
-from minibroker.audit.replica import Replica
+from minibroker.audit.replica import AuditedReplica
 
 
 class ReplicaReport:
     """Collects the findings of one replica and fills in the names they share."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: AuditedReplica) -> None:
         self.replica = replica
         self.findings: list[Finding] = []
 

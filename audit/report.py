@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from minibroker.audit.findings import CHECKS, Finding, Kind, PartitionResult, Severity, Verdict, cause_key
+from minibroker.audit.findings import CHECKS, Finding, Kind, PartitionResult, PartitionVerdict, Severity, cause_key
 from minibroker.audit.timings import Timings
 
 CONSISTENT_EXIT, FINDINGS_EXIT = 0, 10
@@ -17,7 +17,7 @@ SAMPLE_MAX = 20
 JSON_FILE, PARQUET_FILE, HTML_FILE = "report.json", "findings.parquet", "report.html"
 
 
-class Outcome(StrEnum):
+class AuditOutcome(StrEnum):
     """The verdict on everything that was given."""
 
     CONSISTENT = "consistent"
@@ -70,7 +70,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one audit has to say; this is the JSON."""
 
     success: bool
-    outcome: Outcome
+    outcome: AuditOutcome
     summary: str
     statistics: Statistics
     timings: Timings
@@ -83,7 +83,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """0 consistent (or unproven, where that is allowed), 10 findings or unproven; 1 is AuditError's."""
-        allowed = self.outcome is Outcome.UNPROVEN and self.meta.allow_unproven
+        allowed = self.outcome is AuditOutcome.UNPROVEN and self.meta.allow_unproven
         return CONSISTENT_EXIT if self.success or allowed else FINDINGS_EXIT
 
 
@@ -102,7 +102,7 @@ def make_report(
     outcome = _outcome(findings)
     statistics = _statistics(partitions, findings, brokers, seconds)
     return AuditReport(
-        success=outcome is Outcome.CONSISTENT,
+        success=outcome is AuditOutcome.CONSISTENT,
         outcome=outcome,
         summary=_summary(outcome, partitions, statistics, findings),
         statistics=statistics,
@@ -114,13 +114,13 @@ def make_report(
     )
 
 
-def _outcome(findings: Iterable[Finding]) -> Outcome:
+def _outcome(findings: Iterable[Finding]) -> AuditOutcome:
     errors = {item.kind for item in findings if item.severity is Severity.ERROR}
     if errors - {Kind.UNPROVEN, Kind.UNDECODABLE_RECORDS}:
-        return Outcome.INCONSISTENT
+        return AuditOutcome.INCONSISTENT
     if Kind.UNPROVEN in errors:
-        return Outcome.UNPROVEN
-    return Outcome.UNDECODABLE if errors else Outcome.CONSISTENT
+        return AuditOutcome.UNPROVEN
+    return AuditOutcome.UNDECODABLE if errors else AuditOutcome.CONSISTENT
 
 
 def _statistics(
@@ -145,19 +145,22 @@ def _statistics(
 
 
 def _summary(
-    outcome: Outcome, partitions: tuple[PartitionResult, ...], statistics: Statistics, findings: tuple[Finding, ...]
+    outcome: AuditOutcome,
+    partitions: tuple[PartitionResult, ...],
+    statistics: Statistics,
+    findings: tuple[Finding, ...],
 ) -> str:
-    judged = _compared(partitions, statistics, agree=outcome is Outcome.CONSISTENT)
+    judged = _compared(partitions, statistics, agree=outcome is AuditOutcome.CONSISTENT)
     acked = ""
     if statistics.acked_records:
         acked = f"; {statistics.acked_in_place} of {statistics.acked_records} acknowledged records are in place"
-    if outcome is Outcome.INCONSISTENT:
+    if outcome is AuditOutcome.INCONSISTENT:
         return f"inconsistent: {statistics.errors} findings, first {findings[0].kind}; {judged}{acked}"
-    if outcome is Outcome.UNPROVEN:
-        count = sum(1 for result in partitions if result.verdict is Verdict.UNPROVEN)
+    if outcome is AuditOutcome.UNPROVEN:
+        count = sum(1 for result in partitions if result.verdict is PartitionVerdict.UNPROVEN)
         why = f"{count} partitions could not be judged" if count else "nothing says that all is there that should be"
         return f"unproven: nothing contradicts, but {why}; {judged}{acked}"
-    if outcome is Outcome.UNDECODABLE:
+    if outcome is AuditOutcome.UNDECODABLE:
         return f"consistent, but {statistics.errors} batches hold records that nobody can decode; {judged}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
@@ -169,7 +172,7 @@ def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics, *
     compared = sum(len(result.compared_replicas) for result in partitions)
     among = sum(1 for result in partitions if result.compared_replicas)
     said = (
-        f"{compared} replicas of {among} partitions were compared below their committed marks"
+        f"{compared} replicas of {among} partitions were compared below their committed offsets"
         f" ({statistics.judged_offsets} of {statistics.total_offsets} offsets)"
         f"{', all agree' if agree else ''}"
     )

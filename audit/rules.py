@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from minibroker.audit.findings import Finding, Kind
 from minibroker.audit.producer_snapshots import check_snapshots
-from minibroker.audit.replica import UNREADABLE, Gap, Replica, Segment
+from minibroker.audit.replica import UNREADABLE, AuditedReplica, AuditedSegment, SegmentGap
 from minibroker.audit.replica_report import ReplicaReport
 from minibroker.audit.sequences import check_sequences
 from minibroker.audit.side_file_rules import (
@@ -23,7 +23,7 @@ from minibroker.audit.side_file_rules import (
 )
 
 
-def check_replica(replica: Replica) -> list[Finding]:
+def check_replica(replica: AuditedReplica) -> list[Finding]:
     """Everything that one replica's files say against themselves."""
     report = ReplicaReport(replica)
     for file, reason in replica.facts.damage:
@@ -70,7 +70,7 @@ def _check_offsets(report: ReplicaReport) -> None:
         _OffsetWalk(report).run()
 
 
-def is_dense(replica: Replica) -> bool:
+def is_dense(replica: AuditedReplica) -> bool:
     """Every byte is a batch, and each begins where the one in front of it ends."""
     columns = replica.columns
     if any(segment.gaps or segment.vanished for segment in replica.segments):
@@ -96,9 +96,9 @@ class _OffsetWalk:
         self.replica = report.replica
         self.expected: int | None = None
         """None: unknown, behind a segment that vanished."""
-        self.pending: tuple[Segment, Gap] | None = None
+        self.pending: tuple[AuditedSegment, SegmentGap] | None = None
         """A gap of bytes whose lost offsets show at the next good batch."""
-        self.missing: dict[tuple[int, int], tuple[Segment, int]] = {}
+        self.missing: dict[tuple[int, int], tuple[AuditedSegment, int]] = {}
 
     def run(self) -> None:
         for segment in self.replica.segments:
@@ -108,7 +108,7 @@ class _OffsetWalk:
                 continue
             self._begin_segment(segment)
             for item in _items_in_order(self.replica, segment):
-                if isinstance(item, Gap):
+                if isinstance(item, SegmentGap):
                     self._flush_gap(None)
                     self.pending = (segment, item)
                 else:
@@ -125,7 +125,7 @@ class _OffsetWalk:
                 position=position,
             )
 
-    def _begin_segment(self, segment: Segment) -> None:
+    def _begin_segment(self, segment: AuditedSegment) -> None:
         expected = self.expected
         if expected is None or segment.base_offset == expected:
             self._flush_gap(None)
@@ -144,7 +144,7 @@ class _OffsetWalk:
             )
         self.expected = segment.base_offset
 
-    def _batch(self, segment: Segment, row: int) -> None:
+    def _batch(self, segment: AuditedSegment, row: int) -> None:
         columns = self.replica.columns
         start, end, position = columns.base_offsets[row], columns.ends[row], columns.positions[row]
         assert self.expected is not None
@@ -158,7 +158,7 @@ class _OffsetWalk:
             self._backwards(segment, start, end, position)
         self.expected = max(self.expected, end)
 
-    def _backwards(self, segment: Segment, start: int, end: int, position: int) -> None:
+    def _backwards(self, segment: AuditedSegment, start: int, end: int, position: int) -> None:
         for missing_start, missing_end in list(self.missing):
             if missing_start <= start and end <= missing_end:
                 place = self.missing.pop((missing_start, missing_end))
@@ -222,7 +222,7 @@ class _OffsetWalk:
         return True
 
 
-def _items_in_order(replica: Replica, segment: Segment) -> Iterator[int | Gap]:
+def _items_in_order(replica: AuditedReplica, segment: AuditedSegment) -> Iterator[int | SegmentGap]:
     """Rows and gaps of a segment by position."""
     positions = replica.columns.positions
     gaps = list(segment.gaps)

@@ -15,7 +15,7 @@ import msgspec
 from minibroker.audit.acked_file import check_list
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import Expected, Told
+from minibroker.audit.expectation import Expected, SourcedState
 from minibroker.audit.findings import Finding, Kind, PartitionResult, finding, has_errors
 from minibroker.audit.html_page import html_page
 from minibroker.audit.local_engine import compare_locally
@@ -25,13 +25,13 @@ from minibroker.audit.timings import Stopwatch
 
 SPARK, LOCAL = "spark", "local"
 ENGINES = (SPARK, LOCAL)
-MARK_SECONDS = 6.0
+CHECKPOINT_SECONDS = 6.0
 """A running broker writes the high watermark of each replica every 5 s; until then nothing shows what of a young topic
 is committed."""
-LOOKS_MAX = 3
+ATTEMPTS_MAX = 3
 """Of partitions that look wrong and change while they are read; a live cluster is soon still enough."""
 
-Judge: TypeAlias = Callable[[Inventory], list[PartitionResult]]
+PartitionChecker: TypeAlias = Callable[[Inventory], list[PartitionResult]]
 
 
 def run_audit(
@@ -62,21 +62,21 @@ def run_audit(
     started, clock = datetime.now(UTC), time.monotonic()
     progress("looking for replicas")
     stopwatch = Stopwatch()
-    inventory = discover(given, _told(zookeeper))
+    inventory = discover(given, _zookeeper_state(zookeeper))
     of_the_list = check_list(acked) if acked is not None else []
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
-    with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as judge:
-        results = judge(inventory)
+    with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as check:
+        results = check(inventory)
         if zookeeper is not None and _are_young(results):
-            progress(f"waiting {MARK_SECONDS:.0f} s until brokers have noted how far young topics are committed")
-            time.sleep(MARK_SECONDS)
-        for _ in range(LOOKS_MAX - 1):
+            progress(f"waiting {CHECKPOINT_SECONDS:.0f} s until brokers have noted how far new topics are committed")
+            time.sleep(CHECKPOINT_SECONDS)
+        for _ in range(ATTEMPTS_MAX - 1):
             fresh = _changed_suspects(results, inventory, given, zookeeper)
             if not fresh.expected:
                 break
             progress("looking again at partitions that changed while they were read")
-            inventory, results = _replaced(inventory, fresh, results, judge(fresh))
+            inventory, results = _replaced(inventory, fresh, results, check(fresh))
     meta = Meta(
         run_id=uuid.uuid4().hex,
         started=started.isoformat(timespec="seconds"),
@@ -113,7 +113,7 @@ def _engine(
     ship_package: bool,
     progress: Callable[[str], None],
     stopwatch: Stopwatch,
-) -> Iterator[Judge]:
+) -> Iterator[PartitionChecker]:
     if engine == LOCAL:
         yield lambda inventory: compare_locally(
             inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
@@ -136,7 +136,7 @@ def _engine(
     stopwatch.add(stop=time.monotonic() - began)
 
 
-def _told(zookeeper: str | None) -> tuple[Told, ...]:
+def _zookeeper_state(zookeeper: str | None) -> tuple[SourcedState, ...]:
     """What ZooKeeper says now. Asked before the logs are looked at: what was committed then must be there."""
     if zookeeper is None:
         return ()
@@ -144,7 +144,7 @@ def _told(zookeeper: str | None) -> tuple[Told, ...]:
     from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
 
     state = read_cluster_from_zookeeper(zookeeper)
-    return (Told(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)
+    return (SourcedState(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)
 
 
 def _are_young(results: list[PartitionResult]) -> bool:
@@ -167,7 +167,7 @@ def _changed_suspects(
     suspects = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
     if not suspects:
         return msgspec.structs.replace(inventory, replicas=(), expected={})
-    fresh = discover(given, _told(zookeeper))
+    fresh = discover(given, _zookeeper_state(zookeeper))
     before, now = _by_name(inventory), _by_name(fresh)
     changed = {name for name in suspects if before.get(name) != now.get(name)}
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)

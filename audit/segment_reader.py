@@ -27,9 +27,9 @@ from minibroker.audit.replica import (
     UNDECODED,
     UNREADABLE,
     Columns,
-    Gap,
     IndexFile,
     RangeScan,
+    SegmentGap,
     segment_file,
 )
 from minibroker.protocol.checkpoints import INDEX_FILE_BYTES_MAX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -76,7 +76,7 @@ def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = Fals
     except FileNotFoundError:
         return _scan(task, task.start, task.end, 0, Columns(), indexes, vanished=True)
     except OSError as error:
-        unread = Gap(task.start, task.end, f"{UNREADABLE}{error.strerror}", torn=False, reaches_end=False)
+        unread = SegmentGap(task.start, task.end, f"{UNREADABLE}{error.strerror}", torn=False, reaches_end=False)
         return _scan(task, task.start, task.end, task.size, Columns(), indexes, gaps=[unread])
 
 
@@ -123,15 +123,15 @@ def open_window(task: RangeTask) -> Iterator["SegmentWindow"]:
 
 def _collect(
     reader: "SegmentWindow", task: RangeTask, checksum: _Checksum | None
-) -> tuple[int, Columns, list[Gap], list[tuple[int, int, str]], int]:
+) -> tuple[int, Columns, list[SegmentGap], list[tuple[int, int, str]], int]:
     columns = Columns()
-    gaps: list[Gap] = []
+    gaps: list[SegmentGap] = []
     undecodable: list[tuple[int, int, str]] = []
     at_batch = task.begins or task.start == 0
     start = position = task.start if at_batch else reader.next_batch(task.start, task.end)
     while position < task.end and position < reader.size:
         found = reader.look_at(position, task.end)
-        if isinstance(found, Gap):
+        if isinstance(found, SegmentGap):
             gaps.append(found)
             position = found.end
             continue
@@ -146,7 +146,7 @@ def _collect(
     return start, columns, gaps, undecodable, position
 
 
-def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int, BatchHeader | Gap]]:
+def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int, BatchHeader | SegmentGap]]:
     """Batches and gaps from `position`, where one of them begins, up to the last that begins in front of `end`.
 
     A batch's bytes are in the reader's window until the next step.
@@ -154,7 +154,7 @@ def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int
     while position < end and position < reader.size:
         found = reader.look_at(position, reader.size)
         yield position, found
-        position = found.end if isinstance(found, Gap) else position + found.size_bytes
+        position = found.end if isinstance(found, SegmentGap) else position + found.size_bytes
 
 
 def _checksum(with_values: bool, whole_records: bool) -> _Checksum | None:
@@ -176,16 +176,16 @@ def _append_checksums(
     return None
 
 
-def _gap(reader: "SegmentWindow", position: int, error: CorruptBatch, limit: int) -> Gap:
+def _gap(reader: "SegmentWindow", position: int, error: CorruptBatch, limit: int) -> SegmentGap:
     """The gap at `position`. One that goes on to `limit` ends there, as if the file did."""
     claimed_end = reader.claimed_end(position)
     if claimed_end is not None and (claimed_end == reader.size or reader.is_batch(claimed_end)):
-        return Gap(position, claimed_end, error.reason, torn=False, reaches_end=claimed_end == reader.size)
+        return SegmentGap(position, claimed_end, error.reason, torn=False, reaches_end=claimed_end == reader.size)
     end = reader.next_batch(position + 1, limit)
     reaches_end = end >= min(limit, reader.size)
     cut_header = reader.size - position < HEADER_BYTES
     torn = reaches_end and (cut_header or (claimed_end is not None and claimed_end > reader.size))
-    return Gap(position, end, error.reason, torn=torn, reaches_end=reaches_end)
+    return SegmentGap(position, end, error.reason, torn=torn, reaches_end=reaches_end)
 
 
 def _scan(
@@ -196,7 +196,7 @@ def _scan(
     columns: Columns,
     indexes: tuple[IndexFile | None, IndexFile | None],
     *,
-    gaps: Iterable[Gap] = (),
+    gaps: Iterable[SegmentGap] = (),
     undecodable: Iterable[tuple[int, int, str]] = (),
     is_open: bool = False,
     vanished: bool = False,
@@ -230,7 +230,7 @@ class SegmentWindow:
         self.buffer = b""
         self.base = 0
 
-    def look_at(self, position: int, limit: int) -> BatchHeader | Gap:
+    def look_at(self, position: int, limit: int) -> BatchHeader | SegmentGap:
         """What begins at `position`, where a batch or a gap does. The end of a gap is not looked for beyond `limit`."""
         try:
             return self.check(position)

@@ -23,7 +23,7 @@ _AHEAD_MAX = 2**30
 """On the ring of sequences, what lies less than half of it ahead is later."""
 
 
-class _Last(NamedTuple):
+class _LastBatch(NamedTuple):
     """The newest batch of one producer id."""
 
     epoch: int
@@ -36,7 +36,7 @@ class _Last(NamedTuple):
 def check_sequences(report: ReplicaReport) -> None:
     """Every producer's batches are there once, in order and without a gap."""
     if not _is_whole(report.replica.columns):
-        _Walk(report).run()
+        _SequenceWalk(report).run()
 
 
 def _is_whole(columns: Columns) -> bool:
@@ -65,13 +65,13 @@ def _is_whole(columns: Columns) -> bool:
     return True
 
 
-class _Walk:
+class _SequenceWalk:
     """Walks over the batches in the order of the file, and says what is wrong with each."""
 
     def __init__(self, report: ReplicaReport) -> None:
         self.report = report
         self.columns = report.replica.columns
-        self.last: dict[int, _Last] = {}
+        self.last: dict[int, _LastBatch] = {}
         self.rows: dict[tuple[int, int, int], int] = {}
         """The first row of each producer id, epoch and base sequence."""
         self.holes = 0
@@ -100,7 +100,7 @@ class _Walk:
         taken = producer == NO_PRODUCER_ID
         if taken:
             said += " (a leader takes it, as one without a producer id; no producer of this project sends it)"
-        self._say(Kind.SEQUENCE_MALFORMED, row, said, note=taken)
+        self._report(Kind.SEQUENCE_MALFORMED, row, said, note=taken)
 
     def _batch(self, row: int, producer: int, epoch: int, sequence: int) -> None:
         last = self.last.get(producer)
@@ -109,14 +109,14 @@ class _Walk:
                 said = (
                     f"is the first of producer {producer} in a log whose head is there: {_range(0, sequence)} missing"
                 )
-                self._say(Kind.SEQUENCE_GAP, row, self._this(row) + said)
+                self._report(Kind.SEQUENCE_GAP, row, self._this(row) + said)
         elif (epoch, sequence) != (last.epoch, last.next_sequence) and not self._goes_on(row, last):
             return
         end = self.columns.ends[row]
         following = (sequence + end - self.columns.base_offsets[row]) & SEQUENCE_MAX
-        self.last[producer] = _Last(epoch, following, end, self.holes)
+        self.last[producer] = _LastBatch(epoch, following, end, self.holes)
 
-    def _goes_on(self, row: int, last: _Last) -> bool:
+    def _goes_on(self, row: int, last: _LastBatch) -> bool:
         """Say what is wrong with a batch that is not the next one; whether the producer goes on from it."""
         columns = self.columns
         producer, epoch, sequence = columns.producer_ids[row], columns.producer_epochs[row], columns.base_sequences[row]
@@ -124,31 +124,31 @@ class _Walk:
         first = self.rows.get((producer, epoch, sequence))
         if first is not None and columns.crcs[first] == columns.crcs[row]:
             said = f"was appended before, at offset {columns.base_offsets[first]}, with the same bytes"
-            self._say(Kind.SEQUENCE_TWICE, row, self._this(row) + said)
+            self._report(Kind.SEQUENCE_TWICE, row, self._this(row) + said)
             return False
         front = f"; in front of it, up to offset {last.end_offset - 1}, stands epoch {last.epoch}"
         if epoch > last.epoch:
             if sequence and not unknown_between:
                 said = f"is the first of its epoch: {_range(0, sequence)} missing{front}"
-                self._say(Kind.SEQUENCE_GAP, row, self._this(row) + said)
+                self._report(Kind.SEQUENCE_GAP, row, self._this(row) + said)
             return True
         if sequence == 0:
             said = f"begins anew{front}: its leader had forgotten the producer (silent for long, or too many of them)"
-            self._say(Kind.SEQUENCE_ANEW, row, self._this(row) + said)
+            self._report(Kind.SEQUENCE_ANEW, row, self._this(row) + said)
             return True
         if epoch < last.epoch:
-            self._say(Kind.SEQUENCE_BACKWARDS, row, f"{self._this(row)}is of an earlier epoch{front}")
+            self._report(Kind.SEQUENCE_BACKWARDS, row, f"{self._this(row)}is of an earlier epoch{front}")
             return True
         if (sequence - last.next_sequence) & SEQUENCE_MAX < _AHEAD_MAX:
             if not unknown_between:
                 said = f"follows offset {last.end_offset - 1}: {_range(last.next_sequence, sequence)} missing"
-                self._say(Kind.SEQUENCE_GAP, row, self._this(row) + said)
+                self._report(Kind.SEQUENCE_GAP, row, self._this(row) + said)
             return True
         other = (
             "" if first is None else f", and sequence {sequence} stands at offset {columns.base_offsets[first]}, too"
         )
         said = f"goes back: sequence {last.next_sequence} comes next behind offset {last.end_offset - 1}{other}"
-        self._say(Kind.SEQUENCE_BACKWARDS, row, self._this(row) + said)
+        self._report(Kind.SEQUENCE_BACKWARDS, row, self._this(row) + said)
         return False
 
     def _this(self, row: int) -> str:
@@ -160,7 +160,7 @@ class _Walk:
             f" {columns.producer_epochs[row]}, sequences {sequence} to {last}) "
         )
 
-    def _say(self, kind: Kind, row: int, message: str, *, note: bool = False) -> None:
+    def _report(self, kind: Kind, row: int, message: str, *, note: bool = False) -> None:
         columns = self.columns
         self.report.add(
             kind,

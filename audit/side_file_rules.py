@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby, pairwise
 
 from minibroker.audit.findings import Kind
-from minibroker.audit.replica import Replica, Segment, segment_file
+from minibroker.audit.replica import AuditedReplica, AuditedSegment, segment_file
 from minibroker.audit.replica_report import ReplicaReport
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checkpoints import CorruptCheckpoint, decode_index, decode_time_index
@@ -72,7 +72,7 @@ def _kind_and_message(report: ReplicaReport, message: str, behind: bool) -> tupl
     return Kind.EPOCH_CHECKPOINT, message
 
 
-def _epoch_runs(replica: Replica) -> Iterator[tuple[int, int, int]]:
+def _epoch_runs(replica: AuditedReplica) -> Iterator[tuple[int, int, int]]:
     """(epoch, first row, end row) of rows in file order that share an epoch."""
     epochs = replica.columns.epochs
     if epochs and epochs[1:] == epochs[:-1]:
@@ -88,7 +88,7 @@ def _epoch_runs(replica: Replica) -> Iterator[tuple[int, int, int]]:
 # indexes
 
 
-def check_indexes(report: ReplicaReport, segment: Segment) -> None:
+def check_indexes(report: ReplicaReport, segment: AuditedSegment) -> None:
     """Each entry of both indexes names a batch: last offset and position, last offset and largest timestamp so far."""
     facts = report.replica.facts
     if segment.vanished:
@@ -118,7 +118,7 @@ def check_indexes(report: ReplicaReport, segment: Segment) -> None:
             report.add(Kind.INDEX_DAMAGE, message + more, note=note, offset=offset, file=file, position=position)
 
 
-def _may_be_behind(replica: Replica, segment: Segment) -> bool:
+def _may_be_behind(replica: AuditedReplica, segment: AuditedSegment) -> bool:
     """The index of the last segment is a running broker's own: its file may name batches that were cut since, and a
     crash may leave half an entry. A power cut leaves of each index of unsynced batches any part. An unclean start
     rebuilds them."""
@@ -130,7 +130,9 @@ def _may_be_behind(replica: Replica, segment: Segment) -> bool:
     return facts.lost_power and end > (facts.recovery_point or 0)
 
 
-def _wrong_index_entries(replica: Replica, segment: Segment, content: bytes) -> list[tuple[int, int, str]]:
+def _wrong_index_entries(
+    replica: AuditedReplica, segment: AuditedSegment, content: bytes
+) -> list[tuple[int, int, str]]:
     columns = replica.columns
     rows = slice(segment.first_row, segment.end_row)
     last_offsets = dict(zip(columns.positions[rows], columns.ends[rows], strict=True))
@@ -153,14 +155,16 @@ def _wrong_index_entries(replica: Replica, segment: Segment, content: bytes) -> 
     return wrong
 
 
-def _is_excused(replica: Replica, segment: Segment, position: int) -> bool:
+def _is_excused(replica: AuditedReplica, segment: AuditedSegment, position: int) -> bool:
     """The batch there is corrupt, or was not there yet (or any more) when the log was read."""
     if any(gap.position <= position < gap.end for gap in segment.gaps):
         return True
     return position >= segment.size and _may_be_behind(replica, segment)
 
 
-def _wrong_time_index_entries(replica: Replica, segment: Segment, content: bytes) -> list[tuple[int, int, str]]:
+def _wrong_time_index_entries(
+    replica: AuditedReplica, segment: AuditedSegment, content: bytes
+) -> list[tuple[int, int, str]]:
     entries = decode_time_index(content)
     if not entries or segment.gaps:
         return []

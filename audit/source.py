@@ -25,7 +25,7 @@ from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
 from minibroker.audit.payload import DecodedRecord, Undecodable, decode_payload
 from minibroker.audit.planning import plan_exact_ranges, portions, range_bytes_for
-from minibroker.audit.replica import Gap, ReplicaFacts
+from minibroker.audit.replica import ReplicaFacts, SegmentGap
 from minibroker.audit.segment_reader import RangeTask, SegmentWindow, open_window, walk
 from minibroker.protocol.record_batch import BatchHeader
 
@@ -140,7 +140,7 @@ def _rows(task: RangeTask, records: bool) -> Iterator[tuple[Any, ...]]:
 def _batch_rows(window: SegmentWindow, task: RangeTask) -> Iterator[tuple[Any, ...]]:
     for position, found in walk(window, task.start, task.end):
         place = (window.file, task.segment, position)
-        if isinstance(found, Gap):
+        if isinstance(found, SegmentGap):
             yield (*place, found.end - position, *[None] * 10, found.reason)
         else:
             yield (*place, found.size_bytes, *_header_fields(found), None)
@@ -164,7 +164,7 @@ def _header_fields(header: BatchHeader) -> tuple[int, ...]:
 def _record_rows(window: SegmentWindow, task: RangeTask) -> Iterator[tuple[Any, ...]]:
     """What does not decode has no rows here: corrupt gaps show at level batch, everything in the audit."""
     for position, found in walk(window, task.start, task.end):
-        if isinstance(found, Gap):
+        if isinstance(found, SegmentGap):
             continue
         for offset, record in enumerate(_records(window, position, found), found.base_offset):
             timestamp_ms, key, content, named = record

@@ -206,7 +206,7 @@ def warm_up(context: "SparkContext") -> None:
 def _import_audit(number: int) -> list[tuple[int, bytes]]:
     import gc
 
-    import minibroker.audit.judge
+    import minibroker.audit.partition_check
     import minibroker.audit.segment_reader  # noqa: F401
 
     # A worker collects garbage after each task, and what pyspark has imported takes as long as reading 100 MB of logs.

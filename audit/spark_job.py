@@ -3,7 +3,7 @@
 Owns: the plan of the job. Scanning (CRC of every batch; of every value where a list of acknowledged records is given)
 is spread over ranges of files. What comes out is one small row per range, its batches packed in columns, and one per
 stretch of the list; bringing the rows of a topic's partition together is the join of replicas with each other and with
-the list. The judgement is judge.py's, the same function that the local engine calls.
+the list. The judgement is partition_check.py's, the same function that the local engine calls.
 
 The rows are packed bytes in plain RDDs, not in a DataFrame: nothing here is SQL, and its planner, its Arrow streams
 and the pandas that its workers import cost more than reading gigabytes (docs/decisions/0014).
@@ -22,10 +22,10 @@ from minibroker.audit.discovery import Inventory
 from minibroker.audit.errors import AuditError
 from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import PartitionResult
-from minibroker.audit.judge import compare_partition
+from minibroker.audit.partition_check import compare_partition
 from minibroker.audit.planning import comparison_shares, plan_ranges, portion_bytes_for, portions, range_bytes_for
 from minibroker.audit.producer_snapshots import read_snapshots
-from minibroker.audit.replica import RangeScan, Replica, ReplicaFacts, assemble
+from minibroker.audit.replica import AuditedReplica, RangeScan, ReplicaFacts, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.audit.stitching import stitch
 from minibroker.audit.timings import Stopwatch
@@ -49,14 +49,14 @@ class _Portion(msgspec.Struct, frozen=True):
     acked: AckedTask | None
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _PartitionRow(msgspec.Struct, frozen=True):
     """What was read, for the judge of its partition."""
 
     scan: RangeScan | None = None
     acked: AckedChunk | None = None
 
 
-class _Judged(msgspec.Struct, frozen=True):
+class _CheckedShare(msgspec.Struct, frozen=True):
     """What one task judged."""
 
     began: float
@@ -84,13 +84,13 @@ def compare_on_spark(
     whole_records = acked is not None and open_acked(acked).covers_whole_records
     rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values, whole_records))
     judged = rows.partitionBy(count, _placing(shares, count)).mapPartitions(
-        _judge(inventory, with_values, whole_records)
+        _checker(inventory, with_values, whole_records)
     )
-    with _shown(context, len(work), progress):
-        parts = [msgspec.msgpack.decode(content, type=_Judged) for content in judged.collect()]
+    with _reported_progress(context, len(work), progress):
+        parts = [msgspec.msgpack.decode(content, type=_CheckedShare) for content in judged.collect()]
     if stopwatch is not None:
         read = min((part.began for part in parts), default=began)
-        stopwatch.add(scan=read - began, judge=time.time() - read)
+        stopwatch.add(scan=read - began, check=time.time() - read)
     failures = sorted(part.failure for part in parts if part.failure is not None)
     if failures:
         raise AuditError(failures[0])
@@ -118,12 +118,12 @@ def _reader(with_values: bool, whole_records: bool) -> Callable[[bytes], Iterato
         portion = msgspec.msgpack.decode(content, type=_Portion)
         for topic, number, task in portion.ranges:
             scan = scan_range(task, with_values=with_values, whole_records=whole_records)
-            yield (topic, number), msgspec.msgpack.encode(_Row(scan=scan))
+            yield (topic, number), msgspec.msgpack.encode(_PartitionRow(scan=scan))
         if portion.acked is None:
             return
         try:
             for chunk in read_acked(portion.acked):
-                yield (chunk.topic, chunk.partition), msgspec.msgpack.encode(_Row(acked=chunk))
+                yield (chunk.topic, chunk.partition), msgspec.msgpack.encode(_PartitionRow(acked=chunk))
         except AuditError as error:
             yield None, str(error).encode()
 
@@ -140,33 +140,33 @@ def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | 
     return place
 
 
-def _judge(
+def _checker(
     inventory: Inventory, with_values: bool, whole_records: bool
 ) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
     """The function that judges one share; what it needs travels packed."""
     packed = msgspec.msgpack.encode((inventory.replicas, inventory.expected))
 
-    def judge(rows: Iterable[tuple[Name | None, bytes]]) -> Iterator[bytes]:
+    def check(rows: Iterable[tuple[Name | None, bytes]]) -> Iterator[bytes]:
         began = time.time()
         by_name: dict[Name | None, list[bytes]] = {}
         for name, content in rows:
             by_name.setdefault(name, []).append(content)
         failures = by_name.pop(None, None)
         if failures:
-            yield msgspec.msgpack.encode(_Judged(began, (), min(failures).decode()))
+            yield msgspec.msgpack.encode(_CheckedShare(began, (), min(failures).decode()))
             return
         replicas, expected = _facts_by_name(packed)
         results = []
         for name in sorted(name for name in by_name if name is not None):
             partition = TopicPartition(*name)
-            read = [msgspec.msgpack.decode(content, type=_Row) for content in by_name.pop(name)]
+            read = [msgspec.msgpack.decode(content, type=_PartitionRow) for content in by_name.pop(name)]
             scans = [row.scan for row in read if row.scan is not None]
             acked = [row.acked for row in read if row.acked is not None]
             held = [_replica(facts, scans, with_values, whole_records) for facts in replicas.get(partition, ())]
             results.append(compare_partition(partition, held, acked, expected.get(str(partition))))
-        yield msgspec.msgpack.encode(_Judged(began, tuple(results)))
+        yield msgspec.msgpack.encode(_CheckedShare(began, tuple(results)))
 
-    return judge
+    return check
 
 
 def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFacts]], dict[str, Expected]]:
@@ -177,7 +177,7 @@ def _facts_by_name(packed: bytes) -> tuple[dict[TopicPartition, list[ReplicaFact
     return by_name, expected
 
 
-def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool, whole_records: bool) -> Replica:
+def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool, whole_records: bool) -> AuditedReplica:
     own = [scan for scan in scans if scan.directory == facts.directory]
     stitched = stitch(own, lambda task: scan_range(task, with_values=with_values, whole_records=whole_records))
     return assemble(facts, stitched, read_snapshots(facts))
@@ -186,7 +186,7 @@ def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool, who
 def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> list[PartitionResult]:
     """Partitions of which no replica has a segment, or none is left at all, have no row to judge."""
     seen = {TopicPartition(result.topic, result.partition) for result in results}
-    missing: dict[TopicPartition, list[Replica]] = {}
+    missing: dict[TopicPartition, list[AuditedReplica]] = {}
     for name in inventory.expected:
         partition = parse_partition_directory_name(name)
         if partition is not None and partition not in seen:
@@ -202,7 +202,7 @@ def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> l
 
 
 @contextmanager
-def _shown(context: "SparkContext", tasks: int, progress: Callable[[str], None]) -> Iterator[None]:
+def _reported_progress(context: "SparkContext", tasks: int, progress: Callable[[str], None]) -> Iterator[None]:
     """Tell how many ranges are read while the job runs."""
     done = threading.Event()
     tracker = context.statusTracker()

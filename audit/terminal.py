@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from minibroker.audit.findings import PartitionResult, ReplicaSummary, Severity, Verdict
-from minibroker.audit.report import AuditReport, Outcome, describe
+from minibroker.audit.findings import PartitionResult, PartitionVerdict, ReplicaSummary, Severity
+from minibroker.audit.report import AuditOutcome, AuditReport, describe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 PARTITIONS_SHOWN = 40
 FINDINGS_SHOWN = 40
 OUTCOME_STYLE = {
-    Outcome.CONSISTENT: "bold green",
-    Outcome.INCONSISTENT: "bold red",
-    Outcome.UNPROVEN: "bold yellow",
-    Outcome.UNDECODABLE: "bold yellow",
+    AuditOutcome.CONSISTENT: "bold green",
+    AuditOutcome.INCONSISTENT: "bold red",
+    AuditOutcome.UNPROVEN: "bold yellow",
+    AuditOutcome.UNDECODABLE: "bold yellow",
 }
 VERDICT_STYLE = {
-    Verdict.INCONSISTENT: "red",
-    Verdict.UNPROVEN: "yellow",
-    Verdict.UNDECODABLE: "yellow",
-    Verdict.IDENTICAL: "green",
+    PartitionVerdict.INCONSISTENT: "red",
+    PartitionVerdict.UNPROVEN: "yellow",
+    PartitionVerdict.UNDECODABLE: "yellow",
+    PartitionVerdict.IDENTICAL: "green",
 }
-WORST_FIRST = list(Verdict)
+WORST_FIRST = list(PartitionVerdict)
 
 
 def print_report(report: AuditReport, console: "Console | None" = None) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding, Kind, finding
-from minibroker.audit.replica import Replica, ReplicaFacts
+from minibroker.audit.replica import AuditedReplica, ReplicaFacts
 
 
-def of_one_topic(replicas: Sequence[Replica], expected: Expected) -> tuple[list[Replica], list[Finding]]:
+def of_one_topic(replicas: Sequence[AuditedReplica], expected: Expected) -> tuple[list[AuditedReplica], list[Finding]]:
     """The replicas to compare with each other, and what the others are."""
-    by_id: dict[str | None, list[Replica]] = {}
+    by_id: dict[str | None, list[AuditedReplica]] = {}
     for replica in replicas:
         by_id.setdefault(replica.facts.topic_id, []).append(replica)
     ids = {topic_id for topic_id in by_id if topic_id is not None}
@@ -29,13 +29,13 @@ def of_one_topic(replicas: Sequence[Replica], expected: Expected) -> tuple[list[
     return [replica for replica in replicas if replica.facts.topic_id in (None, wanted)], others
 
 
-def is_as_listed(replica: Replica, expected: Expected) -> bool:
+def is_as_listed(replica: AuditedReplica, expected: Expected) -> bool:
     """Nothing says which topic id is right, and the broker's own checkpoint lists the one that is there."""
     listed = expected.listed.get(replica.broker)
     return expected.topic_id is None and listed is not None and listed == replica.facts.topic_id
 
 
-def _other(replica: Replica, known: str, expected: Expected) -> Finding:
+def _other(replica: AuditedReplica, known: str, expected: Expected) -> Finding:
     """A broker that was away while the topic was deleted and created anew still has the former one: no error, unless it
     should hold the new one."""
     former = expected.topic_id is not None and replica.broker not in expected.holders
@@ -51,7 +51,7 @@ def _other(replica: Replica, known: str, expected: Expected) -> Finding:
     )
 
 
-def _bytes(replicas: Iterable[Replica]) -> int:
+def _bytes(replicas: Iterable[AuditedReplica]) -> int:
     return sum(size for replica in replicas for _, size in replica.facts.segments)
 
 

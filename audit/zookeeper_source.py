@@ -133,7 +133,7 @@ class _Reader:
         states = self._many([partition_state_path(name) for name, _, _ in assigned], PartitionState)
         partitions: dict[str, PartitionSnapshot] = {}
         brokers: dict[str, str | None] = {}
-        told: dict[str, int] = {}
+        changed_at: dict[str, int] = {}
         for (name, replicas, topic_id), found in zip(assigned, states, strict=True):
             for replica in replicas:
                 brokers.setdefault(str(replica), None)
@@ -149,8 +149,8 @@ class _Reader:
                 topic_id=topic_id,
             )
             for broker, directory in state.isr_directories.items():
-                if changed > told.get(broker, -1):
-                    brokers[broker], told[broker] = directory, changed
+                if changed > changed_at.get(broker, -1):
+                    brokers[broker], changed_at[broker] = directory, changed
         return partitions, brokers
 
     def _witnesses(self, partitions: dict[str, PartitionSnapshot]) -> tuple[dict[str, PartitionWitness], list[int]]:
@@ -184,8 +184,8 @@ class _Reader:
                 try:
                     nodes.append(None if found is None else (kind.decode(found[0]), found[1].mzxid))
                 except CorruptZnode as error:
-                    told = f"ZooKeeper at {self._connect}, {path}: {error}"
-                    raise AuditError(f"{told}: correct that node, or remove it") from None
+                    states = f"ZooKeeper at {self._connect}, {path}: {error}"
+                    raise AuditError(f"{states}: correct that node, or remove it") from None
         return nodes
 
     def _children(self, path: str) -> list[str]:

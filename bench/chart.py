@@ -9,7 +9,7 @@ from html import escape
 import msgspec
 
 from minibroker.bench.document import Document
-from minibroker.bench.report import Row, rows_of
+from minibroker.bench.report import ReportRow, rows_of
 
 WIDTH, LEFT, RIGHT = 900, 330, 70
 ROW_HEIGHT, BAR_HEIGHT, TOP, BOTTOM = 24, 13, 56, 34
@@ -30,7 +30,7 @@ def bars_of(document: Document) -> list[Bar]:
     return [_bar(row) for row in rows_of(document) if row.ratio is not None and row.ratio.lowest > 0]
 
 
-def _bar(row: Row) -> Bar:
+def _bar(row: ReportRow) -> Bar:
     assert row.ratio is not None
     if row.higher_is_better:
         return Bar(row.title, row.ratio.median, row.ratio.lower, row.ratio.upper)

@@ -12,7 +12,7 @@ from minibroker.bench.case import ProcessCost
 FORMAT = 1
 
 
-class Machine(msgspec.Struct, frozen=True):
+class MachineDescription(msgspec.Struct, frozen=True):
     """Where it was measured."""
 
     processor: str
@@ -77,7 +77,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     commit: str
     """Several, with commas between them, if parts of other commits were merged; + says that files differed from it."""
     started: str
-    machine: Machine
+    machine: MachineDescription
     configuration: dict[str, dict[str, str]]
     """By peer: version and settings."""
     options: dict[str, str]

@@ -16,7 +16,7 @@ from minibroker.bench.broker_log import LogLine
 NS_PER_MS = 1e6
 
 
-class Step(msgspec.Struct, frozen=True):
+class FailoverStep(msgspec.Struct, frozen=True):
     """A mark of a failover: the first line after the signal that says so."""
 
     name: str
@@ -24,18 +24,18 @@ class Step(msgspec.Struct, frozen=True):
 
 
 STEPS = (
-    Step("handing_over_ms", re.compile(r"^handing leaderships over")),
-    Step("gone_ms", re.compile(r"^broker \d+ is gone")),
-    Step("confirmed_ms", re.compile(r"is dead: its connection was lost")),
-    Step("controller_ms", re.compile(r"^took over as controller")),
-    Step("elected_ms", re.compile(r": leader \d+ -> \d+, epoch")),
-    Step("leading_ms", re.compile(r": leader in leader epoch")),
+    FailoverStep("handing_over_ms", re.compile(r"^handing leaderships over")),
+    FailoverStep("gone_ms", re.compile(r"^broker \d+ is gone")),
+    FailoverStep("confirmed_ms", re.compile(r"is dead: its connection was lost")),
+    FailoverStep("controller_ms", re.compile(r"^took over as controller")),
+    FailoverStep("elected_ms", re.compile(r": leader \d+ -> \d+, epoch")),
+    FailoverStep("leading_ms", re.compile(r": leader in leader epoch")),
 )
 """Milliseconds from the signal to: a broker that stops begins to; a registration was seen to be gone; a second broker
 confirmed a death; the next controller holds office; the election is written; the new leader has been told."""
 
 
-class Gap(msgspec.Struct, frozen=True):
+class AcknowledgementGap(msgspec.Struct, frozen=True):
     """The longest time without an acknowledgement that ends after the signal."""
 
     seconds: float
@@ -44,7 +44,7 @@ class Gap(msgspec.Struct, frozen=True):
     ends_ms: float
 
 
-def longest_gap(acknowledged_ns: Sequence[int], signalled_ns: int) -> Gap | None:
+def longest_gap(acknowledged_ns: Sequence[int], signalled_ns: int) -> AcknowledgementGap | None:
     """None if nothing was acknowledged after the signal."""
     gaps = [
         (after - before, before, after) for before, after in itertools.pairwise(acknowledged_ns) if after > signalled_ns
@@ -52,10 +52,10 @@ def longest_gap(acknowledged_ns: Sequence[int], signalled_ns: int) -> Gap | None
     if not gaps:
         return None
     length, before, after = max(gaps)
-    return Gap(length / 1e9, (before - signalled_ns) / NS_PER_MS, (after - signalled_ns) / NS_PER_MS)
+    return AcknowledgementGap(length / 1e9, (before - signalled_ns) / NS_PER_MS, (after - signalled_ns) / NS_PER_MS)
 
 
-def marks(lines: Iterable[LogLine], signalled_s: float, until_s: float) -> dict[str, float]:
+def step_times(lines: Iterable[LogLine], signalled_s: float, until_s: float) -> dict[str, float]:
     """Milliseconds from the signal to the first line of each step, where there is one."""
     within = sorted((line for line in lines if signalled_s - 0.001 <= line.at_s <= until_s), key=lambda line: line.at_s)
     found: dict[str, float] = {}

@@ -43,7 +43,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         return f"{how}{sign} {self.limit:g} {self.unit}"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GoalResult(msgspec.Struct, frozen=True):
     """A goal and what was found; `summary` is None where the document has no such figures."""
 
     goal: Goal
@@ -134,11 +134,11 @@ GOALS: tuple[Goal, ...] = (
 )
 
 
-def judge(document: Document, goals: Sequence[Goal] = GOALS) -> list[Verdict]:
-    return [_verdict(document, goal) for goal in goals]
+def check_goals(document: Document, goals: Sequence[Goal] = GOALS) -> list[GoalResult]:
+    return [_result(document, goal) for goal in goals]
 
 
-def _verdict(document: Document, goal: Goal) -> Verdict:
+def _result(document: Document, goal: Goal) -> GoalResult:
     values = _values(document.case(goal.case), OURS, goal.figure)
     if goal.against is not None:
         theirs = _values(document.case(goal.against.case), goal.against.peer, goal.against.figure)
@@ -146,7 +146,7 @@ def _verdict(document: Document, goal: Goal) -> Verdict:
     else:
         found = list(values.values())
     if not found:
-        return Verdict(goal, None, None)
+        return GoalResult(goal, None, None)
     summary = summarise(found)
     if goal.by == "median":
         judged = summary.median
@@ -154,7 +154,7 @@ def _verdict(document: Document, goal: Goal) -> Verdict:
         judged = summary.lowest if goal.at_least else summary.highest
     else:
         judged = summary.lower if goal.at_least else summary.upper
-    return Verdict(goal, summary, judged)
+    return GoalResult(goal, summary, judged)
 
 
 def _values(case: CaseResult | None, peer: str, figure: str) -> dict[int, float]:

@@ -5,15 +5,15 @@ import platform
 import subprocess
 from pathlib import Path
 
-from minibroker.bench.document import Machine
+from minibroker.bench.document import MachineDescription
 
 ROOT = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S = 10.0
 
 
-def describe_machine(directory: Path) -> Machine:
+def describe_machine(directory: Path) -> MachineDescription:
     """`directory` is where the clusters' files lie."""
-    return Machine(
+    return MachineDescription(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),

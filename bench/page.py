@@ -16,7 +16,7 @@ from minibroker.bench.report import (
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"
 
 
-class NoMarks(Exception):
+class NoTableMarkers(Exception):
     """The page has no place for the tables."""
 
 
@@ -25,7 +25,7 @@ def with_tables(page: str, document: Document) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise NoMarks(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
+        raise NoTableMarkers(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
     return before + BEGIN + tables(document) + END + after
 
 

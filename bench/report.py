@@ -8,7 +8,7 @@ import statistics
 import msgspec
 
 from minibroker.bench.document import CaseResult, Document
-from minibroker.bench.goals import GOALS, OURS, Verdict, judge
+from minibroker.bench.goals import GOALS, OURS, GoalResult, check_goals
 from minibroker.bench.statistics import Summary, ratios, summarise
 
 KAFKA = "kafka"
@@ -60,7 +60,7 @@ UNITS = {
 """By the end of a figure's name; longer ends first."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class ReportRow(msgspec.Struct, frozen=True):
     """One figure of one case."""
 
     title: str
@@ -90,11 +90,11 @@ class Row(msgspec.Struct, frozen=True):
         )
 
 
-def rows_of(document: Document) -> list[Row]:
+def rows_of(document: Document) -> list[ReportRow]:
     return [row for case in document.cases for row in _rows(case)]
 
 
-def _rows(case: CaseResult) -> list[Row]:
+def _rows(case: CaseResult) -> list[ReportRow]:
     rows = [_row(case, case.figure, case.title, case.unit)]
     subject = case.title.removesuffix(f", {figure_words(case.figure)}")
     for figure in SHOWN_BESIDES.get(case.name, ()):
@@ -112,11 +112,11 @@ def _unit(figure: str) -> str:
     return next((word for unit, word in UNITS.items() if figure == unit or figure.endswith(f"_{unit}")), "")
 
 
-def _row(case: CaseResult, figure: str, title: str, unit: str) -> Row:
+def _row(case: CaseResult, figure: str, title: str, unit: str) -> ReportRow:
     ours = case.values(OURS, figure)
     theirs = case.values(KAFKA, KAFKA_COUNTERPART.get(figure, figure))
     compared = ratios(ours, theirs)
-    return Row(
+    return ReportRow(
         title=title,
         unit=unit,
         higher_is_better=case.higher_is_better,
@@ -138,10 +138,10 @@ def cost_rows(document: Document) -> list[tuple[str, ...]]:
 
 
 def goal_rows(document: Document) -> list[tuple[str, ...]]:
-    return [_goal_cells(verdict) for verdict in judge(document, GOALS)]
+    return [_goal_cells(verdict) for verdict in check_goals(document, GOALS)]
 
 
-def _goal_cells(verdict: Verdict) -> tuple[str, ...]:
+def _goal_cells(verdict: GoalResult) -> tuple[str, ...]:
     found = "-" if verdict.summary is None else f"{number(verdict.summary.median)} {verdict.goal.unit}"
     judged = "-" if verdict.judged is None else number(verdict.judged)
     return (verdict.goal.what, verdict.goal.wanted(), found, judged, verdict.word)

@@ -46,7 +46,7 @@ PeerMaker = Callable[[str, Path], Peer]
 """(name of the peer, an empty folder) -> a cluster that does not run yet."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be played."""
 
     cases: Sequence[Case]
@@ -63,7 +63,7 @@ class Runner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         make_peer: PeerMaker,
         tell: Callable[[str], None],
         settle: Callable[[], None] = os.sync,

@@ -19,10 +19,10 @@ from minibroker.bench.peers.kafka_installation import KafkaInstallation
 from minibroker.bench.peers.kafka_peer import KafkaPeer
 from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
 from minibroker.bench.peers.peer import Peer
-from minibroker.bench.runner import Plan, Runner
+from minibroker.bench.runner import Runner, RunPlan
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line was given."""
 
     cases: Sequence[Case]
@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """None: a temporary folder."""
 
 
-async def run(options: Options, tell: Callable[[str], None], keep: Callable[[Document], None]) -> None:
+async def run(options: BenchOptions, tell: Callable[[str], None], keep: Callable[[Document], None]) -> None:
     """Play it all; `keep` is given the document whenever there is more in it. Raises PeerFailed."""
     if KAFKA in options.peers:
         KafkaInstallation().install(tell)
@@ -46,7 +46,7 @@ async def run(options: Options, tell: Callable[[str], None], keep: Callable[[Doc
     def make_peer(name: str, place: Path) -> Peer:
         return KafkaPeer(place, heap=options.heap) if name == KAFKA else MinibrokerPeer(place)
 
-    plan = Plan(
+    plan = RunPlan(
         cases=options.cases,
         peers=options.peers,
         alternations=options.alternations,

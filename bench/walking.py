@@ -18,7 +18,7 @@ from minibroker.bench.child import output_of
 WALK_TIMEOUT_S = 600.0
 
 
-class Walk(msgspec.Struct, frozen=True):
+class WalkResult(msgspec.Struct, frozen=True):
     """What all processes together did."""
 
     bytes: int
@@ -48,7 +48,7 @@ def deal(files: Sequence[tuple[str, int]], processes: int) -> list[list[str]]:
     return [hand for hand in hands if hand]
 
 
-async def walk(files: Sequence[Path], processes: int) -> Walk:
+async def walk(files: Sequence[Path], processes: int) -> WalkResult:
     """Raises CaseFailed if a CRC is wrong: then the files are no material for a bench."""
     hands = deal([(str(path), path.stat().st_size) for path in files], processes)
     reports = await asyncio.gather(*(_walk(hand) for hand in hands))
@@ -57,7 +57,7 @@ async def walk(files: Sequence[Path], processes: int) -> Walk:
         raise CaseFailed(f"{wrong} batches have a wrong CRC, in {len(files)} files")
     began = min(report["began"] for report in reports)
     ended = max(report["began"] + report["seconds"] for report in reports)
-    return Walk(
+    return WalkResult(
         sum(report["bytes"] for report in reports),
         sum(report["batches"] for report in reports),
         ended - began,

@@ -16,7 +16,7 @@ import msgspec
 
 from minibroker.bench.broker_log import LogLine, parse_log
 from minibroker.bench.case import KAFKA, MINIBROKER, Case, CaseFailed, Measurement, Round
-from minibroker.bench.failover_gap import longest_gap, marks
+from minibroker.bench.failover_gap import longest_gap, step_times
 from minibroker.bench.load_process import LoadProcess, running_load
 from minibroker.bench.peers.compose_peer import ComposePeer
 from minibroker.bench.peers.minibroker_peer import MinibrokerPeer
@@ -43,7 +43,7 @@ runs failed one time in seven."""
 ROLE_TIMEOUT_S = 20.0
 
 
-class Hit(msgspec.Struct, frozen=True):
+class FailoverTarget(msgspec.Struct, frozen=True):
     """Who is hit, and how."""
 
     leader: bool
@@ -60,22 +60,22 @@ class Hit(msgspec.Struct, frozen=True):
         return leader if self.leader else controller
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class FailoverRun(msgspec.Struct, frozen=True, kw_only=True):
     """One failover."""
 
     gap_s: float
     errors: int
-    marks: dict[str, float]
+    step_times: dict[str, float]
     """Milliseconds from the signal to each step that the brokers' logs tell, and to the gap's ends."""
 
 
-async def run(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
+async def run(peer: Peer, round: Round, hit: FailoverTarget, runs: int) -> Measurement:
     await peer.start()
     wanted = round.volume_of(KAFKA_RUNS if peer.name == KAFKA else runs, at_least=2)
     return await failovers(peer, round, hit, wanted)
 
 
-async def run_in_compose(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
+async def run_in_compose(peer: Peer, round: Round, hit: FailoverTarget, runs: int) -> Measurement:
     """The same in containers; the cluster that is given stays unused."""
     containers = ComposePeer(round.directory / "compose")
     try:
@@ -84,9 +84,9 @@ async def run_in_compose(peer: Peer, round: Round, hit: Hit, runs: int) -> Measu
         await containers.stop()
 
 
-async def failovers(peer: Peer, round: Round, hit: Hit, runs: int) -> Measurement:
+async def failovers(peer: Peer, round: Round, hit: FailoverTarget, runs: int) -> Measurement:
     """So many, one after the other. Raises CaseFailed, PeerFailed."""
-    found: list[Run] = []
+    found: list[FailoverRun] = []
     for number in range(runs):
         gaps = f", so far up to {max(each.gap_s for each in found):.3f} s" if found else ""
         round.tell(f"failover {number + 1} of {runs}{gaps}")
@@ -99,9 +99,9 @@ async def failovers(peer: Peer, round: Round, hit: Hit, runs: int) -> Measuremen
         "errors": float(sum(each.errors for each in found)),
         "runs": float(runs),
     }
-    names = sorted({name for each in found for name in each.marks})
+    names = sorted({name for each in found for name in each.step_times})
     for name in names:
-        values = [each.marks[name] for each in found if name in each.marks]
+        values = [each.step_times[name] for each in found if name in each.step_times]
         figures |= {f"median_{name}": median(values), f"worst_{name}": max(values)}
     return Measurement(
         {name: round_to_ms(value) for name, value in figures.items()}, details=[describe(each) for each in found]
@@ -112,9 +112,11 @@ def round_to_ms(value: float) -> float:
     return round(value, 3)
 
 
-def describe(run: Run) -> str:
+def describe(run: FailoverRun) -> str:
     """One line a run, so that an outlier can be explained."""
-    steps = ", ".join(f"{name.removesuffix('_ms')} {value:.0f}" for name, value in sorted(run.marks.items(), key=_at))
+    steps = ", ".join(
+        f"{name.removesuffix('_ms')} {value:.0f}" for name, value in sorted(run.step_times.items(), key=_at)
+    )
     return f"gap {run.gap_s:.3f} s; ms from the signal: {steps}; {run.errors} errors"
 
 
@@ -122,7 +124,7 @@ def _at(item: tuple[str, float]) -> float:
     return item[1]
 
 
-async def one_failover(peer: Peer, name: str, hit: Hit) -> Run:
+async def one_failover(peer: Peer, name: str, hit: FailoverTarget) -> FailoverRun:
     """Raises CaseFailed if another role died than was meant, or anything acknowledged is missing."""
     topic, leader, controller = await topic_that_suits(peer, name, hit)
     victim = hit.victim(leader, controller)
@@ -142,10 +144,10 @@ async def one_failover(peer: Peer, name: str, hit: Hit) -> Run:
         await peer.start_broker(victim)
     await peer.wait_in_sync()
     await peer.delete_topic(topic)
-    return judge(report, signalled_ns, await log_marks(peer, signalled_s, report, signalled_ns))
+    return checked_run(report, signalled_ns, await log_steps(peer, signalled_s, report, signalled_ns))
 
 
-def judge(report: dict[str, Any], signalled_ns: int, steps: dict[str, float]) -> Run:
+def checked_run(report: dict[str, Any], signalled_ns: int, steps: dict[str, float]) -> FailoverRun:
     """Raises CaseFailed."""
     if report["lost"]:
         raise CaseFailed(f"{report['lost']} acknowledged records are not in the log: {report['errors'][:2]}")
@@ -155,10 +157,10 @@ def judge(report: dict[str, Any], signalled_ns: int, steps: dict[str, float]) ->
     if gap is None:
         raise CaseFailed("nothing was acknowledged after the signal")
     ends = {"last_before_ms": gap.starts_ms, "first_after_ms": gap.ends_ms}
-    return Run(gap_s=gap.seconds, errors=report["error_count"], marks=steps | ends)
+    return FailoverRun(gap_s=gap.seconds, errors=report["error_count"], step_times=steps | ends)
 
 
-async def topic_that_suits(peer: Peer, name: str, hit: Hit) -> tuple[str, int, int]:
+async def topic_that_suits(peer: Peer, name: str, hit: FailoverTarget) -> tuple[str, int, int]:
     """A topic of one partition whose leader has the wanted role; its name, its leader, the controller."""
     for attempt in range(TOPIC_ATTEMPTS):
         topic = f"{name}-{attempt}"
@@ -177,7 +179,7 @@ async def check_roles(peer: Peer, topic: str, leader: int, controller: int) -> N
         raise CaseFailed(f"leader and controller were {leader, controller}, and are {found} before the signal")
 
 
-async def check_succession(peer: Peer, topic: str, hit: Hit, leader: int, controller: int) -> None:
+async def check_succession(peer: Peer, topic: str, hit: FailoverTarget, leader: int, controller: int) -> None:
     """After it: the roles that were hit have moved, the others have not."""
     deadline = time.monotonic() + ROLE_TIMEOUT_S
     while True:
@@ -207,7 +209,7 @@ async def steady_again(load: LoadProcess, signalled_ns: int) -> None:
     raise CaseFailed(f"writes did not go on within {RECOVER_TIMEOUT_S:g} s")
 
 
-async def log_marks(peer: Peer, signalled_s: float, report: dict[str, Any], signalled_ns: int) -> dict[str, float]:
+async def log_steps(peer: Peer, signalled_s: float, report: dict[str, Any], signalled_ns: int) -> dict[str, float]:
     """What the brokers' logs say of the steps; nothing for a peer whose logs are not read."""
     if not isinstance(peer, MinibrokerPeer) or not report["acknowledged_ns"]:
         return {}
@@ -215,16 +217,16 @@ async def log_marks(peer: Peer, signalled_s: float, report: dict[str, Any], sign
     lines: list[LogLine] = []
     for broker_id in range(1, BROKERS + 1):
         lines += parse_log(broker_id, await peer.read_broker_log(broker_id), peer.log_zone)
-    return marks(lines, signalled_s, until_s)
+    return step_times(lines, signalled_s, until_s)
 
 
 def _case(
     name: str,
     title: str,
-    hit: Hit,
+    hit: FailoverTarget,
     runs: int = RUNS,
     peers: tuple[str, ...] = (MINIBROKER,),
-    play: Callable[[Peer, Round, Hit, int], Awaitable[Measurement]] = run,
+    play: Callable[[Peer, Round, FailoverTarget, int], Awaitable[Measurement]] = run,
 ) -> Case:
     async def played(peer: Peer, round: Round) -> Measurement:
         return await play(peer, round, hit, runs)
@@ -243,11 +245,11 @@ def _case(
     )
 
 
-LEADER = Hit(leader=True, controller=False, number=signal.SIGKILL)
-CONTROLLER = Hit(leader=False, controller=True, number=signal.SIGKILL)
-BOTH = Hit(leader=True, controller=True, number=signal.SIGKILL)
-STOPPED = Hit(leader=True, controller=False, number=signal.SIGTERM)
-PAUSED = Hit(leader=True, controller=False, number=signal.SIGSTOP)
+LEADER = FailoverTarget(leader=True, controller=False, number=signal.SIGKILL)
+CONTROLLER = FailoverTarget(leader=False, controller=True, number=signal.SIGKILL)
+BOTH = FailoverTarget(leader=True, controller=True, number=signal.SIGKILL)
+STOPPED = FailoverTarget(leader=True, controller=False, number=signal.SIGTERM)
+PAUSED = FailoverTarget(leader=True, controller=False, number=signal.SIGSTOP)
 
 HITS = (
     ("leader", "SIGKILL of the leader", LEADER, RUNS),

@@ -72,7 +72,7 @@ def failover_report(
     }
 
 
-class Stopwatch:
+class LoadStopwatch:
     """Wall time and own cost of the loaded part, from its making until `read`."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, reading_report, report, tell
+from minibroker.bench.load.generator import LoadStopwatch, Pacer, arguments, latencies, reading_report, report, tell
 from minibroker.bench.load.kafka_failover import failover
 from minibroker.bench.load.kafka_settings import CONSUMER, PRODUCER, QUEUE_MESSAGES
 
@@ -30,7 +30,7 @@ class Unacknowledged(Exception):
     """Records were refused or lost."""
 
 
-class Outcomes:
+class DeliveryOutcomes:
     """Counts deliveries."""
 
     def __init__(self) -> None:
@@ -81,12 +81,12 @@ def produce(
         | ({} if buffer_bytes is None else {"queue.buffering.max.kbytes": buffer_bytes >> 10})
     )
     named: list[bytes | None] = [b"key-%06d" % number for number in range(keys)] or [None]
-    warm = Outcomes()
+    warm = DeliveryOutcomes()
     _produce(producer, topic, value, named, warm_records, warm)
     warm.check(warm_records)
-    outcomes = Outcomes()
+    outcomes = DeliveryOutcomes()
     tell("started")
-    watch = Stopwatch()
+    watch = LoadStopwatch()
     if many:
         _produce_many(producer, topic, value, many, records, outcomes)
     else:
@@ -97,7 +97,7 @@ def produce(
 
 
 def _produce(
-    producer: Producer, topic: str, value: bytes, named: list[bytes | None], records: int, outcomes: Outcomes
+    producer: Producer, topic: str, value: bytes, named: list[bytes | None], records: int, outcomes: DeliveryOutcomes
 ) -> None:
     count, on_delivery = len(named), outcomes.on_delivery
     for number in range(records):
@@ -112,7 +112,9 @@ def _produce(
     producer.flush()
 
 
-def _produce_many(producer: Producer, topic: str, value: bytes, many: int, records: int, outcomes: Outcomes) -> None:
+def _produce_many(
+    producer: Producer, topic: str, value: bytes, many: int, records: int, outcomes: DeliveryOutcomes
+) -> None:
     """Waits until the queue has room for a whole call: what it refuses costs librdkafka's client most."""
     for first in range(0, records, many):
         messages = [{"value": value} for _ in range(min(many, records - first))]
@@ -142,7 +144,7 @@ async def _produce_aiokafka(
             await producer.send(topic, value)
         await producer.flush()
         tell("started")
-        watch = Stopwatch()
+        watch = LoadStopwatch()
         for _ in range(records):
             last = await producer.send(topic, value)
         await producer.flush()
@@ -182,7 +184,7 @@ def latency(
         }
         | PRODUCER
     )
-    outcomes = Outcomes()
+    outcomes = DeliveryOutcomes()
     for _ in range(WARM_RECORDS // 10):
         producer.produce(topic, STAMP.pack(0) + padding, on_delivery=outcomes.on_delivery)
         producer.flush()
@@ -211,7 +213,7 @@ def latency(
 
     waiting = threading.Thread(target=wait_for_outcomes)
     tell("started", records=expected)
-    watch = Stopwatch()
+    watch = LoadStopwatch()
     pacer.start()
     waiting.start()
     waiting.join()
@@ -260,7 +262,7 @@ def consume(
             if stamped and (due := STAMP.unpack_from(value)[0]):
                 waits.append(time.monotonic_ns() - due)
         if watch is None:
-            watch, first_seen, first_volume = Stopwatch(), seen, volume
+            watch, first_seen, first_volume = LoadStopwatch(), seen, volume
             tell("first")
     assert watch is not None
     cost = watch.read()

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from minibroker import Consumer, Delivery, MinibrokerError, Producer, TopicPartition
-from minibroker.bench.load.generator import Pacer, Stopwatch, arguments, latencies, reading_report, report, tell
+from minibroker.bench.load.generator import LoadStopwatch, Pacer, arguments, latencies, reading_report, report, tell
 from minibroker.bench.load.minibroker_failover import failover
 
 STAMP = struct.Struct("<q")
@@ -48,7 +48,7 @@ async def produce(
             await producer.send(topic, value, key=_key(number, keys))
         await producer.flush()
         tell("started")
-        watch = Stopwatch()
+        watch = LoadStopwatch()
         if keys:
             named = [_key(number, keys) for number in range(keys)]
             for number in range(records):
@@ -118,7 +118,7 @@ async def latency(
         pacer = Pacer(per_second, seconds, lambda due, records: loop.call_soon_threadsafe(send, due, records))
         sending_late = asyncio.create_task(send_late_ones())
         tell("started", records=pacer.records)
-        watch = Stopwatch()
+        watch = LoadStopwatch()
         pacer.start()
         waits = []
         for _ in range(pacer.records):  # one partition acknowledges in order, so awaiting in order misses no moment
@@ -168,7 +168,7 @@ async def consume(
                     dues = [STAMP.unpack_from(value)[0] for value in column if value is not None]
                     waits += [now - due for due in dues if due]
             if watch is None:
-                watch, first_seen, first_volume = Stopwatch(), seen, volume
+                watch, first_seen, first_volume = LoadStopwatch(), seen, volume
                 tell("first")
         assert watch is not None
         cost = watch.read()

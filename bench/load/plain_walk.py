@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Any
 
-from minibroker.bench.load.generator import Stopwatch, arguments, report
+from minibroker.bench.load.generator import LoadStopwatch, arguments, report
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, HEADER_BYTES, LENGTH_PREFIX_BYTES
 
@@ -24,7 +24,7 @@ CRC_AT = 17
 
 def walk(files: list[str]) -> dict[str, Any]:
     """Figures of one process over its files."""
-    watch = Stopwatch()
+    watch = LoadStopwatch()
     began = time.monotonic()
     total_bytes = batches = wrong = 0
     for path in files:

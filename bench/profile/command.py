@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from minibroker.bench.profile.hot_path import Cost, HotPath
+from minibroker.bench.profile.hot_path import HotPath, LayerCost
 from minibroker.bench.profile.run import profile_hot_paths
 from minibroker.bench.profile.samplers import NoSampler
 from minibroker.command_line import CommandFailed, ProgressLine, json_option, print_table
@@ -68,7 +68,7 @@ def print_hot_path(path: HotPath) -> None:
         )
 
 
-def _print_costs(title: str, costs: list[Cost]) -> None:
+def _print_costs(title: str, costs: list[LayerCost]) -> None:
     rows = [(c.where, f"{c.us:.1f}", f"{c.share * 100:.1f}", f"{c.total_us:.1f}") for c in costs[:ROWS_MAX]]
     print_table((title, "us", "%", "with callees"), rows)
     click.echo()

@@ -13,7 +13,7 @@ SHARE_MIN = 0.005
 """What takes less than half a per cent is left out of the tables."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class MeasuredWindow(msgspec.Struct, frozen=True):
     """A while under load."""
 
     seconds: float
@@ -27,7 +27,7 @@ class Window(msgspec.Struct, frozen=True):
         return self.cpu.total / self.requests * 1e6
 
 
-class Cost(msgspec.Struct, frozen=True):
+class LayerCost(msgspec.Struct, frozen=True):
     """One row: where it goes, and how much of it."""
 
     where: str
@@ -69,24 +69,24 @@ class HotPath(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time per request while it was sampled, as a multiple of the undisturbed."""
     tracer_cost: float | None
     """The same while its system calls were counted."""
-    layers: list[Cost]
-    functions: list[Cost]
+    layers: list[LayerCost]
+    functions: list[LayerCost]
     system_calls: list[CallCost]
 
 
 def hot_path(
     name: str,
     request: str,
-    plain: Window,
-    sampled: Window,
+    plain: MeasuredWindow,
+    sampled: MeasuredWindow,
     stacks: list[Stack],
-    traced: Window | None,
+    traced: MeasuredWindow | None,
     calls: list[SystemCall],
 ) -> HotPath:
     """Shares come from the samples, microseconds from the CPU time of the undisturbed window."""
     whole = plain.us_per_request
 
-    def costs(shares: list[Cost]) -> list[Cost]:
+    def costs(shares: list[LayerCost]) -> list[LayerCost]:
         return [cost for cost in shares if max(cost.share, cost.total_us / whole if whole else 0.0) >= SHARE_MIN]
 
     return HotPath(
@@ -101,9 +101,9 @@ def hot_path(
         samples=samples_of(stacks),
         sampler_cost=sampled.us_per_request / whole,
         tracer_cost=None if traced is None else traced.us_per_request / whole,
-        layers=costs([Cost(s.name, s.itself * whole, s.itself, s.total * whole) for s in shares_by_layer(stacks)]),
+        layers=costs([LayerCost(s.name, s.itself * whole, s.itself, s.total * whole) for s in shares_by_layer(stacks)]),
         functions=costs(
-            [Cost(s.name, s.itself * whole, s.itself, s.total * whole) for s in shares_by_function(stacks)]
+            [LayerCost(s.name, s.itself * whole, s.itself, s.total * whole) for s in shares_by_function(stacks)]
         ),
         system_calls=[] if traced is None else [_call_cost(call, traced.requests) for call in calls],
     )

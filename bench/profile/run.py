@@ -18,7 +18,7 @@ import msgspec
 
 from minibroker import AdminClient, TopicPartition
 from minibroker.bench.profile.cpu import CpuMeter
-from minibroker.bench.profile.hot_path import HotPath, Window, hot_path
+from minibroker.bench.profile.hot_path import HotPath, MeasuredWindow, hot_path
 from minibroker.bench.profile.samplers import count_system_calls, find_py_spy, sample_stacks
 from minibroker.local_cluster import LocalCluster
 from minibroker.processes import free_ports
@@ -128,7 +128,7 @@ class ProfiledCluster:
                     if process.returncode is None:
                         process.kill()
 
-    async def window(self, targets: list[Target], during: Awaitable[object]) -> list[Window]:
+    async def window(self, targets: list[Target], during: Awaitable[object]) -> list[MeasuredWindow]:
         """What each of the targets did while `during` ran."""
         before, started = await self.counters(), time.monotonic()
         meters = [CpuMeter(target.pid) for target in targets]
@@ -136,7 +136,7 @@ class ProfiledCluster:
         spent = [meter.read() for meter in meters]
         seconds, done = time.monotonic() - started, (await self.counters()).since(before)
         return [
-            Window(seconds, max(1.0, target.requests(done)), target.moved_bytes(done) / 1e6, cpu)
+            MeasuredWindow(seconds, max(1.0, target.requests(done)), target.moved_bytes(done) / 1e6, cpu)
             for target, cpu in zip(targets, spent, strict=True)
         ]
 

@@ -37,7 +37,7 @@ MEMORY_NAMES = re.compile(r"malloc|free|calloc|realloc|Malloc|Alloc|dealloc|madv
 COPY_NAMES = re.compile(r"memmove|memcpy|memset|bytes_concat|bytes_join|PyBytes_FromStringAndSize")
 
 
-class Frame(msgspec.Struct, frozen=True):
+class StackFrame(msgspec.Struct, frozen=True):
     """One level of a stack."""
 
     name: str
@@ -68,7 +68,7 @@ class Frame(msgspec.Struct, frozen=True):
 class Stack(msgspec.Struct, frozen=True):
     """Frames from the outermost to the innermost, and how often they were seen."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     samples: int
 
 
@@ -93,9 +93,9 @@ def parse_folded(text: str) -> list[Stack]:
     return stacks
 
 
-def _parse_frame(text: str) -> Frame:
+def _parse_frame(text: str) -> StackFrame:
     found = FRAME.match(text)
-    return Frame(text, "") if found is None else Frame(found["name"], found["file"])
+    return StackFrame(text, "") if found is None else StackFrame(found["name"], found["file"])
 
 
 def without_waiting(stacks: Iterable[Stack]) -> list[Stack]:
@@ -103,7 +103,7 @@ def without_waiting(stacks: Iterable[Stack]) -> list[Stack]:
     return [stack for stack in stacks if not any(frame.name in WAITING for frame in _machine_code(stack))]
 
 
-def _machine_code(stack: Stack) -> list[Frame]:
+def _machine_code(stack: Stack) -> list[StackFrame]:
     """The frames that the innermost frame of Python called, the innermost first."""
     return list(itertools.takewhile(lambda frame: not frame.is_python, reversed(stack.frames)))
 
@@ -150,7 +150,7 @@ def _innermost_of_ours(stack: Stack) -> str:
     return EVENT_LOOP if frame is None else frame.label
 
 
-def _innermost_frame_of_ours(stack: Stack) -> Frame | None:
+def _innermost_frame_of_ours(stack: Stack) -> StackFrame | None:
     """None where the event loop itself was busy: what started the loop is on every stack and says nothing."""
     for frame in reversed(stack.frames):
         if frame.file.startswith(LOOP_RUNNERS):
@@ -184,7 +184,7 @@ def layer_of(stack: Stack) -> str:
     return folder
 
 
-def _socket_or_file(machine: list[Frame], folder: str) -> str:
+def _socket_or_file(machine: list[StackFrame], folder: str) -> str:
     return (
         "socket" if any(frame.file in UVLOOP_SOURCES or "uvloop" in frame.file for frame in machine) else f"in {folder}"
     )

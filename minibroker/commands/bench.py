@@ -85,9 +85,9 @@ def bench(
     if not chosen:
         raise WrongUsage("these cases are of Kafka alone: give --peer kafka")
     from minibroker.bench.peers.peer import PeerFailed
-    from minibroker.bench.session import Options, run
+    from minibroker.bench.session import BenchOptions, run
 
-    options = Options(
+    options = BenchOptions(
         cases=chosen,
         peers=named,
         alternations=alternations or (QUICK_ALTERNATIONS if quick else ALTERNATIONS),
@@ -157,7 +157,7 @@ def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: b
     """
     from minibroker.bench.chart import render
     from minibroker.bench.document import BadDocument, decode, merge
-    from minibroker.bench.page import NoMarks, with_tables
+    from minibroker.bench.page import NoTableMarkers, with_tables
 
     documents = []
     for name in files:
@@ -172,7 +172,7 @@ def report(files: tuple[str, ...], page: str | None, svg: str | None, as_json: b
             path.write_text(with_tables(path.read_text(encoding="utf-8"), document), encoding="utf-8")
     except BadDocument as error:
         raise CommandFailed(f"{error}: report them apart") from None
-    except NoMarks as error:
+    except NoTableMarkers as error:
         raise WrongUsage(f"{page}: {error}") from None
     if svg is not None:
         Path(svg).write_text(render(document), encoding="utf-8")

@@ -14,8 +14,8 @@ from minibroker.audit.acked_file import AckedChunk
 from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding as AuditFinding
 from minibroker.audit.findings import Kind, Severity
-from minibroker.audit.judge import compare_partition
-from minibroker.audit.replica import Replica, ReplicaFacts, SnapshotFile, assemble
+from minibroker.audit.partition_check import compare_partition
+from minibroker.audit.replica import AuditedReplica, ReplicaFacts, SnapshotFile, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_content
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
@@ -82,7 +82,7 @@ def _chunk(partition: TopicPartition, acked: Mapping[tuple[TopicPartition, int],
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
-def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartition) -> Replica | None:
+def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartition) -> AuditedReplica | None:
     """One broker's replica; None if it has none."""
     storage = cluster.world.machine(f"broker-{broker_id}").storage
     log_directory = _child(_child(storage.root, "data"), "log")

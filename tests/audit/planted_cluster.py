@@ -262,12 +262,12 @@ class PlantedCluster:
         self.write_state(partition, holders[0] if holders else -1, epoch, holders, replicas=holders)
 
     def set_high_watermark(self, broker: int, partition: TopicPartition, offset: int | None) -> None:
-        marks = self.high_watermarks[broker]
-        marks.pop(partition, None)
+        high_watermarks = self.high_watermarks[broker]
+        high_watermarks.pop(partition, None)
         if offset is not None:
-            marks[partition] = offset
+            high_watermarks[partition] = offset
         file = self.log_directory(broker) / checkpoints.HIGH_WATERMARK_CHECKPOINT
-        put(file, checkpoints.format_offset_checkpoint(marks, self.topic_ids))
+        put(file, checkpoints.format_offset_checkpoint(high_watermarks, self.topic_ids))
 
     def set_recovery_point(self, broker: int, partition: TopicPartition, offset: int) -> None:
         """What the broker says that it has synced. Of one partition: other lines of the file are dropped."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.findings import Finding, Kind, Severity, Verdict
-from minibroker.audit.report import AuditReport, Outcome
+from minibroker.audit.findings import Finding, Kind, PartitionVerdict, Severity
+from minibroker.audit.report import AuditOutcome, AuditReport
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
@@ -75,7 +75,7 @@ def test_each_absence_is_convicted(cluster: PlantedCluster, number: int, acked: 
     remove, kind = ABSENCES[number]
     remove(cluster)
     report = audited(cluster, acked=acked)
-    assert (report.exit_code, report.outcome) == (10, Outcome.INCONSISTENT)
+    assert (report.exit_code, report.outcome) == (10, AuditOutcome.INCONSISTENT)
     assert kind in {item.kind for item in errors(report)}
     assert audited(cluster, acked=acked, allow_unproven=True).exit_code == 10
 
@@ -88,7 +88,7 @@ def test_a_missing_replica_is_said_with_how_it_is_known(cluster: PlantedCluster)
     assert (
         item.message == f"broker 2 should hold a replica (in sync, says {cluster.root}/cluster-state.json) and has none"
     )
-    assert (report.partitions[0].verdict, report.partitions[0].absent_replicas) == (Verdict.INCONSISTENT, (2,))
+    assert (report.partitions[0].verdict, report.partitions[0].absent_replicas) == (PartitionVerdict.INCONSISTENT, (2,))
 
 
 def test_a_missing_broker_is_one_finding_for_all_its_replicas(cluster: PlantedCluster) -> None:
@@ -98,7 +98,10 @@ def test_a_missing_broker_is_one_finding_for_all_its_replicas(cluster: PlantedCl
     (item,) = errors(report)
     assert (item.kind, item.broker) == (Kind.MISSING_BROKER, 2)
     assert "2 partitions have a replica on it" in item.message
-    assert [each.verdict for each in report.partitions] == [Verdict.INCONSISTENT, Verdict.INCONSISTENT]
+    assert [each.verdict for each in report.partitions] == [
+        PartitionVerdict.INCONSISTENT,
+        PartitionVerdict.INCONSISTENT,
+    ]
 
 
 def test_what_a_brokers_own_checkpoint_lists_must_be_there_without_a_state_as_well(cluster: PlantedCluster) -> None:
@@ -167,11 +170,11 @@ def test_one_replica_as_assigned_is_consistent(tmp_path: Path) -> None:
 def test_where_nothing_says_what_should_be_there_it_is_unproven(cluster: PlantedCluster) -> None:
     cluster.forget_state()
     report = audited(cluster)
-    assert (report.exit_code, report.outcome) == (10, Outcome.UNPROVEN)
+    assert (report.exit_code, report.outcome) == (10, AuditOutcome.UNPROVEN)
     (item,) = errors(report)
     assert "--zookeeper" in item.message and "--allow-unproven" in item.message
     allowed = audited(cluster, allow_unproven=True)
-    assert (allowed.exit_code, allowed.outcome, allowed.success) == (0, Outcome.UNPROVEN, False)
+    assert (allowed.exit_code, allowed.outcome, allowed.success) == (0, AuditOutcome.UNPROVEN, False)
 
 
 def test_a_partition_that_the_state_does_not_know_is_told(cluster: PlantedCluster) -> None:

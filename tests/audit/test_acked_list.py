@@ -8,9 +8,9 @@ import pytest
 from minibroker.audit.acked_file import AckedTask, check_list, open_acked, plan_acked, read_acked
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.report import Outcome
+from minibroker.audit.report import AuditOutcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol.acked_list import AckedListWriter, record_checksum
 from minibroker.protocol.ids import TopicPartition
@@ -78,7 +78,7 @@ def test_every_record_of_a_whole_list_is_in_place(cluster: PlantedCluster) -> No
     result = judged(cluster, acked)
     assert (result.acked_records, result.acked_in_place, result.findings, said(acked)) == (6, 6, (), [])
     report = run_audit([str(cluster.root)], "local", str(acked))
-    assert (report.outcome, report.exit_code) == (Outcome.CONSISTENT, 0)
+    assert (report.outcome, report.exit_code) == (AuditOutcome.CONSISTENT, 0)
 
 
 CHANGES: dict[str, Callable[[Kept], Kept]] = {
@@ -117,7 +117,7 @@ def test_the_parts_of_a_record_cannot_change_places() -> None:
 def test_a_list_without_its_end_is_unproven_and_its_records_are_judged(cluster: PlantedCluster) -> None:
     acked = promised(cluster, finish=False)
     report = run_audit([str(cluster.root)], "local", str(acked))
-    assert (report.outcome, report.exit_code) == (Outcome.UNPROVEN, 10)
+    assert (report.outcome, report.exit_code) == (AuditOutcome.UNPROVEN, 10)
     assert report.statistics.acked_in_place == 6
     (found,) = report.findings
     assert (found.kind, found.file) == (Kind.UNPROVEN, str(acked)) and "has no end" in found.message
@@ -163,7 +163,7 @@ def test_a_list_that_holds_nothing_proves_nothing(cluster: PlantedCluster, conte
     head = b"#minibroker-acked 2 acks=all\n"
     acked.write_bytes(content % crc32c(head) if content else b"")
     report = run_audit([str(cluster.root)], "local", str(acked))
-    assert (report.outcome, report.exit_code) == (Outcome.UNPROVEN, 10)
+    assert (report.outcome, report.exit_code) == (AuditOutcome.UNPROVEN, 10)
     assert [item.message for item in report.findings] == ["the list of acknowledged records holds nothing"]
 
 
@@ -172,7 +172,7 @@ def test_the_list_of_a_former_topic_is_no_loss(cluster: PlantedCluster) -> None:
     result = judged(cluster, acked)
     assert [item.kind for item in result.findings] == [Kind.UNPROVEN]
     assert "topic id former, the logs of topic-id" in result.findings[0].message
-    assert result.verdict is Verdict.UNPROVEN
+    assert result.verdict is PartitionVerdict.UNPROVEN
 
 
 def test_what_was_acknowledged_by_one_may_be_lost_and_is_a_note(cluster: PlantedCluster) -> None:

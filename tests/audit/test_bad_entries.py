@@ -13,7 +13,7 @@ import pytest
 from minibroker.audit.acked_file import open_acked
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Kind, PartitionResult, Verdict
+from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.replica import RangeScan
 from minibroker.audit.segment_reader import RangeTask, scan_range
@@ -110,7 +110,7 @@ def test_of_a_segment(cluster: PlantedCluster, suffix: str, put: Callable[[Path]
     said = [item for item in result.findings if item.file == str(file)]
     assert f"cannot be read: {OTHERS[put]}" in said[0].message
     assert said[0].kind is (Kind.CORRUPT_BATCH if suffix == ".log" else Kind.INDEX_UNREADABLE)
-    assert (result.verdict is Verdict.IDENTICAL) is (suffix != ".log"), result.findings
+    assert (result.verdict is PartitionVerdict.IDENTICAL) is (suffix != ".log"), result.findings
 
 
 @pytest.mark.parametrize("put", [*OTHERS, as_huge_file])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minibroker.audit import intervals
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.run import run_audit
 from minibroker.protocol.ids import TopicPartition
@@ -46,7 +46,7 @@ COMMON: list[Batch] = [(0, [b"a"]), (0, [b"b", b"c"]), (1, [b"d"])]
 
 def test_a_lagging_replica_is_fine(tmp_path: Path) -> None:
     result = judged(cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 3]))
-    assert result.verdict is Verdict.LAGGING
+    assert result.verdict is PartitionVerdict.LAGGING
     (item,) = result.findings
     assert (item.kind, item.broker, item.offset, item.end_offset) == (Kind.LAGGING_TAIL, 3, 3, 4)
     assert (result.judged_offsets, result.total_offsets) == (4, 4)
@@ -62,30 +62,30 @@ def test_an_out_of_sync_replica_of_which_the_others_have_trimmed_all_leaves_noth
     cluster.write_state(LINES, 1, 1, in_sync)
     result = judged(cluster)
     assert (Kind.UNPROVEN in {item.kind for item in result.findings}) is (3 in in_sync)
-    assert (result.verdict is Verdict.LAGGING) is (3 not in in_sync)
+    assert (result.verdict is PartitionVerdict.LAGGING) is (3 not in in_sync)
 
 
 def test_judged_offsets_are_those_below_both_high_watermarks(tmp_path: Path) -> None:
     result = judged(cluster_of(tmp_path, [COMMON, COMMON], [3, 1]))
-    assert (result.judged_offsets, result.total_offsets, result.verdict) == (1, 4, Verdict.IDENTICAL)
+    assert (result.judged_offsets, result.total_offsets, result.verdict) == (1, 4, PartitionVerdict.IDENTICAL)
 
 
-@pytest.mark.parametrize("marks", [(0, 0), (None, None), (4, None)])
+@pytest.mark.parametrize("high_watermarks", [(0, 0), (None, None), (4, None)])
 def test_two_replicas_of_which_nothing_is_known_to_be_committed_are_unproven(
-    tmp_path: Path, marks: tuple[int | None, int | None]
+    tmp_path: Path, high_watermarks: tuple[int | None, int | None]
 ) -> None:
-    cluster = cluster_of(tmp_path, [COMMON, COMMON], marks)
-    assert judged(cluster).verdict is Verdict.UNPROVEN
+    cluster = cluster_of(tmp_path, [COMMON, COMMON], high_watermarks)
+    assert judged(cluster).verdict is PartitionVerdict.UNPROVEN
     assert run_audit([str(tmp_path)], "local").exit_code == 10
 
 
 def test_an_empty_replica_does_not_make_a_partition_unproven(tmp_path: Path) -> None:
     result = judged(cluster_of(tmp_path, [COMMON, COMMON, []], [4, 4, None]))
-    assert (result.verdict, result.judged_offsets) == (Verdict.LAGGING, 4)
+    assert (result.verdict, result.judged_offsets) == (PartitionVerdict.LAGGING, 4)
 
 
 def test_one_replica_alone_is_said_to_be_alone(tmp_path: Path) -> None:
-    assert judged(cluster_of(tmp_path, [COMMON], [4])).verdict is Verdict.SINGLE
+    assert judged(cluster_of(tmp_path, [COMMON], [4])).verdict is PartitionVerdict.SINGLE
 
 
 @pytest.mark.invariant("I3", "I19")
@@ -103,7 +103,7 @@ def test_a_deposed_leaders_tail_above_its_high_watermark_is_a_note(tmp_path: Pat
     result = judged(cluster_of(tmp_path, [deposed, successor, successor], [3, 5, 5]))
     (item,) = of_kind(result, Kind.DIVERGED_ABOVE_HIGH_WATERMARK)
     assert (item.broker, item.others, item.offset, item.end_offset) == (1, (2, 3), 3, 5)
-    assert result.verdict is Verdict.DIVERGED_ABOVE
+    assert result.verdict is PartitionVerdict.DIVERGED_ABOVE
 
 
 @pytest.mark.invariant("I16", "I17")
@@ -113,7 +113,7 @@ def test_one_epoch_with_two_contents_is_an_error_also_above_the_high_watermark(t
     result = judged(cluster_of(tmp_path, [left, right], [2, 2]))
     (item,) = of_kind(result, Kind.LOG_MATCHING)
     assert (item.offset, item.end_offset) == (4, 5)
-    assert result.verdict is Verdict.INCONSISTENT
+    assert result.verdict is PartitionVerdict.INCONSISTENT
 
 
 @pytest.mark.invariant("I16")
@@ -139,7 +139,7 @@ def test_a_replica_of_an_earlier_topic_of_that_name_is_not_compared(tmp_path: Pa
     cluster.replica(3, LINES).write_log_start(0, "earlier")
     result = judged(cluster)
     assert [item.kind for item in result.findings] == [Kind.REPLICA_ABSENT, Kind.TOPIC_ID_DIFFERS]
-    assert result.verdict is Verdict.IDENTICAL
+    assert result.verdict is PartitionVerdict.IDENTICAL
 
 
 def test_an_isr_member_that_lacks_committed_records_is_found(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_an_isr_member_that_lacks_committed_records_is_found(tmp_path: Path) -> 
 
 def test_an_isr_member_that_lost_power_may_lack_what_it_had_not_synced(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, [COMMON, COMMON, COMMON[:2]], [4, 4, 4])
-    assert judged(cluster).verdict is Verdict.INCONSISTENT
+    assert judged(cluster).verdict is PartitionVerdict.INCONSISTENT
     cluster.lose_power()
     found = judged(cluster)
     assert {(item.kind, item.broker, item.severity) for item in found.findings} == {
         (Kind.MISSING_RANGE, 3, Severity.NOTE),
         (Kind.LAGGING_TAIL, 3, Severity.NOTE),
     }
-    assert found.verdict is Verdict.LAGGING
+    assert found.verdict is PartitionVerdict.LAGGING
 
 
 def test_what_every_isr_member_lacks_is_lost_whatever_the_machines_did(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_state_of_the_first_version_older_than_the_logs_is_not_used(tmp_path: 
     (tmp_path / "cluster-state.json").write_text('{"partitions": {"lines-0": {"leader_epoch": 0, "isr": [1, 2, 3]}}}')
     result = judged(cluster)
     assert {item.kind for item in result.findings} == {Kind.STALE_CLUSTER_STATE, Kind.LAGGING_TAIL}
-    assert result.verdict is Verdict.LAGGING
+    assert result.verdict is PartitionVerdict.LAGGING
 
 
 def test_an_epoch_above_that_of_a_stopped_cluster_is_an_error_and_switches_nothing_off(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_tails_of_which_nobody_knows_whether_they_were_committed_are_unproven(tm
     left: list[Batch] = [*COMMON[:2], (0, [b"x"])]
     cluster = cluster_of(tmp_path, [left, COMMON], [3, 3])
     result = judged(cluster)
-    assert result.verdict is Verdict.UNPROVEN
+    assert result.verdict is PartitionVerdict.UNPROVEN
     assert "nothing says whether these were committed" in of_kind(result, Kind.UNPROVEN)[0].message
 
 
@@ -209,7 +209,7 @@ def test_one_replica_that_was_not_compared_hides_behind_no_other(tmp_path: Path)
     cluster = cluster_of(tmp_path, [COMMON, COMMON, COMMON], [4, 4, None])
     cluster.forget_state()
     result = judged(cluster)
-    assert result.verdict is Verdict.UNPROVEN
+    assert result.verdict is PartitionVerdict.UNPROVEN
     assert "broker 3 was not compared" in of_kind(result, Kind.UNPROVEN)[0].message
 
 
@@ -222,17 +222,17 @@ LOGS = st.lists(st.tuples(st.integers(0, 2), VALUES), max_size=6).map(
 )
 
 
-@given(left=LOGS, right=LOGS, marks=st.tuples(st.integers(0, 6), st.integers(0, 6)))
+@given(left=LOGS, right=LOGS, high_watermarks=st.tuples(st.integers(0, 6), st.integers(0, 6)))
 def test_a_pair_is_judged_as_the_definitions_say(
     tmp_path_factory: pytest.TempPathFactory,
     left: list[Batch],
     right: list[Batch],
-    marks: tuple[int, int],
+    high_watermarks: tuple[int, int],
 ) -> None:
-    marks = (min(marks[0], len(left)), min(marks[1], len(right)))
-    result = judged(cluster_of(tmp_path_factory.mktemp("pair"), [left, right], marks))
+    high_watermarks = (min(high_watermarks[0], len(left)), min(high_watermarks[1], len(right)))
+    result = judged(cluster_of(tmp_path_factory.mktemp("pair"), [left, right], high_watermarks))
     both = range(min(len(left), len(right)))
-    committed = min(marks)
+    committed = min(high_watermarks)
     differ = [offset for offset in both if left[offset] != right[offset]]
     same_epoch = [offset for offset in both if left[offset][0] == right[offset][0]]
     matched = max(same_epoch, default=-1)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
-from minibroker.audit.report import Outcome
+from minibroker.audit.report import AuditOutcome
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.checksum import crc32c
@@ -42,7 +42,7 @@ def errors(result: PartitionResult) -> list[Finding]:
 def test_an_undamaged_cluster_is_identical_and_wholly_judged(cluster: PlantedCluster) -> None:
     result = judged(cluster)
     assert result.findings == ()
-    assert result.verdict is Verdict.IDENTICAL
+    assert result.verdict is PartitionVerdict.IDENTICAL
     assert result.judged_offsets == result.total_offsets == 24
 
 
@@ -51,7 +51,7 @@ def test_an_undamaged_cluster_is_identical_and_wholly_judged(cluster: PlantedClu
 def test_damage_is_found_and_named(cluster: PlantedCluster, plant: Damage) -> None:
     expected = plant(cluster.replica(BROKER, LINES))
     result = judged(cluster)
-    assert result.verdict is Verdict.INCONSISTENT
+    assert result.verdict is PartitionVerdict.INCONSISTENT
     found = [item for item in errors(result) if item.kind is expected.kind]
     places = [
         (item.offset, None if item.file is None else Path(item.file).name, item.position)
@@ -73,7 +73,7 @@ def test_damage_is_found_beside_other_partitions_that_are_fine(cluster: PlantedC
     cluster.write(other, ENCODED)
     plant(cluster.replica(BROKER, LINES))
     results = compare_locally(discover([str(cluster.root)]), None, with_values=False)
-    assert [result.verdict for result in results] == [Verdict.INCONSISTENT, Verdict.IDENTICAL]
+    assert [result.verdict for result in results] == [PartitionVerdict.INCONSISTENT, PartitionVerdict.IDENTICAL]
 
 
 def test_a_corrupt_batch_names_the_offsets_that_are_lost(cluster: PlantedCluster) -> None:
@@ -110,7 +110,7 @@ def test_a_torn_tail_after_a_crash_is_a_note(killed: PlantedCluster) -> None:
         (Kind.TORN_TAIL, Severity.NOTE)
     ]
     assert errors(result) == []
-    assert result.verdict is Verdict.LAGGING
+    assert result.verdict is PartitionVerdict.LAGGING
 
 
 def test_a_segment_that_cannot_be_read_is_an_error_also_after_a_crash(
@@ -193,7 +193,7 @@ def test_a_missing_index_is_a_note(cluster: PlantedCluster) -> None:
     replica.file(replica.segments[1], ".index").unlink()
     result = judged(cluster)
     assert [item.kind for item in result.findings] == [Kind.INDEX_MISSING]
-    assert result.verdict is Verdict.IDENTICAL
+    assert result.verdict is PartitionVerdict.IDENTICAL
 
 
 def trim(cluster: PlantedCluster, broker: int) -> None:
@@ -282,7 +282,7 @@ def test_a_log_start_inside_a_segment_is_respected(cluster: PlantedCluster) -> N
 def test_a_value_that_holds_a_whole_batch_is_no_finding(tmp_path: Path) -> None:
     cluster = PlantedCluster(tmp_path)
     cluster.write(LINES, encode([(0, [b"a"]), (0, [ENCODED[0] * 3]), (0, [b"b"])]))
-    assert judged(cluster).verdict is Verdict.IDENTICAL
+    assert judged(cluster).verdict is PartitionVerdict.IDENTICAL
 
 
 def test_records_that_nobody_can_decode_are_a_verdict_of_their_own(tmp_path: Path) -> None:
@@ -292,9 +292,9 @@ def test_records_that_nobody_can_decode_are_a_verdict_of_their_own(tmp_path: Pat
     cluster.write(LINES, [batches[0], bytes(undecodable(batches[1])), batches[2]])
     report = run_audit([str(cluster.root)], "local", records=True)
     (result,) = report.partitions
-    assert result.verdict is Verdict.UNDECODABLE
+    assert result.verdict is PartitionVerdict.UNDECODABLE
     assert {(item.kind, item.offset) for item in errors(result)} == {(Kind.UNDECODABLE_RECORDS, 1)}
-    assert (report.outcome, report.exit_code) == (Outcome.UNDECODABLE, 10)
+    assert (report.outcome, report.exit_code) == (AuditOutcome.UNDECODABLE, 10)
     assert "records that nobody can decode" in report.summary
 
 

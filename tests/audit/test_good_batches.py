@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minibroker.audit import segment_reader
 from minibroker.audit.good_batches import take_good_batches
-from minibroker.audit.replica import Columns, Gap, RangeScan
+from minibroker.audit.replica import Columns, RangeScan, SegmentGap
 from minibroker.audit.segment_reader import RangeTask, SegmentWindow, scan_content, walk
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, HEADER_FORMAT, build_batch, check_batch
@@ -29,13 +29,13 @@ def scanned(content: bytes) -> RangeScan:
     return scan_content(task, content, (None, None), with_values=False)
 
 
-def with_care(content: bytes) -> tuple[tuple[bytes, ...], tuple[Gap, ...]]:
+def with_care(content: bytes) -> tuple[tuple[bytes, ...], tuple[SegmentGap, ...]]:
     """What the careful check says of every position, with no fast loop."""
     window = SegmentWindow(lambda count, position: content[position : position + count], len(content), "f")
     columns = Columns()
     gaps = []
     for position, found in walk(window, 0, len(content)):
-        if isinstance(found, Gap):
+        if isinstance(found, SegmentGap):
             gaps.append(found)
         else:
             columns.append(position, found)

@@ -7,8 +7,8 @@ import pytest
 
 from minibroker.audit import run, zookeeper_source
 from minibroker.audit.discovery import Inventory, discover
-from minibroker.audit.expectation import Told
-from minibroker.audit.findings import Kind, Verdict
+from minibroker.audit.expectation import SourcedState
+from minibroker.audit.findings import Kind, PartitionVerdict
 from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol import checkpoints
 from minibroker.protocol.ids import TopicPartition
@@ -33,7 +33,7 @@ def discover_stale_first(monkeypatch: pytest.MonkeyPatch, stale: Inventory) -> l
     """The audit's first look happened before what the test has done since."""
     looks: list[int] = []
 
-    def look(directories: tuple[str, ...], told: tuple[Told, ...]) -> Inventory:
+    def look(directories: tuple[str, ...], told: tuple[SourcedState, ...]) -> Inventory:
         looks.append(1)
         return stale if len(looks) == 1 else discover(directories)
 
@@ -46,7 +46,9 @@ def test_a_truncation_that_was_half_seen_is_looked_at_again(
 ) -> None:
     stale = discover([str(cluster.root)])
     cluster.write(LINES, encode(SUCCESSOR), brokers=[1], high_watermark=3)
-    assert compare_locally(stale, None, with_values=False)[0].verdict is Verdict.INCONSISTENT, "the first look is torn"
+    assert compare_locally(stale, None, with_values=False)[0].verdict is PartitionVerdict.INCONSISTENT, (
+        "the first look is torn"
+    )
     looks = discover_stale_first(monkeypatch, stale)
     report = run.run_audit([str(cluster.root)], "local")
     assert (report.exit_code, len(looks)) == (0, 2)
@@ -95,7 +97,7 @@ def test_on_a_live_cluster_marks_that_say_nothing_of_what_is_there_are_waited_fo
     monkeypatch.setattr(time, "sleep", wait)
     monkeypatch.setattr(zookeeper_source, "read_cluster_from_zookeeper", lambda _: state)
     report = run.run_audit([str(cluster.root)], "local", zookeeper="z:1")
-    assert waits == [run.MARK_SECONDS]
+    assert waits == [run.CHECKPOINT_SECONDS]
     assert report.exit_code == (0 if is_noted else 10)
     said = [item.message for item in report.findings if item.kind is Kind.UNPROVEN]
     assert all(each.endswith("a running broker notes its high watermark every 5 s: audit again then") for each in said)

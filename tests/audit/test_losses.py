@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.findings import Kind, Severity
-from minibroker.audit.report import Outcome
+from minibroker.audit.report import AuditOutcome
 from tests.audit.losses.catalogue import LAWFUL, LOSSES, PLACES, Row, scene_at, scene_of
 from tests.audit.losses.scene import WITH_STATE, Audited, Known, audit
 
@@ -17,7 +17,7 @@ def named(case: object) -> str:
     return case.what if isinstance(case, Row) else str(case)
 
 
-def outcome(audited: Audited) -> Outcome | None:
+def outcome(audited: Audited) -> AuditOutcome | None:
     """None: it could not run, and said why."""
     return audited.report.outcome if audited.report is not None else None
 
@@ -32,10 +32,10 @@ def test_each_loss_is_convicted_where_all_is_known(row: Row, count: int, tmp_pat
     """And who knows more convicts what others do; who does not know what should be there calls nothing consistent."""
     scene = scene_of(row, count, tmp_path)
     outcomes = {known: outcome(audit(scene, known)) for known in Known}
-    assert outcomes[Known.ALL] in (Outcome.INCONSISTENT, None)
-    if Outcome.INCONSISTENT in (outcomes[Known.NOTHING], outcomes[Known.STATE]):
-        assert outcomes[Known.WITNESS] is Outcome.INCONSISTENT
-    assert Outcome.CONSISTENT not in (outcomes[Known.NOTHING], outcomes[Known.LIST])
+    assert outcomes[Known.ALL] in (AuditOutcome.INCONSISTENT, None)
+    if AuditOutcome.INCONSISTENT in (outcomes[Known.NOTHING], outcomes[Known.STATE]):
+        assert outcomes[Known.WITNESS] is AuditOutcome.INCONSISTENT
+    assert AuditOutcome.CONSISTENT not in (outcomes[Known.NOTHING], outcomes[Known.LIST])
 
 
 @pytest.mark.parametrize(("row", "count"), LAWFUL_CASES, ids=named)
@@ -51,4 +51,4 @@ def test_what_is_lawful_is_not_called_a_loss(row: Row, count: int, tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "number", "count"), PLACES)
 def test_a_batch_is_convicted_at_any_place(name: str, number: int, count: int, tmp_path: Path) -> None:
-    assert outcome(audit(scene_at(name, number, count, tmp_path), Known.WITNESS)) is Outcome.INCONSISTENT
+    assert outcome(audit(scene_at(name, number, count, tmp_path), Known.WITNESS)) is AuditOutcome.INCONSISTENT

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import read_header
@@ -88,7 +88,7 @@ def test_any_part_of_what_was_not_synced_may_be_left(
     leave(cluster.replica(BROKER, LINES))
     result = judged(cluster)
     assert errors(result) == []
-    assert result.verdict is Verdict.LAGGING
+    assert result.verdict is PartitionVerdict.LAGGING
     torn = [item for item in result.findings if item.kind is Kind.TORN_TAIL]
     assert [(item.broker, "its next start cuts this off" in item.message) for item in torn] == [(BROKER, True)]
 

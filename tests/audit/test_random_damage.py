@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.report import Outcome
+from minibroker.audit.report import AuditOutcome
 from tests.audit.random_damage.one_seed import play
 
 SEEDS = range(1, 11)
@@ -14,4 +14,4 @@ SEEDS = range(1, 11)
 def test_harm_is_not_called_consistent_and_clean_data_not_accused(seed: int, tmp_path: Path) -> None:
     told = play(seed, tmp_path)
     assert told.accused is None
-    assert not (told.is_harm and told.outcome is Outcome.CONSISTENT), told
+    assert not (told.is_harm and told.outcome is AuditOutcome.CONSISTENT), told

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.log_directory import LogDirectory
@@ -63,7 +63,7 @@ async def test_cleanly_stopped_logs_are_identical_without_a_note(tmp_path: Path)
         await write(tmp_path, broker)
     result = judged(tmp_path)
     assert result.findings == ()
-    assert (result.verdict, result.judged_offsets, result.total_offsets) == (Verdict.IDENTICAL, 50, 50)
+    assert (result.verdict, result.judged_offsets, result.total_offsets) == (PartitionVerdict.IDENTICAL, 50, 50)
     assert len(list((tmp_path / "broker-1" / "lines-0").glob("*.index"))) > 1, "there was something to check"
 
 
@@ -72,7 +72,7 @@ async def test_killed_brokers_logs_are_identical_and_nothing_is_wrong(tmp_path: 
         await write(tmp_path, broker, clean=False)
     result = judged(tmp_path)
     assert [item for item in result.findings if item.severity is Severity.ERROR] == []
-    assert (result.verdict, result.judged_offsets) == (Verdict.IDENTICAL, 50)
+    assert (result.verdict, result.judged_offsets) == (PartitionVerdict.IDENTICAL, 50)
 
 
 async def test_a_trimmed_replica_differs_only_in_its_start(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_consistent_cluster_exits_with_0_and_says_how_much_was_judged(cluster:
     report = run_audit([str(cluster.root)], "local", str(cluster.write_acked(LINES, BATCHES)))
     assert report.exit_code == 0
     assert report.summary == (
-        "consistent: 3 replicas of 1 partitions were compared below their committed marks (24 of 24 offsets), all"
+        "consistent: 3 replicas of 1 partitions were compared below their committed offsets (24 of 24 offsets), all"
         " agree; 24 of 24 acknowledged records are in place"
     )
 

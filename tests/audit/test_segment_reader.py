@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minibroker.audit import segment_reader
 from minibroker.audit.planning import SHARE_BYTES, comparison_shares, plan_exact_ranges, plan_ranges, portions
-from minibroker.audit.replica import NO_VALUE, Columns, Gap, RangeScan, ReplicaFacts, assemble
+from minibroker.audit.replica import NO_VALUE, Columns, RangeScan, ReplicaFacts, SegmentGap, assemble
 from minibroker.audit.segment_reader import RangeTask, scan_range
 from minibroker.audit.stitching import stitch
 from minibroker.protocol import checkpoints
@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_read_is_one_gap(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "pread", broken)
     scan = scan_range(task_for(tmp_path, len(CONTENT)), with_values=False)
     reason = "cannot be read: Input/output error"
-    assert scan.gaps == (Gap(0, len(CONTENT), reason, torn=False, reaches_end=False),)
+    assert scan.gaps == (SegmentGap(0, len(CONTENT), reason, torn=False, reaches_end=False),)
 
 
 # planning

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX, build_batch
@@ -89,7 +89,7 @@ LAWFUL: dict[str, list[Sent]] = {
 def test_a_lawful_log_is_clean(tmp_path: Path, batches: list[Sent]) -> None:
     result = judged(tmp_path, batches)
     assert result.findings == ()
-    assert result.verdict is Verdict.IDENTICAL
+    assert result.verdict is PartitionVerdict.IDENTICAL
 
 
 @pytest.mark.parametrize("batches", [run(start=17), run(epoch=3, start=5), run(start=SEQUENCE_MAX - 4)])
@@ -192,7 +192,7 @@ def test_harm_on_all_replicas_is_found_and_named(
 ) -> None:
     result = judged(tmp_path, change(run()))
     assert found(result) == [(kind, Severity.ERROR, offset) for kind, offset in expected]
-    assert result.verdict is Verdict.INCONSISTENT
+    assert result.verdict is PartitionVerdict.INCONSISTENT
     assert first(result).file is not None and first(result).position is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from minibroker.audit.discovery import discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.findings import Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.run import run_audit
 from minibroker.broker.replication.producer_state import Place, ProducerStates
@@ -121,7 +121,7 @@ def test_damage_at_any_place_is_the_same_on_spark(tmp_path: Path, session: Any, 
     scenes = [scene_at(*place, tmp_path / str(n), f"place-{n}") for n, place in enumerate(PLACES)]
     judged = judge_together(session.sparkContext, scenes, Known.WITNESS, range_bytes, tmp_path)
     assert judged.on_spark == judged.locally
-    assert {result.verdict for result in judged.on_spark} == {Verdict.INCONSISTENT}
+    assert {result.verdict for result in judged.on_spark} == {PartitionVerdict.INCONSISTENT}
 
 
 def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:
@@ -139,7 +139,7 @@ def test_engines_agree_on_random_damage(tmp_path: Path, session: Any) -> None:
             _damage_at_random(chooser, cluster, partition)
     locally, on_spark = both_engines(session, cluster, acked, range_bytes=333)
     assert on_spark == locally
-    assert {result.verdict for result in locally} >= {Verdict.INCONSISTENT, Verdict.IDENTICAL}
+    assert {result.verdict for result in locally} >= {PartitionVerdict.INCONSISTENT, PartitionVerdict.IDENTICAL}
 
 
 def _damage_at_random(chooser: random.Random, cluster: PlantedCluster, partition: TopicPartition) -> None:
@@ -175,8 +175,8 @@ def test_a_whole_audit_on_the_running_session_leaves_it_running(tmp_path: Path, 
     assert (report.exit_code, report.meta.engine) == (0, "spark")
     assert report.timings.start_ms > 0
     assert [(result.topic, result.verdict) for result in report.partitions] == [
-        ("empty", Verdict.EMPTY),
-        ("lines", Verdict.IDENTICAL),
+        ("empty", PartitionVerdict.EMPTY),
+        ("lines", PartitionVerdict.IDENTICAL),
     ]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "findings.parquet",

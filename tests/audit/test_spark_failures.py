@@ -132,7 +132,8 @@ def test_the_archive_is_all_that_a_worker_needs(tmp_path: Path) -> None:
     with tarfile.open(build_archive(str(tmp_path))) as archive:
         archive.extractall(tmp_path / "there", filter="data")
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import minibroker.audit.spark_job, minibroker.audit.judge;"
+        "import sys; sys.path.insert(0, sys.argv[1]); import minibroker.audit.spark_job;"
+        "import minibroker.audit.partition_check;"
         "print(minibroker.audit.spark_job.__file__)"
     )
     ran = subprocess.run(

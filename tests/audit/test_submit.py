@@ -57,7 +57,7 @@ def test_the_master_that_spark_submit_was_given_is_asked(cluster: PlantedCluster
 def test_alone_it_says_nothing_but_the_report(cluster: PlantedCluster) -> None:
     ended = run([sys.executable, str(SUBMIT), str(cluster.root)])
     assert (ended.returncode, ended.stderr) == (0, "")
-    judged = "3 replicas of 1 partitions were compared below their committed marks (24 of 24 offsets)"
+    judged = "3 replicas of 1 partitions were compared below their committed offsets (24 of 24 offsets)"
     assert ended.stdout.splitlines()[-1] == f"consistent: {judged}, all agree"
 
 

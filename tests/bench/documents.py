@@ -1,8 +1,10 @@
 """Documents made up for the tests of tables, chart and page."""
 
-from minibroker.bench.document import CaseResult, Document, FailedRound, Machine, RoundResult
+from minibroker.bench.document import CaseResult, Document, FailedRound, MachineDescription, RoundResult
 
-MACHINE = Machine(processor="a processor", cores=2, memory_gb=8.0, kernel="6.1", python="3.11.7", file_system="ext4")
+MACHINE = MachineDescription(
+    processor="a processor", cores=2, memory_gb=8.0, kernel="6.1", python="3.11.7", file_system="ext4"
+)
 
 
 def rounds(peer: str, values: list[float], figure: str = "mb_s") -> list[RoundResult]:

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from minibroker.bench.broker_log import parse_log
-from minibroker.bench.failover_gap import longest_gap, marks
+from minibroker.bench.failover_gap import longest_gap, step_times
 
 MS = 1_000_000
 LOG = """\
@@ -38,12 +38,12 @@ def test_without_an_acknowledgement_after_the_signal_there_is_no_gap_to_tell() -
 
 
 def test_steps_are_counted_from_the_signal_and_earlier_lines_are_left_out() -> None:
-    found = marks(parse_log(1, LOG), SIGNALLED_S, SIGNALLED_S + 5.0)
+    found = step_times(parse_log(1, LOG), SIGNALLED_S, SIGNALLED_S + 5.0)
     assert found == pytest.approx(
         {"confirmed_ms": 9.0, "controller_ms": 19.0, "elected_ms": 22.0, "leading_ms": 30.0}, abs=0.01
     )
 
 
 def test_lines_after_the_last_acknowledgement_are_left_out() -> None:
-    assert "gone_ms" not in marks(parse_log(1, LOG), SIGNALLED_S, SIGNALLED_S + 5.0)
-    assert "gone_ms" in marks(parse_log(1, LOG), SIGNALLED_S, SIGNALLED_S + 10.0)
+    assert "gone_ms" not in step_times(parse_log(1, LOG), SIGNALLED_S, SIGNALLED_S + 5.0)
+    assert "gone_ms" in step_times(parse_log(1, LOG), SIGNALLED_S, SIGNALLED_S + 10.0)

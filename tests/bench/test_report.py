@@ -10,7 +10,7 @@ from minibroker.bench.case import ProcessCost
 from minibroker.bench.cases.catalogue import CASES
 from minibroker.bench.chart import bars_of, render
 from minibroker.bench.goals import OURS
-from minibroker.bench.page import BEGIN, END, NoMarks, with_tables
+from minibroker.bench.page import BEGIN, END, NoTableMarkers, with_tables
 from minibroker.bench.report import SHOWN_BESIDES, cost_rows, failures, figure_words, number, rows_of
 from tests.bench.documents import FAILURE, case, document
 
@@ -110,7 +110,7 @@ def test_the_page_gets_new_tables_between_its_marks() -> None:
 
 
 def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(NoMarks):
+    with pytest.raises(NoTableMarkers):
         with_tables("no marks", document())
 
 

@@ -9,7 +9,7 @@ import pytest
 from minibroker.bench.case import Case, CaseFailed, Measurement, ProcessCost, Round
 from minibroker.bench.document import Document
 from minibroker.bench.peers.peer import Peer
-from minibroker.bench.runner import Plan, Runner
+from minibroker.bench.runner import Runner, RunPlan
 
 
 class FakePeer:
@@ -65,7 +65,7 @@ class Stage:
             run=self.play,
             own_cluster=case.get("own_cluster", False),
         )
-        plan = Plan(
+        plan = RunPlan(
             cases=[played],
             peers=("minibroker", "kafka"),
             alternations=alternations,

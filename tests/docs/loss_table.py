@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minibroker.audit.findings import Severity
-from minibroker.audit.report import Outcome, describe
+from minibroker.audit.report import AuditOutcome, describe
 from tests.audit.losses.catalogue import LAWFUL, LOSSES, Row, scene_of
 from tests.audit.losses.scene import Audited, Known, audit
 
@@ -32,9 +32,9 @@ def cell(audited: Audited, lawful: bool) -> str:
     if audited.report is None:
         return "cannot run"
     report = audited.report
-    if report.outcome is Outcome.INCONSISTENT:
+    if report.outcome is AuditOutcome.INCONSISTENT:
         return f"`{report.findings[0].kind}`"
-    if report.outcome is Outcome.CONSISTENT:
+    if report.outcome is AuditOutcome.CONSISTENT:
         if lawful:
             return "consistent"
         return f"note `{report.findings[0].kind}`" if report.findings else "not seen"

@@ -49,11 +49,11 @@ def files(plant: Callable[[PlantedReplica], Any]) -> Deed:
     return do
 
 
-def another_log(change: Change, *, marks: bool = True) -> Deed:
-    """A log that is well in itself, with all that stands beside it; `marks`: the broker's checkpoints fit it, too."""
+def another_log(change: Change, *, with_checkpoints: bool = True) -> Deed:
+    """A log that is well in itself, with all that stands beside it; `with_checkpoints`: its checkpoints fit it, too."""
 
     def do(scene: Scene, brokers: Sequence[int]) -> None:
-        scene.replace_log(change(list(scene.log)), brokers, marks=marks)
+        scene.replace_log(change(list(scene.log)), brokers, with_checkpoints=with_checkpoints)
 
     return do
 
@@ -297,7 +297,7 @@ def noted_before(scene: Scene, brokers: Sequence[int]) -> None:
     scene.witness = witness_of(scene.log[:8])
 
 
-def marks_of_a_former_topic(scene: Scene, brokers: Sequence[int]) -> None:
+def checkpoints_of_a_former_topic(scene: Scene, brokers: Sequence[int]) -> None:
     """The topic was created anew under its name, and the brokers killed before they wrote their checkpoints again."""
     scene.killed.update(brokers)
     for broker in brokers:
@@ -312,9 +312,9 @@ def former_topic(scene: Scene, brokers: Sequence[int]) -> None:
     """These were away while the topic was deleted and created anew on the others."""
     other_topic_id(scene, brokers)
     for broker in brokers:
-        marks = {scene.partition: 24}
+        offsets = {scene.partition: 24}
         for name in (checkpoints.HIGH_WATERMARK_CHECKPOINT, checkpoints.RECOVERY_POINT_CHECKPOINT):
-            content = checkpoints.format_offset_checkpoint(marks, {scene.partition: "other-id"})
+            content = checkpoints.format_offset_checkpoint(offsets, {scene.partition: "other-id"})
             (scene.cluster.log_directory(broker) / name).write_bytes(content)
     isr = [broker for broker in BROKERS if broker not in brokers]
     scene.cluster.write_state(scene.partition, isr[0], 2, isr, replicas=isr)
@@ -346,7 +346,7 @@ LOSSES: tuple[Row, ...] = (
     Row("last segment removed", files(damage.remove_last_segment)),
     Row("last batch cut off", files(damage.cut_tail)),
     Row("cut inside the last batch", files(damage.cut_inside_last_batch)),
-    Row("older backup of the replica's directory", another_log(lambda log: log[:6], marks=False)),
+    Row("older backup of the replica's directory", another_log(lambda log: log[:6], with_checkpoints=False)),
     Row("older backup of the broker's directory", lost),
     Row("bit flipped in a batch", files(damage.flip_bit)),
     Row("bit flipped in a base offset", files(damage.flip_offset_bit)),
@@ -408,7 +408,7 @@ LAWFUL: tuple[Row, ...] = tuple(
         Row("killed inside a write", torn_write),
         Row("power lost, not started since", lost_power, (1, 2)),
         Row("records committed since the witness, killed", noted_before, (3,)),
-        Row("marks of a former topic of the name, killed", marks_of_a_former_topic),
+        Row("marks of a former topic of the name, killed", checkpoints_of_a_former_topic),
         Row("a former topic on a broker that was away", former_topic, (1, 2)),
         Row("high watermark some records behind", lowered_marks),
         Row("a folder `lines-00` beside `lines-0`", two_directories_of_the_partition),

@@ -17,7 +17,7 @@ import msgspec
 from minibroker.audit.acked_file import check_list
 from minibroker.audit.discovery import Inventory, discover
 from minibroker.audit.errors import AuditError
-from minibroker.audit.expectation import Told
+from minibroker.audit.expectation import SourcedState
 from minibroker.audit.findings import PartitionResult
 from minibroker.audit.local_engine import compare_locally
 from minibroker.audit.report import AuditReport, Meta, make_report
@@ -76,19 +76,19 @@ class Scene:
     def replica(self, broker: int) -> PlantedReplica:
         return self.cluster.replica(broker, self.partition)
 
-    def replace_log(self, batches: Sequence[bytes], brokers: Sequence[int], *, marks: bool = True) -> None:
-        """Write the log anew with all files beside it, and the broker's checkpoints (`marks`) as they fit it."""
+    def replace_log(self, batches: Sequence[bytes], brokers: Sequence[int], *, with_checkpoints: bool = True) -> None:
+        """Write the log anew with all files beside it, and the broker's checkpoints (`with_checkpoints`) as they fit it."""
         end = read_header(batches[-1]).end_offset
         for broker in brokers:
             replica = self.replica(broker)
             replica.write(list(batches), read_header(batches[0]).base_offset)
             replica.write_snapshot(batches)
-            if marks:
+            if with_checkpoints:
                 self.cluster.set_high_watermark(broker, self.partition, end)
                 self.cluster.set_recovery_point(broker, self.partition, end)
 
     # what is known
-    def prepare(self, known: Known) -> list[Told]:
+    def prepare(self, known: Known) -> list[SourcedState]:
         """Leave exactly this knowledge beside the directories; returns what ZooKeeper says."""
         state = self.cluster.state
         if known in (Known.WITNESS, Known.ALL):
@@ -123,8 +123,8 @@ def acked_records(batches: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             yield offset, record_checksum(kept.timestamp_ms, kept.key, kept.value, kept.headers)
 
 
-def told_by_zookeeper(state: ClusterState) -> Told:
-    return Told(source=ZOOKEEPER, state=state, stopped=False)
+def told_by_zookeeper(state: ClusterState) -> SourcedState:
+    return SourcedState(source=ZOOKEEPER, state=state, stopped=False)
 
 
 def witness_of(batches: Sequence[bytes], topic_id: str = TOPIC_ID) -> PartitionWitness:

@@ -7,10 +7,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from minibroker.audit.report import Outcome
+from minibroker.audit.report import AuditOutcome
 from tests.audit.random_damage.one_seed import Told, play
 
-OUTCOMES = (Outcome.INCONSISTENT, Outcome.UNPROVEN, Outcome.CONSISTENT)
+OUTCOMES = (AuditOutcome.INCONSISTENT, AuditOutcome.UNPROVEN, AuditOutcome.CONSISTENT)
 
 
 def main() -> int:
@@ -45,7 +45,8 @@ def table(told: list[Told]) -> str:
     for damage, is_harm in sorted({(damage, is_harm) for damage, is_harm, _ in counted}):
         harm = "harm" if is_harm else "no harm"
         numbers = [
-            counted[damage, is_harm, each] for each in (Outcome.INCONSISTENT, Outcome.UNPROVEN, Outcome.CONSISTENT)
+            counted[damage, is_harm, each]
+            for each in (AuditOutcome.INCONSISTENT, AuditOutcome.UNPROVEN, AuditOutcome.CONSISTENT)
         ]
         rows.append(f"{damage:32} {harm:8} {numbers[0]:12} {numbers[1]:9} {numbers[2]:10}")
     clean = Counter(one.clean for one in told)

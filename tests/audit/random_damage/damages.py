@@ -298,14 +298,14 @@ def _change_mark(place: Place, change: Callable[[int], int | None], name: str = 
     if not file.exists():
         return False
     content = file.read_bytes()
-    marks: dict[TopicPartition, int] = dict(checkpoints.parse_offset_checkpoint(content))
+    high_watermarks: dict[TopicPartition, int] = dict(checkpoints.parse_offset_checkpoint(content))
     ids = checkpoints.parse_checkpoint_topic_ids(content)
-    if place.partition not in marks:
+    if place.partition not in high_watermarks:
         return False
-    changed = change(marks.pop(place.partition))
+    changed = change(high_watermarks.pop(place.partition))
     if changed is not None:
-        marks[place.partition] = changed
-    put(file, checkpoints.format_offset_checkpoint(marks, ids))
+        high_watermarks[place.partition] = changed
+    put(file, checkpoints.format_offset_checkpoint(high_watermarks, ids))
     return True
 
 

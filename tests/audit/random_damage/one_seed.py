@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from minibroker.audit.report import AuditReport, Outcome, describe
+from minibroker.audit.report import AuditOutcome, AuditReport, describe
 from minibroker.audit.run import run_audit
 from minibroker.protocol import checkpoints
 from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
@@ -29,10 +29,10 @@ class Told(NamedTuple):
 
     seed: int
     end: str
-    clean: Outcome
+    clean: AuditOutcome
     damage: str
     is_harm: bool
-    outcome: Outcome
+    outcome: AuditOutcome
     accused: str | None
     """Of the clean data, or None."""
     first: str
@@ -40,7 +40,7 @@ class Told(NamedTuple):
     @property
     def is_fine(self) -> bool:
         """The clean data was not accused, and a harm was not called consistent."""
-        return self.accused is None and not (self.is_harm and self.outcome is Outcome.CONSISTENT)
+        return self.accused is None and not (self.is_harm and self.outcome is AuditOutcome.CONSISTENT)
 
 
 def play(seed: int, root: Path) -> Told:
@@ -48,13 +48,13 @@ def play(seed: int, root: Path) -> Told:
     run.play()
     before = audited(run)
     accused = accusation(run)
-    held, committed = held_by(run), {partition: committed_offset(run, partition) for partition in run.partitions}
+    held, committed = must_reach(run), {partition: committed_offset(run, partition) for partition in run.partitions}
     chooser = random.Random(f"{seed}/which damage")
     while True:
         damage, place = chooser.choice(DAMAGES), Place(run, chooser)
         if is_done(damage, place):
             break
-    is_harm = damage in FOREIGN or is_harmed(run, held, held_by(run), committed)
+    is_harm = damage in FOREIGN or is_harmed(run, held, must_reach(run), committed)
     after = audited(run)
     first = describe(after.findings[0]) if after.findings else after.summary
     name = damage.__name__
@@ -84,7 +84,7 @@ def accusation(run: Run) -> str | None:
                 file.write_bytes(content)
             for acked in (True, False):
                 report = audited(run, acked=acked)
-                if report.outcome is Outcome.INCONSISTENT:
+                if report.outcome is AuditOutcome.INCONSISTENT:
                     known = "no state file" if content is None else "a state file"
                     return f"{describe(report.findings[0])} (with {known}, {'a' if acked else 'no'} list)"
     finally:
@@ -92,7 +92,7 @@ def accusation(run: Run) -> str | None:
     return None
 
 
-def held_by(run: Run) -> dict[tuple[int, TopicPartition], Batches]:
+def must_reach(run: Run) -> dict[tuple[int, TopicPartition], Batches]:
     return {
         (broker, partition): batches_of(run.log_directory(broker) / str(partition))
         for broker in BROKERS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from minibroker.bench.case import CaseFailed
-from minibroker.bench.cases.failover import BOTH, CONTROLLER, LEADER, PAUSED, judge
+from minibroker.bench.cases.failover import BOTH, CONTROLLER, LEADER, PAUSED, checked_run
 from minibroker.bench.load.generator import failover_report
 
 MS = 1_000_000
@@ -39,15 +39,15 @@ def test_both_roles_are_hit_in_one_broker() -> None:
 
 
 def test_the_figure_is_the_gap_around_the_signal() -> None:
-    run = judge(report(), 5 * MS, {"elected_ms": 1.0})
+    run = checked_run(report(), 5 * MS, {"elected_ms": 1.0})
     assert (run.gap_s, run.errors) == (0.008, 0)
-    assert run.marks == {"elected_ms": 1.0, "last_before_ms": -4.0, "first_after_ms": 4.0}
+    assert run.step_times == {"elected_ms": 1.0, "last_before_ms": -4.0, "first_after_ms": 4.0}
 
 
 def test_an_acknowledged_record_that_is_not_in_the_log_fails_the_run() -> None:
     lost = failover_report(acknowledged((10 * MS, 2, 3)), [], LOG)
     with pytest.raises(CaseFailed, match="1 acknowledged records are not in the log"):
-        judge(lost, 5 * MS, {})
+        checked_run(lost, 5 * MS, {})
 
 
 def test_an_acknowledged_record_at_another_offset_is_lost_too() -> None:
@@ -58,9 +58,9 @@ def test_an_acknowledged_record_at_another_offset_is_lost_too() -> None:
 def test_a_record_that_is_written_twice_fails_the_run() -> None:
     twice = failover_report(acknowledged(), [], [*LOG, (3, b"%020d.." % 1)])
     with pytest.raises(CaseFailed, match="1 records of an idempotent producer are in the log twice"):
-        judge(twice, 5 * MS, {})
+        checked_run(twice, 5 * MS, {})
 
 
 def test_a_run_without_an_acknowledgement_after_the_signal_fails() -> None:
     with pytest.raises(CaseFailed, match="nothing was acknowledged"):
-        judge(report(), 10 * MS, {})
+        checked_run(report(), 10 * MS, {})

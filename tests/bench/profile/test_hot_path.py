@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.bench.profile.cpu import CpuWindow
-from minibroker.bench.profile.hot_path import Window, hot_path
+from minibroker.bench.profile.hot_path import MeasuredWindow, hot_path
 from minibroker.bench.profile.run import parse_counters
 from minibroker.bench.profile.stacks import parse_folded
 from minibroker.bench.profile.system_calls import SystemCall
@@ -11,8 +11,8 @@ from minibroker.bench.profile.system_calls import SystemCall
 STACKS = parse_folded(
     "append (minibroker/broker/partition.py:1) 75\nstep (minibroker/broker/replication/replica.py:1) 25"
 )
-PLAIN = Window(seconds=2.0, requests=1000.0, megabytes=100.0, cpu=CpuWindow(0.4, 0.1))
-DISTURBED = Window(seconds=2.0, requests=500.0, megabytes=50.0, cpu=CpuWindow(0.3, 0.1))
+PLAIN = MeasuredWindow(seconds=2.0, requests=1000.0, megabytes=100.0, cpu=CpuWindow(0.4, 0.1))
+DISTURBED = MeasuredWindow(seconds=2.0, requests=500.0, megabytes=50.0, cpu=CpuWindow(0.3, 0.1))
 
 
 def test_microseconds_are_the_undisturbed_ones_and_shares_the_sampled_ones() -> None:

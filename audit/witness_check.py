@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from minibroker.audit.commitment import Commitment
 from minibroker.audit.content import Content, surely_equal
 from minibroker.audit.expectation import Expected
 from minibroker.audit.findings import Finding, Kind, finding
-from minibroker.audit.marks import Marks
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.log_digest import digest_of, format_digest
 from minibroker.protocol.witness import PartitionWitness
 
 
-class Witnessed(msgspec.Struct, frozen=True, kw_only=True):
+class WitnessResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     findings: list[Finding]
@@ -27,20 +27,20 @@ class Witnessed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_witness(
-    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
-) -> Witnessed:
+    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
+) -> WitnessResult:
     """Compare each replica that must hold all that was witnessed."""
-    witness = marks.witness
+    witness = commitment.witness
     if witness is None:
-        return Witnessed(findings=_lacking(partition, expected, marks, contents))
+        return WitnessResult(findings=_lacking(partition, expected, commitment, contents))
     if not contents:
-        return Witnessed(findings=[])
+        return WitnessResult(findings=[])
     low, high = witness.log_start_offset, witness.committed_offset
     found = _started_later(partition, expected, witness, contents)
-    found += _appended_since(partition, expected, marks, contents)
-    judged = [each for each in contents if _covers(each, low, high) and marks.must_hold(each) >= high]
+    found += _appended_since(partition, expected, commitment, contents)
+    judged = [each for each in contents if _covers(each, low, high) and commitment.must_hold(each) >= high]
     if not witness.digest or low >= high:
-        return Witnessed(findings=found + _behind(partition, marks, contents))
+        return WitnessResult(findings=found + _behind(partition, commitment, contents))
     equal: list[tuple[Content, bool]] = []
     for content in judged:
         same = next((right for other, right in equal if surely_equal(other, content, low, high)), None)
@@ -55,8 +55,8 @@ def check_witness(
             f" renumbered or exchanged{holders}"
         )
         found.append(_finding(partition, Kind.WITNESS_DIFFERS, message, content.replica.broker, low, high))
-    return Witnessed(
-        findings=found + _behind(partition, marks, contents),
+    return WitnessResult(
+        findings=found + _behind(partition, commitment, contents),
         proven=right,
         differing=frozenset(content.replica.broker for content in wrong),
     )
@@ -106,16 +106,16 @@ def _stopped_cleanly(expected: Expected, contents: Sequence[Content]) -> bool:
 
 
 def _appended_since(
-    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
+    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
     """The last leader noted at its clean stop what was committed, which its own checkpoint repeats; where it was alone
     in sync, that is all it had."""
-    witness = marks.witness
+    witness = commitment.witness
     assert witness is not None
     if not (_stopped_cleanly(expected, contents) and _is_the_last_leaders(witness, expected)):
         return []
     ends = [each.replica.log_end_offset for each in contents if expected.isr == (each.replica.broker,)]
-    end = max([marks.committed, *ends])
+    end = max([commitment.committed, *ends])
     if end <= witness.committed_offset:
         return []
     message = (
@@ -144,7 +144,7 @@ def _lost_its_head(content: Content, low: int, expected: Expected, contents: Seq
         return False
     first = replica.segments[0].base_offset
     held = any(each.replica.broker in expected.isr and each.replica.log_start_offset < first for each in contents)
-    return first > low and not held  # else the logs say it themselves (marks.py)
+    return first > low and not held  # else the logs say it themselves (commitment.py)
 
 
 def _lost_head(partition: TopicPartition, content: Content, low: int, reached: int) -> Finding:
@@ -158,18 +158,20 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
     return _finding(partition, Kind.MISSING_RANGE, message, replica.broker, low, start)
 
 
-def _lacking(partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
+def _lacking(
+    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
+) -> list[Finding]:
     """At a clean stop each leader notes all that it leads. One note that is not there says nothing of the logs."""
-    if not (_stopped_cleanly(expected, contents) and marks.committed and expected.others_are_witnessed):
+    if not (_stopped_cleanly(expected, contents) and commitment.committed and expected.others_are_witnessed):
         return []
-    if not any(_committed_in_its_epoch(each) for each in contents if marks.is_member(each)):
+    if not any(_committed_in_its_epoch(each) for each in contents if commitment.is_member(each)):
         return []
     message = (
-        f"{expected.source} has witnesses of other partitions and none of this one, of which {marks.committed} is"
+        f"{expected.source} has witnesses of other partitions and none of this one, of which {commitment.committed} is"
         " committed: it was removed, or its leader could not reach ZooKeeper when it stopped; nothing says that all"
         " replicas are what was written"
     )
-    return [_finding(partition, Kind.UNPROVEN, message, None, 0, marks.committed)]
+    return [_finding(partition, Kind.UNPROVEN, message, None, 0, commitment.committed)]
 
 
 def _committed_in_its_epoch(content: Content) -> bool:
@@ -178,18 +180,18 @@ def _committed_in_its_epoch(content: Content) -> bool:
     return entries is not None and bool(entries) and mark is not None and mark >= entries[-1][1]
 
 
-def _behind(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
-    witness = marks.witness
+def _behind(partition: TopicPartition, commitment: Commitment, contents: Sequence[Content]) -> list[Finding]:
+    witness = commitment.witness
     assert witness is not None
-    if marks.committed <= witness.committed_offset:
+    if commitment.committed <= witness.committed_offset:
         return []
     newest = max((max(each.replica.columns.max_timestamps, default=0) for each in contents), default=0)
     seconds = max(0, newest - witness.noted_at_ms) / 1000
     message = (
-        f"the witness reaches offset {witness.committed_offset}, {marks.committed} is committed: the last"
-        f" {marks.committed - witness.committed_offset} records ({seconds:.0f} s) are not covered by it"
+        f"the witness reaches offset {witness.committed_offset}, {commitment.committed} is committed: the last"
+        f" {commitment.committed - witness.committed_offset} records ({seconds:.0f} s) are not covered by it"
     )
-    return [_finding(partition, Kind.WITNESS_BEHIND, message, None, witness.committed_offset, marks.committed)]
+    return [_finding(partition, Kind.WITNESS_BEHIND, message, None, witness.committed_offset, commitment.committed)]
 
 
 def _finding(partition: TopicPartition, kind: Kind, message: str, broker: int | None, low: int, high: int) -> Finding:

@@ -1,6 +1,6 @@
 """What of a partition is known to be committed, and who must hold it. PURE.
 
-Owns: the committed mark of a partition, who was in sync, how far two replicas must be equal, and what the absence of
+Owns: the committed offset of a partition, who was in sync, how far two replicas must be equal, and what the absence of
 marks leaves open. A high watermark proves that all below it is committed, whoever says it; so does a witness.
 """
 
@@ -17,7 +17,7 @@ from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.witness import PartitionWitness
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True):
+class Commitment(msgspec.Struct, frozen=True, kw_only=True):
     """Of one partition."""
 
     in_sync: frozenset[int] | None
@@ -35,12 +35,12 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
 
     def must_hold(self, content: Content) -> int:
         """Below this offset the replica must hold what was committed; 0 where nothing is known."""
-        return max(self.held_by(content.replica.broker), 0 if self.is_member(content) else content.high_watermark)
+        return max(self.must_reach(content.replica.broker), 0 if self.is_member(content) else content.high_watermark)
 
     def is_member(self, content: Content) -> bool:
         return self.in_sync is not None and content.replica.broker in self.in_sync
 
-    def held_by(self, broker: int) -> int:
+    def must_reach(self, broker: int) -> int:
         """How far the broker's log must reach, whatever its own files say."""
         if self.in_sync is None:
             return 0
@@ -57,12 +57,12 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
         return not both or (self.is_exact and start >= self.committed)
 
 
-def marks_of(
+def commitment_of(
     partition: TopicPartition,
     expected: Expected,
     contents: Sequence[Content],
     contradicted: Collection[int] = (),
-) -> tuple[Marks, list[Finding]]:
+) -> tuple[Commitment, list[Finding]]:
     """And what the sources of marks say against the logs. `contradicted`: brokers that do not hold what was witnessed;
     how far their own log is committed says nothing of the others'."""
     found: list[Finding] = []
@@ -87,7 +87,7 @@ def marks_of(
     before = expected.committed_before or 0
     committed = max([*offsets, before, witness.committed_offset if witness is not None else 0])
     members = [content for content in contents if in_sync is not None and content.replica.broker in in_sync]
-    marks = Marks(
+    commitment = Commitment(
         in_sync=in_sync,
         committed=committed,
         is_exact=bool(members) and all(_is_exact(each.replica.facts) for each in members),
@@ -95,10 +95,10 @@ def marks_of(
         before=frozenset(expected.isr_before),
         committed_before=before,
     )
-    found += _missing_marks(contents)
-    found += _too_short(partition, expected, marks, contents)
-    found += _missing_heads(partition, marks, contents)
-    return marks, found
+    found += _missing_high_watermarks(contents)
+    found += _too_short(partition, expected, commitment, contents)
+    found += _missing_heads(partition, commitment, contents)
+    return commitment, found
 
 
 def _is_exact(facts: ReplicaFacts) -> bool:
@@ -113,7 +113,7 @@ def _own_witness(expected: Expected, contents: Sequence[Content]) -> PartitionWi
     return witness if witness is not None and (not known or witness.topic_id in known) else None
 
 
-def _missing_marks(contents: Sequence[Content]) -> list[Finding]:
+def _missing_high_watermarks(contents: Sequence[Content]) -> list[Finding]:
     """A clean stop writes the mark of every replica."""
     return [
         finding(
@@ -130,26 +130,26 @@ def _missing_marks(contents: Sequence[Content]) -> list[Finding]:
 
 
 def _too_short(
-    partition: TopicPartition, expected: Expected, marks: Marks, contents: Sequence[Content]
+    partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
     longest = max((content.replica.log_end_offset for content in contents), default=0)
     found = []
-    said_by = _source(expected, marks, contents)
-    if contents and longest < marks.committed:
+    said_by = _source(expected, commitment, contents)
+    if contents and longest < commitment.committed:
         message = (
-            f"everything below offset {marks.committed} was committed, {said_by}, and no replica reaches beyond"
-            f" {longest}: {marks.committed - longest} committed records are lost on all of them"
+            f"everything below offset {commitment.committed} was committed, {said_by}, and no replica reaches beyond"
+            f" {longest}: {commitment.committed - longest} committed records are lost on all of them"
         )
         item = _finding(partition, Kind.RECORDS_LOST, message)
-        found.append(msgspec.structs.replace(item, offset=longest, end_offset=marks.committed))
+        found.append(msgspec.structs.replace(item, offset=longest, end_offset=commitment.committed))
     for content in contents:
         replica = content.replica
-        wanted = marks.held_by(replica.broker)
+        wanted = commitment.must_reach(replica.broker)
         if replica.log_end_offset >= wanted:
             continue
         unsynced = replica.may_lack_unsynced and longest >= wanted
-        member = "was in the last known ISR" if marks.is_member(content) else "was in sync before the stop"
-        says = said_by if wanted == marks.committed else f"says {expected.source}"
+        member = "was in the last known ISR" if commitment.is_member(content) else "was in sync before the stop"
+        says = said_by if wanted == commitment.committed else f"says {expected.source}"
         why = (
             " (not stopped cleanly, and all that it had synced is there: a power cut may take the rest, and its next"
             " start fetches it from the others)"
@@ -171,22 +171,22 @@ def _too_short(
     return found
 
 
-def _source(expected: Expected, marks: Marks, contents: Sequence[Content]) -> str:
+def _source(expected: Expected, commitment: Commitment, contents: Sequence[Content]) -> str:
     """Who says how far it was committed."""
-    if marks.witness is not None and marks.witness.committed_offset == marks.committed:
+    if commitment.witness is not None and commitment.witness.committed_offset == commitment.committed:
         return "says the witness"
-    if expected.committed_before == marks.committed:
+    if expected.committed_before == commitment.committed:
         return f"says {expected.source}"
-    brokers = [each.replica.broker for each in contents if each.replica.facts.high_watermark == marks.committed]
+    brokers = [each.replica.broker for each in contents if each.replica.facts.high_watermark == commitment.committed]
     return f"says the high watermark of broker {', '.join(map(str, brokers))}"
 
 
-def _missing_heads(partition: TopicPartition, marks: Marks, contents: Sequence[Content]) -> list[Finding]:
+def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: Sequence[Content]) -> list[Finding]:
     """Files are deleted only in front of the smallest log start that the replicas in sync have recorded. One that left
     the ISR with the stop deleted nothing since; those that stayed have recorded at least what they had then."""
-    members = [each.replica for each in contents if marks.is_member(each) and each.replica.segments]
-    before = [each for each in contents if marks.in_sync is not None and each.replica.broker in marks.before]
-    left = [each.replica for each in before if not marks.is_member(each) and each.replica.segments]
+    members = [each.replica for each in contents if commitment.is_member(each) and each.replica.segments]
+    before = [each for each in contents if commitment.in_sync is not None and each.replica.broker in commitment.before]
+    left = [each.replica for each in before if not commitment.is_member(each) and each.replica.segments]
     found = []
     for replica in [*members, *left]:
         first = replica.segments[0].base_offset

@@ -15,6 +15,7 @@ from minibroker.audit.acknowledged import (
     of_former_topic,
     sorted_acked,
 )
+from minibroker.audit.commitment import commitment_of
 from minibroker.audit.comparison import Comparison, compare
 from minibroker.audit.content import Content
 from minibroker.audit.expectation import Expected
@@ -22,31 +23,30 @@ from minibroker.audit.findings import (
     Finding,
     Kind,
     PartitionResult,
+    PartitionVerdict,
     ReplicaSummary,
-    Verdict,
     finding,
     has_errors,
     limited,
 )
-from minibroker.audit.marks import marks_of
-from minibroker.audit.power_cut import as_its_next_start_cuts_it
+from minibroker.audit.power_cut import truncated_as_by_next_start
 from minibroker.audit.presence import absent_replicas, check_presence
-from minibroker.audit.replica import Replica
+from minibroker.audit.replica import AuditedReplica
 from minibroker.audit.rules import check_replica
 from minibroker.audit.topic_ids import is_as_listed, of_one_topic
-from minibroker.audit.witnessed import check_witness
+from minibroker.audit.witness_check import check_witness
 from minibroker.protocol.ids import TopicPartition
 
 
 def compare_partition(
     partition: TopicPartition,
-    replicas: Sequence[Replica],
+    replicas: Sequence[AuditedReplica],
     acked: Iterable[AckedChunk] = (),
     expected: Expected | None = None,
 ) -> PartitionResult:
     """Everything that can be said of one partition. `expected`: None where nothing is known of it."""
     expected = expected or Expected()
-    replicas = [as_its_next_start_cuts_it(replica) for replica in replicas]
+    replicas = [truncated_as_by_next_start(replica) for replica in replicas]
     findings = [item for replica in replicas for item in check_replica(replica)]
     current, stale = of_one_topic([each for each in replicas if each.facts.owner == partition.partition], expected)
     findings += stale
@@ -54,16 +54,16 @@ def compare_partition(
     there = {each.broker for each in replicas if each.broker not in others or is_as_listed(each, expected)}
     findings += check_presence(partition, there, expected)
     contents = [Content(replica) for replica in current]
-    marks, said = marks_of(partition, expected, contents)
-    witnessed = check_witness(partition, expected, marks, contents)
+    commitment, said = commitment_of(partition, expected, contents)
+    witnessed = check_witness(partition, expected, commitment, contents)
     if witnessed.differing and witnessed.proven:
-        marks, said = marks_of(partition, expected, contents, witnessed.differing)
-        witnessed = check_witness(partition, expected, marks, contents)
-    comparison = compare(contents, marks, witnessed.differing)
+        commitment, said = commitment_of(partition, expected, contents, witnessed.differing)
+        witnessed = check_witness(partition, expected, commitment, contents)
+    comparison = compare(contents, commitment, witnessed.differing)
     findings += said + witnessed.findings + comparison.findings
     if comparison.uncompared:
         findings.append(_unproven(partition, contents, comparison.uncompared, is_live=not expected.stopped))
-    in_sync = tuple(sorted(marks.in_sync or ()))
+    in_sync = tuple(sorted(commitment.in_sync or ()))
     records, outcome = _acknowledged(partition, acked, contents, in_sync)
     findings += outcome.findings
     absent = absent_replicas(there, expected)
@@ -71,12 +71,12 @@ def compare_partition(
     return PartitionResult(
         topic=partition.topic,
         partition=partition.partition,
-        verdict=Verdict.INCONSISTENT if absent else _verdict(kept, contents, comparison),
+        verdict=PartitionVerdict.INCONSISTENT if absent else _verdict(kept, contents, comparison),
         judged_offsets=comparison.judged,
         total_offsets=comparison.total,
         acked_records=records,
         acked_in_place=outcome.in_place,
-        committed_offset=marks.committed,
+        committed_offset=commitment.committed,
         compared_replicas=comparison.compared,
         witnessed_replicas=tuple(sorted(witnessed.proven)),
         absent_replicas=absent,
@@ -89,7 +89,7 @@ def _unproven(
     partition: TopicPartition, contents: list[Content], uncompared: tuple[int, ...], *, is_live: bool
 ) -> Finding:
     holders = [content.replica for content in contents if content.coverage]
-    marks = ", ".join(
+    commitment = ", ".join(
         f"broker {replica.broker}: offsets {replica.log_start_offset} to {replica.log_end_offset - 1},"
         f" high watermark {'unknown' if replica.facts.high_watermark is None else replica.facts.high_watermark}"
         for replica in holders
@@ -100,7 +100,7 @@ def _unproven(
     return finding(
         Kind.UNPROVEN,
         f"{len(holders)} replicas hold records; that of broker {who} was not compared with another one below a"
-        f" committed mark ({marks}){cure}",
+        f" committed offset ({commitment}){cure}",
         others=tuple(replica.broker for replica in holders),
         topic=partition.topic,
         partition=partition.partition,
@@ -129,24 +129,24 @@ def _acknowledged(
     return len(acked) + len(others), AckedResult(found, outcome.in_place + outcome_of_others.in_place)
 
 
-def _verdict(findings: list[Finding], contents: list[Content], comparison: Comparison) -> Verdict:
+def _verdict(findings: list[Finding], contents: list[Content], comparison: Comparison) -> PartitionVerdict:
     kinds = {item.kind for item in findings}
     if has_errors([item for item in findings if item.kind not in (Kind.UNPROVEN, Kind.UNDECODABLE_RECORDS)]):
-        return Verdict.INCONSISTENT
+        return PartitionVerdict.INCONSISTENT
     if Kind.UNPROVEN in kinds:
-        return Verdict.UNPROVEN
+        return PartitionVerdict.UNPROVEN
     if Kind.UNDECODABLE_RECORDS in kinds:
-        return Verdict.UNDECODABLE
+        return PartitionVerdict.UNDECODABLE
     if comparison.total == 0:
-        return Verdict.EMPTY
+        return PartitionVerdict.EMPTY
     if len(contents) < 2:
-        return Verdict.SINGLE
+        return PartitionVerdict.SINGLE
     if Kind.DIVERGED_ABOVE_HIGH_WATERMARK in kinds:
-        return Verdict.DIVERGED_ABOVE
-    return Verdict.LAGGING if Kind.LAGGING_TAIL in kinds else Verdict.IDENTICAL
+        return PartitionVerdict.DIVERGED_ABOVE
+    return PartitionVerdict.LAGGING if Kind.LAGGING_TAIL in kinds else PartitionVerdict.IDENTICAL
 
 
-def _summary(replica: Replica) -> ReplicaSummary:
+def _summary(replica: AuditedReplica) -> ReplicaSummary:
     columns = replica.columns
     return ReplicaSummary(
         broker=replica.broker,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from minibroker.audit.discovery import discover
-from minibroker.audit.findings import Finding, Kind, PartitionResult, Severity, Verdict
+from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionVerdict, Severity
 from minibroker.audit.local_engine import compare_locally
 from minibroker.protocol.cluster_state import CLUSTER_STATE, format_cluster_state
 from minibroker.protocol.ids import TopicPartition
@@ -91,7 +91,7 @@ ON_ALL: list[tuple[Callable[[PlantedCluster], None], Kind]] = [
 
 def test_logs_that_hold_what_was_witnessed_are_fine(cluster: PlantedCluster) -> None:
     result = judged(cluster)
-    assert (result.verdict, result.findings) == (Verdict.IDENTICAL, ())
+    assert (result.verdict, result.findings) == (PartitionVerdict.IDENTICAL, ())
 
 
 @pytest.mark.parametrize(("damage", "kind"), ON_ALL, ids=lambda each: getattr(each, "__name__", str(each)))
@@ -100,7 +100,7 @@ def test_damage_of_all_replicas_alike_contradicts_the_witness(
 ) -> None:
     damage(cluster)
     result = judged(cluster)
-    assert result.verdict is Verdict.INCONSISTENT
+    assert result.verdict is PartitionVerdict.INCONSISTENT
     assert kind in {item.kind for item in errors(result)}
 
 
@@ -211,7 +211,7 @@ def stopped_one_by_one(cluster: PlantedCluster, committed_before: int | None = 2
 def test_a_stop_one_by_one_is_fine(cluster: PlantedCluster) -> None:
     stopped_one_by_one(cluster)
     result = judged(cluster)
-    assert (result.verdict, result.findings) == (Verdict.IDENTICAL, ())
+    assert (result.verdict, result.findings) == (PartitionVerdict.IDENTICAL, ())
 
 
 def test_an_older_backup_of_one_that_was_in_sync_before_the_stop_is_seen(cluster: PlantedCluster) -> None:
