@@ -58,10 +58,10 @@ SHUTDOWN_STEP_MS = 10_000
 class ControllerCandidate(ControllerRole, Protocol):
     """The controller side of this process, as its broker sees it."""
 
-    on_dead_broker: Callable[[], None]
+    on_broker_failure: Callable[[], None]
     on_refused: Callable[[int, int], None]
     on_unregistered: Callable[[], None]
-    heard_epoch: Callable[[], int]
+    highest_epoch: Callable[[], int]
 
     @property
     def is_active(self) -> bool: ...
@@ -231,10 +231,10 @@ class Broker:
 
     def _wire_controller(self) -> None:
         self.controller = self._make_controller(self.coordination, self.dialer)
-        self.controller.on_dead_broker = self._count_dead_broker
+        self.controller.on_broker_failure = self._count_broker_failure
         self.controller.on_refused = self.manager.refusals.note
         self.controller.on_unregistered = self.registration.heard_gone
-        self.controller.heard_epoch = lambda: self.image.controller_epoch
+        self.controller.highest_epoch = lambda: self.image.controller_epoch
 
     def failed_reads(self) -> list[str]:
         """APIs whose questions met a bug of our own and were answered so: for tests."""
@@ -341,7 +341,7 @@ class Broker:
             self.dialer.unregistered()
             self.controller.session_lost()
 
-    def _count_dead_broker(self) -> None:
+    def _count_broker_failure(self) -> None:
         self.counters.dead_brokers += 1
 
     def _offline_partitions(self) -> list[TopicPartition]:

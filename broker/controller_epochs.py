@@ -19,16 +19,16 @@ from minibroker.runtime.ports import Coordination, CoordinationError, NoNode
 class ControllerEpochs:
     """What one broker knows of them."""
 
-    def __init__(self, coordination: Coordination, heard_epoch: Callable[[], ControllerEpoch]) -> None:
-        """`heard_epoch`: the highest under which an order was obeyed."""
+    def __init__(self, coordination: Coordination, highest_epoch: Callable[[], ControllerEpoch]) -> None:
+        """`highest_epoch`: the highest under which an order was obeyed."""
         self._coordination = coordination
-        self._heard_epoch = heard_epoch
+        self._highest_epoch = highest_epoch
         self._reached: ControllerEpoch = 0
         """As ZooKeeper said when it was asked last."""
 
     def is_known(self, epoch: ControllerEpoch) -> bool:
         """Whether an order under it needs no look at ZooKeeper."""
-        return epoch <= self._reached or epoch <= self._heard_epoch()
+        return epoch <= self._reached or epoch <= self._highest_epoch()
 
     async def refuse(self, epoch: ControllerEpoch) -> m.Response | None:
         """Ask ZooKeeper. None: that epoch was reached. A refusal is no last word: a server of ZooKeeper may be behind,

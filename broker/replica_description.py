@@ -12,10 +12,10 @@ from minibroker.broker.replication.state import RemoteReplica, ReplicaState, Rol
 from minibroker.protocol.ids import to_wire
 from minibroker.protocol.message_types import clipped
 from minibroker.protocol.messages import (
+    DescribedEpoch,
     DescribedReplicaTopic,
     DescribeReplicaStateRequest,
     DescribeReplicaStateResponse,
-    EpochEntry,
     RemoteReplicaState,
     ReplicaStateDescription,
 )
@@ -60,7 +60,7 @@ def _describe(manager: ReplicaManager, partition: Partition) -> ReplicaStateDesc
         synced_end_offset=max(state.synced_end_offset, min(partition.log.recovery_point, state.log_end_offset)),
         high_watermark=state.high_watermark,
         leader_epoch_start=to_wire(state.leader_epoch_start),
-        epoch_history=[EpochEntry(epoch=e, start_offset=s) for e, s in state.epoch_history.entries[-EPOCHS_MAX:]],
+        epoch_history=[DescribedEpoch(epoch=e, start_offset=s) for e, s in state.epoch_history.entries[-EPOCHS_MAX:]],
         assignment=list(state.assignment),
         in_sync_replicas=list(state.in_sync_replicas),
         maximal_in_sync_replicas=list(state.maximal_in_sync_replicas),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgspec
 
 from minibroker.controller import restarts
-from minibroker.controller.cluster_state import ClusterState, LossChoice, ReplicaLog
+from minibroker.controller.controller_state import ControllerState, LossChoice, ReplicaLog
 from minibroker.controller.election import PartitionChange, change_to
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition
@@ -25,7 +25,7 @@ from minibroker.protocol.messages import ConfirmedElection, ElectionCandidate, E
 Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
 
 
-def outlook(state: ClusterState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionOutlook:
+def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionOutlook:
     """Who could lead this partition, and who is best; `wanted` is the operator's own choice."""
     leadership = state.leaderships.get(partition)
     if leadership is None or state.is_being_deleted(partition.topic):
@@ -60,7 +60,7 @@ def _refusal(partition: TopicPartition, code: ErrorCode, text: str) -> ElectionO
     )
 
 
-def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broker_id: BrokerId) -> ElectionCandidate:
+def _candidate(state: ControllerState, partition: TopicPartition, logs: Logs, broker_id: BrokerId) -> ElectionCandidate:
     leadership = state.leaderships[partition]
     is_in_sync = broker_id in leadership.in_sync_replicas
     log = logs.get(broker_id, {}).get(partition)
@@ -90,7 +90,7 @@ def _candidate(state: ClusterState, partition: TopicPartition, logs: Logs, broke
     )
 
 
-def choice_of(state: ClusterState, told: ConfirmedElection, now: ElectionOutlook) -> LossChoice | str:
+def choice_of(state: ControllerState, told: ConfirmedElection, now: ElectionOutlook) -> LossChoice | str:
     """The election that somebody confirmed, or what has changed since: a loss is accepted as it was named, and with
     another leader, or another log of this one, it is another loss."""
     partition = TopicPartition(now.topic_name, now.partition_index)
@@ -114,7 +114,7 @@ def choice_of(state: ClusterState, told: ConfirmedElection, now: ElectionOutlook
     )
 
 
-def elect_as_chosen(state: ClusterState, choices: tuple[LossChoice, ...]) -> list[PartitionChange]:
+def elect_as_chosen(state: ControllerState, choices: tuple[LossChoice, ...]) -> list[PartitionChange]:
     """Only where everything still is as the operator was told."""
     changes = []
     for choice in choices:

@@ -19,13 +19,13 @@ import msgspec
 from minibroker.controller.accepted_loss import Logs
 from minibroker.controller.broker_answers import events_of
 from minibroker.controller.broker_channel import BrokerChannel
-from minibroker.controller.change_lines import describe, level_of, min_insync_replicas
+from minibroker.controller.change_text import describe, level_of, min_insync_replicas
 from minibroker.controller.cluster_reader import Deposed, Resigned
-from minibroker.controller.cluster_state import ClusterState, ControllerSettings, Deletion, LiveBroker
 from minibroker.controller.cluster_store import ClusterStore
 from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.controller_state import ControllerSettings, ControllerState, Deletion, RegisteredBroker
 from minibroker.controller.events import (
-    AlterPartitionAsked,
+    AlterPartitionReceived,
     Answer,
     AnswersDue,
     AskLogs,
@@ -33,34 +33,34 @@ from minibroker.controller.events import (
     BrokerAnswered,
     BrokerRefused,
     BrokerSilent,
-    BrokersSeen,
     CloseChannel,
     ConfirmFailure,
-    ControlledShutdownAsked,
+    ContinueWith,
+    ControlledShutdownReceived,
+    ControllerEffect,
+    ControllerEvent,
     DeletionBegun,
-    DeletionsSeen,
-    Effect,
+    DeletionsRequested,
     EraseTopic,
-    Event,
     FailureConfirmed,
     FailureUnconfirmed,
     LeadershipsWritten,
     LivenessConnectionHeld,
     LivenessConnectionLost,
-    LogsHeard,
+    LogsReceived,
     OpenChannel,
     RebalanceDue,
+    RegistrationsChanged,
     Report,
     Resign,
     Send,
-    Then,
     TookOver,
     TopicErased,
     Unregister,
     WriteLeaderships,
 )
-from minibroker.controller.failure_confirmation import Witness, first_to_confirm
-from minibroker.controller.instructions import Sender, live_brokers
+from minibroker.controller.failure_confirmation import Confirmer, first_to_confirm
+from minibroker.controller.instructions import ControllerIdentity, live_brokers
 from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.controller.steps import step
@@ -117,12 +117,12 @@ class ActiveController:
         dialer: BrokerDialer,
         may_send: Callable[[], bool],
     ) -> None:
-        self.state = ClusterState(settings=settings, controller_epoch=fence.controller_epoch)
+        self.state = ControllerState(settings=settings, controller_epoch=fence.controller_epoch)
         self.store = ClusterStore(coordination, fence)
         self._settings = active_settings
         self._dialer = dialer
         self._may_send = may_send
-        self._sender = Sender(controller_id=settings.controller_id, controller_epoch=fence.controller_epoch)
+        self._sender = ControllerIdentity(controller_id=settings.controller_id, controller_epoch=fence.controller_epoch)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._marked: set[str] = set()
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -134,7 +134,7 @@ class ActiveController:
         self._group: asyncio.TaskGroup | None = None
         self._lines: list[tuple[int, str]] = []
         self.is_over = False
-        self.on_dead_broker: Callable[[], None] = lambda: None
+        self.on_broker_failure: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------------------------------------------- the one task
     async def run(self) -> None:
@@ -180,21 +180,21 @@ class ActiveController:
             len(state.partitions()),
             len(markers),
         )
-        await self.happen(TookOver())
-        await self.happen(DeletionsSeen(topics=tuple(markers)))
+        await self.process(TookOver())
+        await self.process(DeletionsRequested(topics=tuple(markers)))
         self._queue_answers_due()
         self._flush_lines()
 
     def _queue_answers_due(self) -> None:
         asyncio.get_running_loop().call_later(
-            GATHERING_SECONDS, self._queue.put_nowait, lambda: self.happen(AnswersDue())
+            GATHERING_SECONDS, self._queue.put_nowait, lambda: self.process(AnswersDue())
         )
 
     async def gathered(self) -> None:
         """Return when this controller may elect: brokers have had their moment to answer."""
         await self._gathered.wait()
 
-    async def happen(self, event: Event) -> None:
+    async def process(self, event: ControllerEvent) -> None:
         """Let the core decide, and perform what it decided, in order."""
         effects = step(self.state, event)
         if not self.state.is_gathering:
@@ -202,17 +202,17 @@ class ActiveController:
         for effect in effects:
             await self._perform(effect)
 
-    async def _perform(self, effect: Effect) -> None:
+    async def _perform(self, effect: ControllerEffect) -> None:
         match effect:
             case WriteLeaderships():
                 written = await self.store.write_leaderships(effect.changes)
                 self._describe(written)
-                await self.happen(written)
+                await self.process(written)
             case Send():
                 if effect.broker_id in self._channels:
                     self._channels[effect.broker_id][0].put(effect.live_brokers, effect.instructions)
-            case Then():
-                await self.happen(effect.event)
+            case ContinueWith():
+                await self.process(effect.event)
             case OpenChannel():
                 self._open_channel(effect.broker)
             case CloseChannel():
@@ -221,10 +221,10 @@ class ActiveController:
                 self._answer(effect.request_id, effect.response)
             case BeginDeletion():
                 await self.store.begin_deletion(effect.topic)
-                await self.happen(DeletionBegun(topic=effect.topic))
+                await self.process(DeletionBegun(topic=effect.topic))
             case EraseTopic():
                 await self.store.erase_topic(effect.topic)
-                await self.happen(TopicErased(topic=effect.topic))
+                await self.process(TopicErased(topic=effect.topic))
                 self._erased.pop(effect.topic, asyncio.Event()).set()
             case ConfirmFailure():
                 self._inquire(effect)
@@ -234,7 +234,7 @@ class ActiveController:
                 raise Resigned(effect.reason)
             case Unregister():
                 await self.store.unregister(effect.broker_id, effect.broker_epoch)
-                self.on_dead_broker()
+                self.on_broker_failure()
                 await self._without(effect.broker_id, effect.broker_epoch)
                 await self._look_at_brokers()
             case Report():
@@ -258,7 +258,7 @@ class ActiveController:
         if not await self.store.is_still_active(self._mark("fence", self._check_controller_epoch)):
             raise Deposed("/controller is no longer this broker's")
 
-    async def _read_brokers(self) -> dict[int, LiveBroker]:
+    async def _read_brokers(self) -> dict[int, RegisteredBroker]:
         self._marked.discard("brokers")
         brokers = await self.store.read_brokers(self._mark("brokers", self._look_at_brokers))
         reachable = {each: brokers[each] for each in sorted(brokers) if self._address(brokers[each]) is not None}
@@ -270,13 +270,13 @@ class ActiveController:
         return reachable
 
     async def _look_at_brokers(self) -> None:
-        await self.happen(BrokersSeen(brokers=await self._read_brokers()))
+        await self.process(RegistrationsChanged(brokers=await self._read_brokers()))
 
     async def _without(self, broker_id: int, broker_epoch: int) -> None:
         """This registration is over, whatever stands in its place by now: it was down before it came up again."""
         if self.state.is_registered_as(broker_id, broker_epoch):
             left = {each: broker for each, broker in self.state.brokers.items() if each != broker_id}
-            await self.happen(BrokersSeen(brokers=left))
+            await self.process(RegistrationsChanged(brokers=left))
 
     async def _look_at_topics(self) -> None:
         self._marked.discard("topics")
@@ -284,31 +284,31 @@ class ActiveController:
         added = [name for name in names if name not in self.state.topics]
         removed = tuple(sorted(name for name in self.state.topics if name not in names))
         found = await self.store.read_topics(added)
-        await self.happen(msgspec.structs.replace(found, removed=removed))
+        await self.process(msgspec.structs.replace(found, removed=removed))
 
     async def _look_at_deletions(self) -> None:
         self._marked.discard("deletions")
         markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
-        await self.happen(DeletionsSeen(topics=tuple(markers)))
+        await self.process(DeletionsRequested(topics=tuple(markers)))
 
     async def _rebalance(self, interval_seconds: int) -> None:
         await asyncio.sleep(FIRST_REBALANCE_SECONDS)
         while True:
-            self._queue.put_nowait(lambda: self.happen(RebalanceDue()))
+            self._queue.put_nowait(lambda: self.process(RebalanceDue()))
             await asyncio.sleep(interval_seconds)
 
     # ----------------------------------------------------------------------------------------------------- requests
     async def ask(self, request: AlterPartitionRequest | ControlledShutdownRequest) -> Response:
         """Queue a request that the core answers, and wait."""
         request_id, future = self._new_request()
-        event: Event
+        event: ControllerEvent
         if isinstance(request, AlterPartitionRequest):
-            event = AlterPartitionAsked(request_id=request_id, request=request)
+            event = AlterPartitionReceived(request_id=request_id, request=request)
         else:
-            event = ControlledShutdownAsked(request_id=request_id, request=request)
-        return await self._wait(request_id, future, lambda: self.happen(event))
+            event = ControlledShutdownReceived(request_id=request_id, request=request)
+        return await self._wait(request_id, future, lambda: self.process(event))
 
-    async def in_turn(self, work: Callable[[], Awaitable[Response]]) -> Response:
+    async def run_queued(self, work: Callable[[], Awaitable[Response]]) -> Response:
         """Queue work of an administrator's request, and wait."""
         request_id, future = self._new_request()
 
@@ -321,7 +321,7 @@ class ActiveController:
         """Return when this topic, whose deletion is under way, is gone, or the active is over."""
         await self._erased.setdefault(topic, asyncio.Event()).wait()
 
-    async def told(self) -> None:
+    async def all_answered(self) -> None:
         """Return when every broker has answered what was queued for it up to now."""
         await asyncio.gather(*(channel.settled() for channel, _ in list(self._channels.values())))
 
@@ -351,7 +351,7 @@ class ActiveController:
         if future is not None and not future.done():
             future.set_result(response)
 
-    async def logs_of(self, broker: LiveBroker, partitions: Sequence[TopicPartition]) -> Logs:
+    async def logs_of(self, broker: RegisteredBroker, partitions: Sequence[TopicPartition]) -> Logs:
         """What this broker says of its logs at this moment; takes as long as it takes."""
         address = self._address(broker)
         assert address is not None, f"no address of {broker}"
@@ -359,13 +359,13 @@ class ActiveController:
         return {broker_id: await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, partitions)}
 
     # ----------------------------------------------------------------------------------------------------- channels
-    def _address(self, broker: LiveBroker) -> tuple[str, int] | None:
+    def _address(self, broker: RegisteredBroker) -> tuple[str, int] | None:
         for name, host, port in broker.listeners:
             if name == self._settings.inter_broker_listener:
                 return host, port
         return None
 
-    def _open_channel(self, broker: LiveBroker) -> None:
+    def _open_channel(self, broker: RegisteredBroker) -> None:
         assert self._group is not None
         assert broker.broker_id not in self._channels, f"broker {broker.broker_id} has a channel already"
         address = self._address(broker)
@@ -395,12 +395,12 @@ class ActiveController:
     def _client_id(self) -> str:
         return f"controller-{self._sender.controller_id}"
 
-    def _on_answer(self, broker: LiveBroker, request: Request, response: Response) -> None:
-        if broker.broker_id in self.state.unheard:
+    def _on_answer(self, broker: RegisteredBroker, request: Request, response: Response) -> None:
+        if broker.broker_id in self.state.unresponsive:
             answered = BrokerAnswered(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
-            self._queue.put_nowait(lambda: self.happen(answered))
+            self._queue.put_nowait(lambda: self.process(answered))
         for event in events_of(broker, request, response):
-            self._queue.put_nowait(lambda event=event: self.happen(event))  # type: ignore[misc]
+            self._queue.put_nowait(lambda event=event: self.process(event))  # type: ignore[misc]
 
     async def _watch_answers(self) -> None:
         """Count how long each broker owes an answer, in looks, so that time in which this process stood still does not
@@ -417,7 +417,7 @@ class ActiveController:
                         broker_epoch=channel.broker.broker_epoch,
                         seconds=waited_seconds,
                     )
-                    self._queue.put_nowait(lambda silent=silent: self.happen(silent))  # type: ignore[misc]
+                    self._queue.put_nowait(lambda silent=silent: self.process(silent))  # type: ignore[misc]
                 elif not channel.waits_for_answer and channel.ticks >= probe_ticks:
                     channel.put(live_brokers(self.state), ())
 
@@ -431,21 +431,21 @@ class ActiveController:
 
         async def ask() -> None:
             logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, effect.partitions)
-            heard = LogsHeard(broker_id=broker_id, broker_epoch=epoch, logs=logs)
-            self._queue.put_nowait(lambda: self.happen(heard))
+            heard = LogsReceived(broker_id=broker_id, broker_epoch=epoch, logs=logs)
+            self._queue.put_nowait(lambda: self.process(heard))
 
         tasks = self._channels[broker_id][1]
         tasks[:] = [each for each in tasks if not each.done()]
         tasks.append(self._group.create_task(ask(), name=f"logs-of-{broker_id}"))
 
     # ------------------------------------------------------------------------------------------------------- deaths
-    def _line_events(self, broker: LiveBroker) -> LivenessEvents:
+    def _line_events(self, broker: RegisteredBroker) -> LivenessEvents:
         """What happens to the line of this registration, as events in the queue."""
         broker_id, epoch = broker.broker_id, broker.broker_epoch
         now = asyncio.get_running_loop().time
 
-        def put(event: Event) -> None:
-            self._queue.put_nowait(lambda: self.happen(event))
+        def put(event: ControllerEvent) -> None:
+            self._queue.put_nowait(lambda: self.process(event))
 
         def on_refused(attempt: int) -> None:
             put(BrokerRefused(broker_id=broker_id, broker_epoch=epoch, attempt=attempt))
@@ -470,20 +470,20 @@ class ActiveController:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
-        addresses = [(each.broker_id, self._address(each)) for each in effect.witnesses]
-        witnesses = [Witness(broker_id=each, address=address) for each, address in addresses if address is not None]
-        witness_id = await first_to_confirm(self._dialer, self._client_id, witnesses, broker_id, epoch)
-        event: Event = FailureUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
-        if witness_id is not None:
+        addresses = [(each.broker_id, self._address(each)) for each in effect.confirmers]
+        confirmers = [Confirmer(broker_id=each, address=address) for each, address in addresses if address is not None]
+        confirmer_id = await first_to_confirm(self._dialer, self._client_id, confirmers, broker_id, epoch)
+        event: ControllerEvent = FailureUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
+        if confirmer_id is not None:
             host, port = self._address(effect.broker) or ("?", 0)
             event = FailureConfirmed(
                 broker_id=broker_id,
                 broker_epoch=epoch,
-                witness_id=witness_id,
+                confirmer_id=confirmer_id,
                 address=f"{host}:{port}",
                 took_ms=round((loop.time() - begun) * 1000),
             )
-        self._queue.put_nowait(lambda: self.happen(event))
+        self._queue.put_nowait(lambda: self.process(event))
 
     # ---------------------------------------------------------------------------------------------------------- log
     def _describe(self, event: LeadershipsWritten) -> None:

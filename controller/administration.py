@@ -13,8 +13,8 @@ from functools import partial
 from minibroker.controller.active_controller import ActiveController
 from minibroker.controller.cluster_store import TopicExists
 from minibroker.controller.deletion import waiting_for
-from minibroker.controller.events import DeletionsSeen, TopicConfigsSeen, TopicsSeen
-from minibroker.controller.topic_creation import Draw, Refusal, ValidateConfig, plan_topic
+from minibroker.controller.events import DeletionsRequested, TopicConfigsChanged, TopicsChanged
+from minibroker.controller.topic_creation import TopicDraw, TopicRefusal, ValidateConfig, plan_topic
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import (
     AlterableConfig,
@@ -35,7 +35,7 @@ from minibroker.protocol.messages import (
 )
 from minibroker.protocol.znodes import broker_config_path, topic_config_path
 
-TOLD_SECONDS_MAX = 2.0
+CONFIRM_SECONDS_MAX = 2.0
 """How long an answer waits for brokers to confirm. A broker that hangs must not fail what has been done; clients that
 come too early are told to retry."""
 
@@ -61,7 +61,7 @@ class Administration:
         await self._active.gathered()
         response = await self._create(request)
         if not request.validate_only:
-            await self._until_told(request.timeout_ms)
+            await self._until_answered(request.timeout_ms)
         return response
 
     async def _create(self, request: CreateTopicsRequest) -> Response:
@@ -69,42 +69,42 @@ class Administration:
         times_named = Counter(topic.name for topic in request.topics)
         results: list[CreatableTopicResult] = []
         planned = 0
-        for wish in request.topics:
-            if times_named[wish.name] > 1:
-                text = f"topic {wish.name} is named more than once"
-                results.append(_not_created(wish, Refusal(ErrorCode.INVALID_REQUEST, text)))
+        for requested in request.topics:
+            if times_named[requested.name] > 1:
+                text = f"topic {requested.name} is named more than once"
+                results.append(_not_created(requested, TopicRefusal(ErrorCode.INVALID_REQUEST, text)))
                 continue
             if self._active.is_over:
                 return Response(error_code=ErrorCode.NOT_CONTROLLER)
-            answer = await self._active.in_turn(partial(self._create_one, wish, request.validate_only, planned))
+            answer = await self._active.run_queued(partial(self._create_one, requested, request.validate_only, planned))
             if not isinstance(answer, CreateTopicsResponse):
                 return answer
             results += answer.topics
             planned += sum(each.num_partitions for each in answer.topics if not each.error_code)
         return CreateTopicsResponse(topics=results)
 
-    async def _create_one(self, wish: CreatableTopic, validate_only: bool, planned: int) -> Response:
-        return CreateTopicsResponse(topics=[await self._created(wish, validate_only, planned)])
+    async def _create_one(self, requested: CreatableTopic, validate_only: bool, planned: int) -> Response:
+        return CreateTopicsResponse(topics=[await self._created(requested, validate_only, planned)])
 
-    async def _created(self, wish: CreatableTopic, validate_only: bool, planned: int) -> CreatableTopicResult:
+    async def _created(self, requested: CreatableTopic, validate_only: bool, planned: int) -> CreatableTopicResult:
         active = self._active
-        draw = Draw(
+        draw = TopicDraw(
             topic_id=urlsafe_b64encode(self._chance.getrandbits(128).to_bytes(16, "big")).decode().rstrip("="),
             first_broker=self._chance.randrange(1_000_000),
             shift=self._chance.randrange(1_000_000),
         )
-        plan = plan_topic(active.state, wish, self._validate_topic_config, draw, planned)
-        if isinstance(plan, Refusal):
-            return _not_created(wish, plan)
+        plan = plan_topic(active.state, requested, self._validate_topic_config, draw, planned)
+        if isinstance(plan, TopicRefusal):
+            return _not_created(requested, plan)
         if not validate_only:
             try:
-                await active.store.create_topic(wish.name, plan)
+                await active.store.create_topic(requested.name, plan)
             except TopicExists:
-                refusal = Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} exists already")
-                return _not_created(wish, refusal)
-            await active.happen(TopicsSeen(added={wish.name: plan}))
+                refusal = TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already")
+                return _not_created(requested, refusal)
+            await active.process(TopicsChanged(added={requested.name: plan}))
         return CreatableTopicResult(
-            name=wish.name,
+            name=requested.name,
             topic_id="" if validate_only else plan.topic_id,
             num_partitions=len(plan.assignment),
             replication_factor=len(plan.assignment[0]),
@@ -113,7 +113,7 @@ class Administration:
     # ------------------------------------------------------------------------------------------------------- delete
     async def delete_topics(self, request: DeleteTopicsRequest) -> Response:
         """Answers when the topics are gone, or at the request's timeout, with what the deletion waits for."""
-        response = await self._active.in_turn(lambda: self._delete(request))
+        response = await self._active.run_queued(lambda: self._delete(request))
         if not isinstance(response, DeleteTopicsResponse):
             return response
         waits = [self._until_erased(result, request.timeout_ms) for result in response.responses]
@@ -132,7 +132,7 @@ class Administration:
                 await active.store.mark_deleted(name)
             results.append(DeletableTopicResult(name=name, error_code=code, error_message=text))
         marked = tuple(result.name for result in results if not result.error_code)
-        await active.happen(DeletionsSeen(topics=marked))
+        await active.process(DeletionsRequested(topics=marked))
         return DeleteTopicsResponse(responses=results)
 
     async def _until_erased(self, result: DeletableTopicResult, timeout_ms: int) -> DeletableTopicResult:
@@ -152,9 +152,9 @@ class Administration:
 
     # ----------------------------------------------------------------------------------------------------- settings
     async def alter_configs(self, request: IncrementalAlterConfigsRequest, timeout_ms: int) -> Response:
-        response = await self._active.in_turn(lambda: self._alter(request))
+        response = await self._active.run_queued(lambda: self._alter(request))
         if not request.validate_only:
-            await self._until_told(timeout_ms)
+            await self._until_answered(timeout_ms)
         return response
 
     async def _alter(self, request: IncrementalAlterConfigsRequest) -> Response:
@@ -173,25 +173,25 @@ class Administration:
             )
         return IncrementalAlterConfigsResponse(responses=results)
 
-    def _check(self, resource: AlterConfigsResource) -> Refusal | None:
+    def _check(self, resource: AlterConfigsResource) -> TopicRefusal | None:
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             if name not in self._active.state.topics:
-                return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+                return TopicRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             validate = self._validate_topic_config
         elif resource.resource_type == ResourceType.BROKER:
             if not (name.isascii() and name.isdigit() and len(name) <= 10):
-                return Refusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
+                return TopicRefusal(ErrorCode.INVALID_REQUEST, f"broker {name!r}: give the id of one broker")
             validate = self._validate_broker_config
         else:
             text = f"resource type {resource.resource_type}: settings belong to topics (2) and brokers (4)"
-            return Refusal(ErrorCode.INVALID_REQUEST, text)
+            return TopicRefusal(ErrorCode.INVALID_REQUEST, text)
         keys = [each.name for each in resource.configs]
         for each in resource.configs:
             problem = f"{each.name} is named more than once" if keys.count(each.name) > 1 else None
             problem = problem or _problem(each, validate)
             if problem is not None:
-                return Refusal(ErrorCode.INVALID_CONFIG, problem)
+                return TopicRefusal(ErrorCode.INVALID_CONFIG, problem)
         return None
 
     async def _alter_one(self, resource: AlterConfigsResource) -> None:
@@ -207,14 +207,14 @@ class Administration:
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             configs = await self._active.store.write_config(topic_config_path(name), change)
-            await self._active.happen(TopicConfigsSeen(topic=name, configs=configs))
+            await self._active.process(TopicConfigsChanged(topic=name, configs=configs))
         else:
             await self._active.store.write_config(broker_config_path(int(name)), change)
 
-    async def _until_told(self, timeout_ms: int) -> None:
+    async def _until_answered(self, timeout_ms: int) -> None:
         try:
-            async with asyncio.timeout(min(max(0, timeout_ms) / 1000, TOLD_SECONDS_MAX)):
-                await self._active.told()
+            async with asyncio.timeout(min(max(0, timeout_ms) / 1000, CONFIRM_SECONDS_MAX)):
+                await self._active.all_answered()
         except TimeoutError:
             return
 
@@ -229,5 +229,5 @@ def _problem(each: AlterableConfig, validate: ValidateConfig) -> str | None:
     return validate(each.name, each.value)
 
 
-def _not_created(wish: CreatableTopic, refusal: Refusal) -> CreatableTopicResult:
-    return CreatableTopicResult(name=wish.name, error_code=refusal.code, error_message=refusal.message)
+def _not_created(requested: CreatableTopic, refusal: TopicRefusal) -> CreatableTopicResult:
+    return CreatableTopicResult(name=requested.name, error_code=refusal.code, error_message=refusal.message)

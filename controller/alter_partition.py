@@ -1,15 +1,15 @@
-"""Judging a leader's wish to change its ISR (KIP-497). Pure.
+"""Judging a leader's proposal to change its ISR (KIP-497). Pure.
 
 Owns: the checks of AlterPartition and their order, which is part of the protocol (replication rules 6). Refuses to
 know how an accepted change is written: the version check of that write is the last judge.
 
 Why this order: a request that knows more than I do means that I am a zombie, so my verdict is worth nothing
-(KAFKA-14154). A wish that is already fulfilled is a retry whose answer was lost, so it succeeds whatever version it
+(KAFKA-14154). A proposal that is already fulfilled is a retry whose answer was lost, so it succeeds whatever version it
 carries (KAFKA-14144). Eligibility comes last: it is the only verdict after which the leader may be sure that nothing
 was changed and that it should go back (INELIGIBLE_REPLICA).
 """
 
-from minibroker.controller.cluster_state import ClusterState, Leadership, check_leadership
+from minibroker.controller.controller_state import ControllerState, Leadership, check_leadership
 from minibroker.controller.election import PartitionChange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, to_wire
@@ -19,8 +19,8 @@ RECOVERED, RECOVERING = 0, 1
 """leader_recovery_state on the wire."""
 
 
-def judge(
-    state: ClusterState, broker_id: BrokerId, partition: TopicPartition, wish: AlterPartitionData
+def check_proposal(
+    state: ControllerState, broker_id: BrokerId, partition: TopicPartition, proposal: AlterPartitionData
 ) -> PartitionChange | AlterPartitionResult:
     """A change to be written, or the answer that needs no write.
 
@@ -28,20 +28,20 @@ def judge(
     """
     current = state.leaderships.get(partition)
     if current is None or not state.assignment(partition) or state.is_being_deleted(partition.topic):
-        return refusal(wish.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if wish.leader_epoch > current.leader_epoch or wish.partition_epoch > current.partition_epoch:
-        return refusal(wish.partition_index, ErrorCode.NOT_CONTROLLER)
-    if wish.leader_epoch < current.leader_epoch:
-        return refusal(wish.partition_index, ErrorCode.FENCED_LEADER_EPOCH)
-    if _is_fulfilled(current, broker_id, wish):
+        return refusal(proposal.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if proposal.leader_epoch > current.leader_epoch or proposal.partition_epoch > current.partition_epoch:
+        return refusal(proposal.partition_index, ErrorCode.NOT_CONTROLLER)
+    if proposal.leader_epoch < current.leader_epoch:
+        return refusal(proposal.partition_index, ErrorCode.FENCED_LEADER_EPOCH)
+    if _is_applied(current, broker_id, proposal):
         return success(partition, current)
-    if wish.partition_epoch != current.partition_epoch:
-        return refusal(wish.partition_index, ErrorCode.INVALID_UPDATE_VERSION)
-    if not _is_legal(state, partition, current, broker_id, wish):
-        return refusal(wish.partition_index, ErrorCode.INVALID_REQUEST)
-    if not all(_is_eligible(state, partition, current, member) for member in wish.new_isr_with_epochs):
-        return refusal(wish.partition_index, ErrorCode.INELIGIBLE_REPLICA)
-    return _accept(state, partition, current, wish)
+    if proposal.partition_epoch != current.partition_epoch:
+        return refusal(proposal.partition_index, ErrorCode.INVALID_UPDATE_VERSION)
+    if not _is_legal(state, partition, current, broker_id, proposal):
+        return refusal(proposal.partition_index, ErrorCode.INVALID_REQUEST)
+    if not all(_is_eligible(state, partition, current, member) for member in proposal.new_isr_with_epochs):
+        return refusal(proposal.partition_index, ErrorCode.INELIGIBLE_REPLICA)
+    return _accept(state, partition, current, proposal)
 
 
 def refusal(partition_index: int, code: ErrorCode) -> AlterPartitionResult:
@@ -60,27 +60,31 @@ def success(partition: TopicPartition, leadership: Leadership) -> AlterPartition
     )
 
 
-def _wished_members(wish: AlterPartitionData) -> list[BrokerId]:
-    return [member.broker_id for member in wish.new_isr_with_epochs]
+def _requested_members(proposal: AlterPartitionData) -> list[BrokerId]:
+    return [member.broker_id for member in proposal.new_isr_with_epochs]
 
 
-def _is_fulfilled(current: Leadership, broker_id: BrokerId, wish: AlterPartitionData) -> bool:
+def _is_applied(current: Leadership, broker_id: BrokerId, proposal: AlterPartitionData) -> bool:
     return (
         current.leader == broker_id
-        and set(current.in_sync_replicas) == set(_wished_members(wish))
-        and current.is_recovering == (wish.leader_recovery_state == RECOVERING)
+        and set(current.in_sync_replicas) == set(_requested_members(proposal))
+        and current.is_recovering == (proposal.leader_recovery_state == RECOVERING)
     )
 
 
 def _is_legal(
-    state: ClusterState, partition: TopicPartition, current: Leadership, broker_id: BrokerId, wish: AlterPartitionData
+    state: ControllerState,
+    partition: TopicPartition,
+    current: Leadership,
+    broker_id: BrokerId,
+    proposal: AlterPartitionData,
 ) -> bool:
     """Only the leader asks, for a set within the assignment that holds itself; recovery only goes forward."""
-    members = _wished_members(wish)
+    members = _requested_members(proposal)
     is_set = len(set(members)) == len(members) and set(members) <= set(state.assignment(partition))
-    wants_recovering = wish.leader_recovery_state == RECOVERING
+    wants_recovering = proposal.leader_recovery_state == RECOVERING
     return (
-        wish.leader_recovery_state in (RECOVERED, RECOVERING)
+        proposal.leader_recovery_state in (RECOVERED, RECOVERING)
         and current.leader == broker_id
         and broker_id in members
         and is_set
@@ -89,7 +93,7 @@ def _is_legal(
     )
 
 
-def _is_eligible(state: ClusterState, partition: TopicPartition, current: Leadership, member: BrokerState) -> bool:
+def _is_eligible(state: ControllerState, partition: TopicPartition, current: Leadership, member: BrokerState) -> bool:
     """Live, not shutting down, its log directory well, and the very registration that the leader saw catch up.
 
     A leader may name a member without an epoch (-1) only while that member stays in the ISR with a whole log: a replica
@@ -107,10 +111,10 @@ def _is_eligible(state: ClusterState, partition: TopicPartition, current: Leader
 
 
 def _accept(
-    state: ClusterState, partition: TopicPartition, current: Leadership, wish: AlterPartitionData
+    state: ControllerState, partition: TopicPartition, current: Leadership, proposal: AlterPartitionData
 ) -> PartitionChange:
-    assignment, wished = state.assignment(partition), _wished_members(wish)
-    members = tuple(each for each in assignment if each in wished)
+    assignment, requested = state.assignment(partition), _requested_members(proposal)
+    members = tuple(each for each in assignment if each in requested)
     after = Leadership(
         leader=current.leader,
         leader_epoch=current.leader_epoch,
@@ -119,7 +123,7 @@ def _accept(
         directories=tuple((each, state.brokers[each].directory_id) for each in members),
         controller_epoch=state.controller_epoch,
         partition_epoch=current.partition_epoch,
-        is_recovering=wish.leader_recovery_state == RECOVERING,
+        is_recovering=proposal.leader_recovery_state == RECOVERING,
         topic_id=state.topics[partition.topic].topic_id,
     )
     check_leadership(after, assignment)

@@ -6,9 +6,9 @@ Refuses to know what has happened (`steps`) and the contents of what is told (`i
 
 from collections.abc import Iterable, Sequence
 
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange
-from minibroker.controller.events import AskLogs, Effect, Report, Send, WriteLeaderships
+from minibroker.controller.events import AskLogs, ControllerEffect, Report, Send, WriteLeaderships
 from minibroker.controller.instructions import Instruction, leader_and_isr, live_brokers, update_metadata
 from minibroker.controller.restarts import choose, needs_logs, questions
 from minibroker.protocol.ids import BrokerId, TopicPartition
@@ -17,13 +17,13 @@ NAMES_SHOWN = 5
 """Partitions named in one line; thousands may wait for one broker."""
 
 
-def write(changes: Iterable[PartitionChange | None]) -> list[Effect]:
+def write(changes: Iterable[PartitionChange | None]) -> list[ControllerEffect]:
     """Write these decisions; those who have to know are told when that is done."""
     found = tuple(change for change in changes if change is not None)
     return [WriteLeaderships(changes=found)] if found else []
 
 
-def ask_logs(state: ClusterState, partitions: Iterable[TopicPartition]) -> list[Effect]:
+def ask_logs(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[ControllerEffect]:
     """Ask for the logs without which an election among brokers that were started again cannot be held."""
     found = questions(state, partitions)
     for broker_id, asked in found.items():
@@ -34,7 +34,7 @@ def ask_logs(state: ClusterState, partitions: Iterable[TopicPartition]) -> list[
     return [AskLogs(broker=state.brokers[each], partitions=tuple(found[each])) for each in sorted(found)]
 
 
-def tell_waits(state: ClusterState, partitions: Iterable[TopicPartition]) -> list[Effect]:
+def report_waits(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[ControllerEffect]:
     """Say of which partitions nobody leads, and whom that waits for; one line for all that wait for the same. Where
     answers about logs are under way it is said when they have come."""
     waiting: dict[str, list[TopicPartition]] = {}
@@ -51,22 +51,24 @@ def tell_waits(state: ClusterState, partitions: Iterable[TopicPartition]) -> lis
     return [*lines]
 
 
-def tell_one(state: ClusterState, broker_id: BrokerId, instructions: Sequence[Instruction]) -> list[Effect]:
+def send_to_broker(
+    state: ControllerState, broker_id: BrokerId, instructions: Sequence[Instruction]
+) -> list[ControllerEffect]:
     """These instructions to one broker."""
     if not instructions:
         return []
     return [Send(broker_id=broker_id, live_brokers=live_brokers(state), instructions=tuple(instructions))]
 
 
-def tell_live_brokers(state: ClusterState, except_for: frozenset[BrokerId] = frozenset()) -> list[Effect]:
+def send_live_brokers(state: ControllerState, except_for: frozenset[BrokerId] = frozenset()) -> list[ControllerEffect]:
     """UpdateMetadata that names the live brokers and no partition."""
     brokers = live_brokers(state)
     return [Send(broker_id=each, live_brokers=brokers) for each in sorted(state.brokers) if each not in except_for]
 
 
-def tell_metadata(
-    state: ClusterState, partitions: Iterable[TopicPartition], to: Iterable[BrokerId] | None = None
-) -> list[Effect]:
+def send_metadata(
+    state: ControllerState, partitions: Iterable[TopicPartition], to: Iterable[BrokerId] | None = None
+) -> list[ControllerEffect]:
     """UpdateMetadata about these partitions to all brokers, or to some; a new broker hears of the live ones anyway."""
     instructions = tuple(update_metadata(state, partitions))
     if not instructions and to is None:
@@ -76,12 +78,12 @@ def tell_metadata(
     return [Send(broker_id=each, live_brokers=brokers, instructions=instructions) for each in receivers]
 
 
-def tell_leaders(
-    state: ClusterState,
+def send_leader_and_isr(
+    state: ControllerState,
     partitions: Iterable[TopicPartition],
     to: Iterable[BrokerId],
     new: frozenset[TopicPartition] = frozenset(),
-) -> list[Effect]:
+) -> list[ControllerEffect]:
     """LeaderAndIsr about these partitions to those of their replicas that are live and among `to`."""
     receivers = sorted(to)
     found = leader_and_isr(state, partitions, new)
@@ -90,4 +92,4 @@ def tell_leaders(
         for broker_id in instruction.content.replicas:
             if broker_id in by_broker and broker_id in state.brokers:
                 by_broker[broker_id].append(instruction)
-    return [effect for each in receivers for effect in tell_one(state, each, by_broker[each])]
+    return [effect for each in receivers for effect in send_to_broker(state, each, by_broker[each])]

@@ -4,8 +4,8 @@ Owns: which of their error codes matter to a controller: a replica whose log dir
 was deleted is gone. Everything else a broker refuses is older than what it knows already.
 """
 
-from minibroker.controller.cluster_state import LiveBroker
-from minibroker.controller.events import Event, LeaderCutOff, ReplicasErased, ReplicasFailed
+from minibroker.controller.controller_state import RegisteredBroker
+from minibroker.controller.events import ControllerEvent, LeaderCutOff, ReplicasErased, ReplicasFailed
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.messages import (
@@ -22,7 +22,7 @@ GONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """A replica that a broker does not know is gone, too."""
 
 
-def events_of(broker: LiveBroker, request: Request, response: Response) -> list[Event]:
+def events_of(broker: RegisteredBroker, request: Request, response: Response) -> list[ControllerEvent]:
     """What follows from the answer of this registration of a broker."""
     if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
         failed = tuple(

@@ -12,12 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from minibroker.controller.cluster_state import LiveBroker
-from minibroker.controller.instructions import Instruction, Sender, to_requests
+from minibroker.controller.controller_state import RegisteredBroker
+from minibroker.controller.instructions import ControllerIdentity, Instruction, to_requests
 from minibroker.controller.send_queue import SendQueue
 from minibroker.protocol.errors import error_code
-from minibroker.protocol.messages import LiveBroker as BrokerOnWire
-from minibroker.protocol.messages import Request, Response
+from minibroker.protocol.messages import LiveBroker, Request, Response
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import NetworkError
 from minibroker.runtime.rpc import RpcConnection, RpcError
@@ -31,7 +30,7 @@ RETRY_LOG_INTERVAL_SECONDS = 10.0
 
 logger = logging.getLogger("minibroker.controller")
 
-OnAnswer = Callable[[LiveBroker, Request, Response], None]
+OnAnswer = Callable[[RegisteredBroker, Request, Response], None]
 
 
 class BrokerChannel:
@@ -40,8 +39,8 @@ class BrokerChannel:
     def __init__(
         self,
         dialer: BrokerDialer,
-        sender: Sender,
-        broker: LiveBroker,
+        sender: ControllerIdentity,
+        broker: RegisteredBroker,
         address: tuple[str, int],
         *,
         may_send: Callable[[], bool],
@@ -58,7 +57,7 @@ class BrokerChannel:
         self._queue = SendQueue()
         self._filled = asyncio.Event()
         self._connection: RpcConnection | None = None
-        self._told_at: float | None = None
+        self._logged_at: float | None = None
         self.waits_for_answer = False
         """An order was taken up and is not answered yet."""
         self.ticks = 0
@@ -67,7 +66,7 @@ class BrokerChannel:
         self._settled_count = 0
         self._settled = asyncio.Condition()
 
-    def put(self, live_brokers: tuple[BrokerOnWire, ...], instructions: Sequence[Instruction]) -> None:
+    def put(self, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
         """Queue instructions of one kind."""
         self._queue.put(live_brokers, instructions)
         self._put_count += 1
@@ -104,7 +103,7 @@ class BrokerChannel:
             if self._may_send():
                 problem = await self._attempt(request)
                 if problem is None:
-                    self._told_at = None
+                    self._logged_at = None
                     self.waits_for_answer, self.ticks = False, 0
                     return
                 self._tell(type(request).__name__, problem)
@@ -137,6 +136,6 @@ class BrokerChannel:
 
     def _tell(self, what: str, problem: str) -> None:
         now = asyncio.get_running_loop().time()
-        if self._told_at is None or now - self._told_at >= RETRY_LOG_INTERVAL_SECONDS:
-            self._told_at = now
+        if self._logged_at is None or now - self._logged_at >= RETRY_LOG_INTERVAL_SECONDS:
+            self._logged_at = now
             logger.warning("%s to broker %d is sent again: %s", what, self.broker.broker_id, problem)

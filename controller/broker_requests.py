@@ -1,34 +1,34 @@
 """What brokers ask for: another ISR, to be let go, to have failing replicas moved. Pure.
 
 Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Refuses to know how an ISR is
-judged (`alter_partition`) and who is elected (`election`).
+results (`alter_partition`) and who is elected (`election`).
 """
 
 import msgspec
 
 from minibroker.controller import deletion
-from minibroker.controller.alter_partition import judge, refusal, success
+from minibroker.controller.alter_partition import check_proposal, refusal, success
 from minibroker.controller.announcements import (
     ask_logs,
-    tell_leaders,
-    tell_live_brokers,
-    tell_metadata,
-    tell_one,
+    send_leader_and_isr,
+    send_live_brokers,
+    send_metadata,
+    send_to_broker,
     write,
 )
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange, elect_all
 from minibroker.controller.events import (
-    AlterPartitionAsked,
+    AlterPartitionReceived,
     AlterPartitionSettled,
     Answer,
-    ControlledShutdownAsked,
-    Effect,
+    ContinueWith,
+    ControlledShutdownReceived,
+    ControllerEffect,
     LeadersMoved,
     ReplicasFailed,
     Report,
     RequestId,
-    Then,
 )
 from minibroker.controller.instructions import stop_replica
 from minibroker.protocol.errors import ErrorCode
@@ -44,7 +44,7 @@ from minibroker.protocol.messages import (
 )
 
 
-def on_replicas_failed(state: ClusterState, event: ReplicasFailed) -> list[Effect]:
+def on_replicas_failed(state: ControllerState, event: ReplicasFailed) -> list[ControllerEffect]:
     if not state.is_registered_as(event.broker_id, event.broker_epoch):
         return []
     offline = state.offline_replicas.get(event.broker_id, frozenset()) | frozenset(event.partitions)
@@ -52,8 +52,8 @@ def on_replicas_failed(state: ClusterState, event: ReplicasFailed) -> list[Effec
 
 
 def _set_offline(
-    state: ClusterState, broker_id: BrokerId, offline: frozenset[TopicPartition], reason: str
-) -> list[Effect]:
+    state: ControllerState, broker_id: BrokerId, offline: frozenset[TopicPartition], reason: str
+) -> list[ControllerEffect]:
     """These replicas of a live broker, and no others, are offline (hardening rule 13)."""
     before = state.offline_replicas.get(broker_id, frozenset())
     affected = sorted(each for each in before ^ offline if broker_id in state.assignment(each))
@@ -69,13 +69,17 @@ def _set_offline(
     ]
     changing = {change.partition for change in changes}
     well = [each for each in affected if each not in offline and each not in changing]
-    effects: list[Effect] = [*tell_leaders(state, well, [broker_id]), *ask_logs(state, affected), *write(changes)]
-    effects += tell_metadata(state, [each for each in affected if each not in changing])
+    effects: list[ControllerEffect] = [
+        *send_leader_and_isr(state, well, [broker_id]),
+        *ask_logs(state, affected),
+        *write(changes),
+    ]
+    effects += send_metadata(state, [each for each in affected if each not in changing])
     return [*effects, *deletion.resume(state)]
 
 
 def _forget_position(
-    state: ClusterState, partition: TopicPartition, broker_id: BrokerId, reason: str
+    state: ControllerState, partition: TopicPartition, broker_id: BrokerId, reason: str
 ) -> PartitionChange | None:
     """A new epoch for a replica that goes offline outside of the ISR, too: what it told its leader before counts no
     more, no proposal that rests on it can be applied, and so a damaged replica may start anew."""
@@ -90,30 +94,30 @@ def _forget_position(
     return PartitionChange(partition=partition, before=before, after=after, reason=reason)
 
 
-def on_alter_partition(state: ClusterState, event: AlterPartitionAsked) -> list[Effect]:
+def on_alter_partition(state: ControllerState, event: AlterPartitionReceived) -> list[ControllerEffect]:
     request = event.request
     if not state.is_registered_as(request.broker_id, request.broker_epoch):
         return [_refuse(event.request_id, ErrorCode.STALE_BROKER_EPOCH)]
-    judged: list[tuple[TopicPartition, AlterPartitionResult | PartitionChange]] = []
+    results: list[tuple[TopicPartition, AlterPartitionResult | PartitionChange]] = []
     for topic in request.topics:
-        for wish in topic.partitions:
-            partition = TopicPartition(topic.topic_name, wish.partition_index)
-            judged.append((partition, judge(state, request.broker_id, partition, wish)))
-    changes = [verdict for _, verdict in judged if isinstance(verdict, PartitionChange)]
-    settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, judged=tuple(judged))
-    return [*write(_first_of_each(changes)), Then(event=settled)]
+        for proposal in topic.partitions:
+            partition = TopicPartition(topic.topic_name, proposal.partition_index)
+            results.append((partition, check_proposal(state, request.broker_id, partition, proposal)))
+    changes = [verdict for _, verdict in results if isinstance(verdict, PartitionChange)]
+    settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, results=tuple(results))
+    return [*write(_first_of_each(changes)), ContinueWith(event=settled)]
 
 
 def _first_of_each(changes: list[PartitionChange]) -> list[PartitionChange]:
-    """A request that names a partition twice gets its first wish; the second one finds its version passed."""
+    """A request that names a partition twice gets its first proposal; the second one finds its version passed."""
     return list({change.partition: change for change in reversed(changes)}.values())[::-1]
 
 
-def on_alter_partition_settled(state: ClusterState, event: AlterPartitionSettled) -> list[Effect]:
+def on_alter_partition_settled(state: ControllerState, event: AlterPartitionSettled) -> list[ControllerEffect]:
     """Answer. A leader that is behind stays as it is until LeaderAndIsr, so it is told again (I38)."""
     topics: dict[str, list[AlterPartitionResult]] = {}
     behind: list[TopicPartition] = []
-    for partition, verdict in event.judged:
+    for partition, verdict in event.results:
         if isinstance(verdict, PartitionChange):
             verdict = _outcome(state, verdict)
         topics.setdefault(partition.topic, []).append(verdict)
@@ -123,10 +127,10 @@ def on_alter_partition_settled(state: ClusterState, event: AlterPartitionSettled
         topics=[AlterPartitionTopicResponse(topic_name=name, partitions=topics[name]) for name in topics]
     )
     answer = Answer(request_id=event.request_id, response=response)
-    return [answer, *tell_leaders(state, behind, [event.broker_id])]
+    return [answer, *send_leader_and_isr(state, behind, [event.broker_id])]
 
 
-def _outcome(state: ClusterState, change: PartitionChange) -> AlterPartitionResult:
+def _outcome(state: ControllerState, change: PartitionChange) -> AlterPartitionResult:
     """Success only if precisely this is what stands in ZooKeeper now."""
     current = state.leaderships.get(change.partition)
     if current is not None:
@@ -136,7 +140,7 @@ def _outcome(state: ClusterState, change: PartitionChange) -> AlterPartitionResu
     return refusal(change.partition.partition, ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def on_controlled_shutdown(state: ClusterState, event: ControlledShutdownAsked) -> list[Effect]:
+def on_controlled_shutdown(state: ControllerState, event: ControlledShutdownReceived) -> list[ControllerEffect]:
     request = event.request
     if not state.is_registered_as(request.broker_id, request.broker_epoch):
         return [_refuse(event.request_id, ErrorCode.STALE_BROKER_EPOCH)]
@@ -150,15 +154,15 @@ def on_controlled_shutdown(state: ClusterState, event: ControlledShutdownAsked) 
     moved = LeadersMoved(
         request_id=event.request_id, broker_id=broker_id, partitions=tuple(partitions), followed=followed
     )
-    effects: list[Effect] = [Report(text=f"broker {broker_id} is shutting down")]
-    effects += tell_live_brokers(state)
+    effects: list[ControllerEffect] = [Report(text=f"broker {broker_id} is shutting down")]
+    effects += send_live_brokers(state)
     effects += write(elect_all(state, partitions, f"broker {broker_id} is shutting down"))
-    return [*effects, Then(event=moved)]
+    return [*effects, ContinueWith(event=moved)]
 
 
 def _on_offline_partitions(
-    state: ClusterState, request_id: RequestId, request: ControlledShutdownRequest
-) -> list[Effect]:
+    state: ControllerState, request_id: RequestId, request: ControlledShutdownRequest
+) -> list[ControllerEffect]:
     assert request.offline_partitions is not None
     broker_id = request.broker_id
     offline = frozenset(
@@ -166,18 +170,18 @@ def _on_offline_partitions(
     )
     was_offline = bool(state.offline_replicas.get(broker_id))
     reason = f"{len(offline)} replicas of broker {broker_id} are offline" if offline else f"broker {broker_id} is well"
-    effects: list[Effect] = [Report(text=reason, is_warning=bool(offline))] if offline or was_offline else []
+    effects: list[ControllerEffect] = [Report(text=reason, is_warning=bool(offline))] if offline or was_offline else []
     effects += _set_offline(state, broker_id, offline, reason)
     moved = LeadersMoved(request_id=request_id, broker_id=broker_id, partitions=tuple(sorted(offline)))
-    return [*effects, Then(event=moved)]
+    return [*effects, ContinueWith(event=moved)]
 
 
-def on_leaders_moved(state: ClusterState, event: LeadersMoved) -> list[Effect]:
+def on_leaders_moved(state: ControllerState, event: LeadersMoved) -> list[ControllerEffect]:
     """Stop the replicas that followed (they would ask to join the ISR again), and say what could not be moved."""
     effects = []
     if event.broker_id in state.shutting_down and event.followed:
         stops = stop_replica(state, event.followed, delete=False)
-        effects += tell_one(state, event.broker_id, stops)
+        effects += send_to_broker(state, event.broker_id, stops)
     led: dict[str, list[int]] = {}
     for partition in event.partitions:
         leadership = state.leaderships.get(partition)

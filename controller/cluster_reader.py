@@ -13,9 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from minibroker.controller.cluster_state import Leadership, LiveBroker, Topic
 from minibroker.controller.controller_election import ControllerFence
-from minibroker.controller.events import TopicsSeen
+from minibroker.controller.controller_state import Leadership, RegisteredBroker, Topic
+from minibroker.controller.events import TopicsChanged
 from minibroker.controller.left_alone import LeftAlone
 from minibroker.protocol import znodes
 from minibroker.protocol.errors import ProtocolError
@@ -74,7 +74,7 @@ class ClusterReader:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
         return stat is not None and stat.ephemeral_owner == self._coordination.session_id
 
-    async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, LiveBroker]:
+    async def read_brokers(self, watcher: Watcher) -> dict[BrokerId, RegisteredBroker]:
         names = sorted(await self._children(znodes.BROKER_IDS, watcher), key=lambda name: (len(name), name))
         self.left_alone.listed(znodes.BROKER_IDS, names)
         if len(names) > BROKERS_MAX:
@@ -118,7 +118,7 @@ class ClusterReader:
         begun = await self.all(names, has_begun)
         return frozenset(name for name, is_begun in zip(names, begun, strict=True) if is_begun)
 
-    async def read_topics(self, names: Sequence[str]) -> TopicsSeen:
+    async def read_topics(self, names: Sequence[str]) -> TopicsChanged:
         """Assignment, settings and partition states of these topics; what cannot be read is left out, and said."""
         found = await self.all(names, self.read_topic)
         topics = {name: topic for name, topic in zip(names, found, strict=True) if topic is not None}
@@ -129,7 +129,7 @@ class ClusterReader:
             path, topic_id = znodes.topic_path(name), topics.pop(name).topic_id
             self._ignore(path, f"its partitions' states are of another topic id than {topic_id}")
         leaderships = {each: state for each, state in leaderships.items() if each.topic in topics}
-        return TopicsSeen(added=topics, leaderships=leaderships, unreadable=unreadable)
+        return TopicsChanged(added=topics, leaderships=leaderships, unreadable=unreadable)
 
     async def read_config(self, path: str) -> tuple[dict[str, str], Stat | None]:
         try:
@@ -160,7 +160,7 @@ class ClusterReader:
     async def exists(self, path: str) -> bool:
         return await self.patiently(lambda: self._coordination.exists(path)) is not None
 
-    async def _read_broker(self, name: str) -> LiveBroker | None:
+    async def _read_broker(self, name: str) -> RegisteredBroker | None:
         path = f"{znodes.BROKER_IDS}/{name}"
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(path))
@@ -173,7 +173,7 @@ class ClusterReader:
             return None
         self.left_alone.fine(path)
         listeners = registration.listeners()
-        return LiveBroker(
+        return RegisteredBroker(
             broker_id=broker_id,
             broker_epoch=stat.czxid,
             incarnation_id=registration.incarnation_id,

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from minibroker.controller.cluster_reader import RETRY_SECONDS, ClusterReader, Deposed, to_partition_state
-from minibroker.controller.cluster_state import Leadership, Topic
 from minibroker.controller.controller_election import ControllerFence
+from minibroker.controller.controller_state import Leadership, Topic
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.events import LeadershipsWritten
 from minibroker.protocol import znodes

@@ -61,7 +61,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: BrokerId
     incarnation_id: str
-    heard_epoch: Callable[[], ControllerEpoch] = lambda: 0
+    highest_epoch: Callable[[], ControllerEpoch] = lambda: 0
     """The highest controller epoch of which this broker has had an order."""
 
 
@@ -158,7 +158,7 @@ async def _win(
     removals: list[Operation],
 ) -> ControllerFence | None:
     """The multi. `before`: the epoch that is to be followed, and its version."""
-    epoch, version = max(before[0], _believable(candidate.heard_epoch())) + 1, before[1]
+    epoch, version = max(before[0], _believable(candidate.highest_epoch())) + 1, before[1]
     node = ControllerNode(
         brokerid=candidate.broker_id, timestamp=str(clock.now_ms()), incarnation_id=candidate.incarnation_id
     )

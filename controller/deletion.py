@@ -15,13 +15,13 @@ when the broker returns: deleting what is gone already succeeds. A topic of the 
 
 import msgspec
 
-from minibroker.controller.announcements import tell_metadata, tell_one
-from minibroker.controller.cluster_state import ClusterState, Deletion
+from minibroker.controller.announcements import send_metadata, send_to_broker
+from minibroker.controller.controller_state import ControllerState, Deletion
 from minibroker.controller.events import (
     BeginDeletion,
+    ControllerEffect,
     DeletionBegun,
-    DeletionsSeen,
-    Effect,
+    DeletionsRequested,
     EraseTopic,
     ReplicasErased,
     Report,
@@ -31,9 +31,9 @@ from minibroker.controller.instructions import Instruction, stop_replica
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 
-def on_deletions_seen(state: ClusterState, event: DeletionsSeen) -> list[Effect]:
+def on_deletions_requested(state: ControllerState, event: DeletionsRequested) -> list[ControllerEffect]:
     """New markers: begin. Markers of topics that do not exist are removed, as if their deletion had just ended."""
-    effects: list[Effect] = []
+    effects: list[ControllerEffect] = []
     for topic in event.topics:
         if topic in state.deletions:
             continue
@@ -45,13 +45,13 @@ def on_deletions_seen(state: ClusterState, event: DeletionsSeen) -> list[Effect]
     return effects
 
 
-def resume(state: ClusterState) -> list[Effect]:
+def resume(state: ControllerState) -> list[ControllerEffect]:
     """A broker or a replica came or went, or this controller has just taken over."""
     return [effect for topic in sorted(state.deletions) for effect in _advance(state, topic)]
 
 
-def on_replicas_erased(state: ClusterState, event: ReplicasErased) -> list[Effect]:
-    effects: list[Effect] = []
+def on_replicas_erased(state: ControllerState, event: ReplicasErased) -> list[ControllerEffect]:
+    effects: list[ControllerEffect] = []
     for topic in sorted({partition.topic for partition in event.erased}):
         deletion = state.deletions.get(topic)
         if deletion is None or not deletion.is_started:
@@ -65,7 +65,7 @@ def on_replicas_erased(state: ClusterState, event: ReplicasErased) -> list[Effec
     return effects
 
 
-def on_topic_erased(state: ClusterState, event: TopicErased) -> list[Effect]:
+def on_topic_erased(state: ControllerState, event: TopicErased) -> list[ControllerEffect]:
     if event.topic in state.topics:
         for partition in state.partitions_of(event.topic):
             state.leaderships.pop(partition, None)
@@ -77,7 +77,7 @@ def on_topic_erased(state: ClusterState, event: TopicErased) -> list[Effect]:
     return [Report(text=f"topic {event.topic} is deleted")]
 
 
-def missing_brokers(state: ClusterState, topic: str) -> list[BrokerId]:
+def missing_brokers(state: ControllerState, topic: str) -> list[BrokerId]:
     """Brokers that the deletion of this topic waits for."""
     deletion = state.deletions.get(topic, Deletion())
     return sorted(
@@ -90,7 +90,7 @@ def missing_brokers(state: ClusterState, topic: str) -> list[BrokerId]:
     )
 
 
-def waiting_for(state: ClusterState, topic: str) -> str:
+def waiting_for(state: ControllerState, topic: str) -> str:
     """What the deletion of this topic lacks, in words, with the cure; empty if it ends by itself."""
     if topic not in state.topics:
         return ""
@@ -109,11 +109,11 @@ def waiting_for(state: ClusterState, topic: str) -> str:
     return f", and brokers {unconfirmed} have not deleted it yet: their logs say why" if unconfirmed else ""
 
 
-def _all_offline(state: ClusterState) -> list[TopicPartition]:
+def _all_offline(state: ControllerState) -> list[TopicPartition]:
     return sorted({each for offline in state.offline_replicas.values() for each in offline})
 
 
-def _advance(state: ClusterState, topic: str) -> list[Effect]:
+def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:
     """Begin if every replica's broker lives, else say whom it waits for; ask again those that have not answered."""
     deletion = state.deletions[topic]
     if deletion.is_erased:
@@ -129,19 +129,19 @@ def _advance(state: ClusterState, topic: str) -> list[Effect]:
     return [*_stop(state, topic), *_finish(state, topic)]
 
 
-def on_deletion_begun(state: ClusterState, event: DeletionBegun) -> list[Effect]:
+def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[ControllerEffect]:
     """Now brokers may be told."""
     topic = event.topic
     deletion = state.deletions.get(topic)
     if deletion is None or topic not in state.topics:
         return []
     state.deletions[topic] = msgspec.structs.replace(deletion, is_recorded=True)
-    effects: list[Effect] = [Report(text=f"deleting topic {topic}")]
-    effects += tell_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
+    effects: list[ControllerEffect] = [Report(text=f"deleting topic {topic}")]
+    effects += send_metadata(state, state.partitions_of(topic))  # the leader -2: forget it
     return [*effects, *_stop(state, topic), *_finish(state, topic)]
 
 
-def _stop(state: ClusterState, topic: str) -> list[Effect]:
+def _stop(state: ControllerState, topic: str) -> list[ControllerEffect]:
     """Ask every live broker for what it has not confirmed yet. Asking twice does no harm."""
     by_broker: dict[BrokerId, list[Instruction]] = {}
     erased = state.deletions[topic].erased
@@ -149,10 +149,10 @@ def _stop(state: ClusterState, topic: str) -> list[Effect]:
         for broker_id in state.assignment(instruction.partition):
             if (instruction.partition.partition, broker_id) not in erased and state.is_live(broker_id):
                 by_broker.setdefault(broker_id, []).append(instruction)
-    return [effect for each in sorted(by_broker) for effect in tell_one(state, each, by_broker[each])]
+    return [effect for each in sorted(by_broker) for effect in send_to_broker(state, each, by_broker[each])]
 
 
-def _finish(state: ClusterState, topic: str) -> list[Effect]:
+def _finish(state: ControllerState, topic: str) -> list[ControllerEffect]:
     deletion = state.deletions[topic]
     assignment = state.topics[topic].assignment
     wanted = {(number, broker_id) for number, replicas in assignment.items() for broker_id in replicas}

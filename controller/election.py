@@ -20,7 +20,7 @@ a half-done election of a dead controller is finished without knowing that it wa
 import msgspec
 
 from minibroker.controller import restarts
-from minibroker.controller.cluster_state import ClusterState, Leadership, check_leadership
+from minibroker.controller.controller_state import ControllerState, Leadership, check_leadership
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 
@@ -42,13 +42,13 @@ class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
         return self.before is None or self.before.leader != self.after.leader
 
 
-def elect_all(state: ClusterState, partitions: list[TopicPartition], reason: str) -> list[PartitionChange]:
+def elect_all(state: ControllerState, partitions: list[TopicPartition], reason: str) -> list[PartitionChange]:
     """What has to change so that these partitions fit the facts."""
     changes = [elect(state, partition, reason) for partition in partitions]
     return [change for change in changes if change is not None]
 
 
-def elect(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
+def elect(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
     """Compare one partition with the facts; None if it is as it ought to be, or if nobody may lead it."""
     assignment = state.assignment(partition)
     if not assignment or state.is_being_deleted(partition.topic) or partition in state.unreadable:
@@ -97,13 +97,13 @@ def elect(state: ClusterState, partition: TopicPartition, reason: str) -> Partit
 
 
 def change_to(
-    state: ClusterState, partition: TopicPartition, before: Leadership, leader: BrokerId, reason: str
+    state: ControllerState, partition: TopicPartition, before: Leadership, leader: BrokerId, reason: str
 ) -> PartitionChange | None:
     """This replica alone is the ISR, whatever the others held."""
     return _change(state, partition, before, leader, [leader], reason, is_unclean=True)
 
 
-def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str) -> PartitionChange | None:
+def elect_preferred(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
     """The head of the assignment leads, if it is usable and in sync; the ISR stays."""
     assignment, before = state.assignment(partition), state.leaderships.get(partition)
     if before is None or not assignment or state.is_being_deleted(partition.topic):
@@ -121,7 +121,7 @@ def elect_preferred(state: ClusterState, partition: TopicPartition, reason: str)
     return _change(state, partition, before, preferred, members, reason)
 
 
-def imbalanced_partitions(state: ClusterState) -> list[TopicPartition]:
+def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
     """Partitions of brokers that lead too few of the partitions they are preferred for (replication rules 9.3)."""
     preferred_of: dict[BrokerId, list[TopicPartition]] = {}
     for partition in state.partitions():
@@ -138,7 +138,7 @@ def imbalanced_partitions(state: ClusterState) -> list[TopicPartition]:
 
 
 def _initial(
-    state: ClusterState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
+    state: ControllerState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
 ) -> PartitionChange | None:
     """The first replica that answers leads, all live ones are in sync: nobody has any record yet."""
     members = [each for each in assignment if state.is_eligible(partition, each)]
@@ -160,7 +160,7 @@ def _initial(
 
 
 def _change(
-    state: ClusterState,
+    state: ControllerState,
     partition: TopicPartition,
     before: Leadership,
     leader: BrokerId | None,
@@ -189,7 +189,7 @@ def _change(
 
 
 def _incarnations(
-    state: ClusterState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
+    state: ControllerState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
 ) -> tuple[tuple[BrokerId, str], ...]:
     """The leader's log is the truth from now on, so its present incarnation counts; the others keep their record."""
     found: list[tuple[BrokerId, str]] = []
@@ -202,7 +202,7 @@ def _incarnations(
 
 
 def _directories(
-    state: ClusterState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
+    state: ControllerState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
 ) -> tuple[tuple[BrokerId, str], ...]:
     """Likewise. An unknown directory stays unknown until its replica leads, or joins the ISR again."""
     found: list[tuple[BrokerId, str]] = []

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.controller.cluster_state import Leadership, LiveBroker, LossChoice, ReplicaLog, Topic
+from minibroker.controller.controller_state import Leadership, LossChoice, RegisteredBroker, ReplicaLog, Topic
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.instructions import Instruction
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
@@ -17,29 +17,29 @@ from minibroker.protocol.messages import (
     AlterPartitionRequest,
     AlterPartitionResult,
     ControlledShutdownRequest,
+    LiveBroker,
     Response,
 )
-from minibroker.protocol.messages import LiveBroker as BrokerOnWire
 
 RequestId: TypeAlias = int
 """Names a waiting request, so that its answer finds it."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened."""
 
 
-class TookOver(Event, frozen=True, kw_only=True):
+class TookOver(ControllerEvent, frozen=True, kw_only=True):
     """This broker won the controller election, and the state holds what ZooKeeper says."""
 
 
-class BrokersSeen(Event, frozen=True, kw_only=True):
+class RegistrationsChanged(ControllerEvent, frozen=True, kw_only=True):
     """All registrations as they stand now."""
 
-    brokers: dict[BrokerId, LiveBroker]
+    brokers: dict[BrokerId, RegisteredBroker]
 
 
-class TopicsSeen(Event, frozen=True, kw_only=True):
+class TopicsChanged(ControllerEvent, frozen=True, kw_only=True):
     """Topics that were not there before, or no longer are."""
 
     added: dict[str, Topic] = {}
@@ -50,7 +50,7 @@ class TopicsSeen(Event, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
 
 
-class LeadershipsWritten(Event, frozen=True, kw_only=True):
+class LeadershipsWritten(ControllerEvent, frozen=True, kw_only=True):
     """What became of a WriteLeaderships."""
 
     written: tuple[PartitionChange, ...] = ()
@@ -61,29 +61,29 @@ class LeadershipsWritten(Event, frozen=True, kw_only=True):
     """What stands there instead is no partition state."""
 
 
-class AlterPartitionAsked(Event, frozen=True, kw_only=True):
+class AlterPartitionReceived(ControllerEvent, frozen=True, kw_only=True):
     """A leader wants to change ISRs."""
 
     request_id: RequestId
     request: AlterPartitionRequest
 
 
-class AlterPartitionSettled(Event, frozen=True, kw_only=True):
+class AlterPartitionSettled(ControllerEvent, frozen=True, kw_only=True):
     """All its writes have ended, well or not."""
 
     request_id: RequestId
     broker_id: BrokerId
-    judged: tuple[tuple[TopicPartition, AlterPartitionResult | PartitionChange], ...]
+    results: tuple[tuple[TopicPartition, AlterPartitionResult | PartitionChange], ...]
 
 
-class ControlledShutdownAsked(Event, frozen=True, kw_only=True):
+class ControlledShutdownReceived(ControllerEvent, frozen=True, kw_only=True):
     """A broker wants to stop, or has log directories that fail (or work again)."""
 
     request_id: RequestId
     request: ControlledShutdownRequest
 
 
-class LeadersMoved(Event, frozen=True, kw_only=True):
+class LeadersMoved(ControllerEvent, frozen=True, kw_only=True):
     """Whatever could be moved away from a broker has been."""
 
     request_id: RequestId
@@ -94,7 +94,7 @@ class LeadersMoved(Event, frozen=True, kw_only=True):
     """Of these, those it followed when it asked to stop."""
 
 
-class ReplicasFailed(Event, frozen=True, kw_only=True):
+class ReplicasFailed(ControllerEvent, frozen=True, kw_only=True):
     """A broker answered LeaderAndIsr with KAFKA_STORAGE_ERROR for these."""
 
     broker_id: BrokerId
@@ -102,23 +102,23 @@ class ReplicasFailed(Event, frozen=True, kw_only=True):
     partitions: tuple[TopicPartition, ...]
 
 
-class RebalanceDue(Event, frozen=True, kw_only=True):
+class RebalanceDue(ControllerEvent, frozen=True, kw_only=True):
     """Time to look for leaders that are not the preferred ones."""
 
 
-class DeletionsSeen(Event, frozen=True, kw_only=True):
+class DeletionsRequested(ControllerEvent, frozen=True, kw_only=True):
     """All markers under /admin/delete_topics."""
 
     topics: tuple[str, ...]
 
 
-class DeletionBegun(Event, frozen=True, kw_only=True):
+class DeletionBegun(ControllerEvent, frozen=True, kw_only=True):
     """ZooKeeper knows that the deletion of this topic has begun."""
 
     topic: str
 
 
-class ReplicasErased(Event, frozen=True, kw_only=True):
+class ReplicasErased(ControllerEvent, frozen=True, kw_only=True):
     """A broker answered StopReplica with deletion."""
 
     broker_id: BrokerId
@@ -126,13 +126,13 @@ class ReplicasErased(Event, frozen=True, kw_only=True):
     failed: tuple[TopicPartition, ...] = ()
 
 
-class TopicErased(Event, frozen=True, kw_only=True):
+class TopicErased(ControllerEvent, frozen=True, kw_only=True):
     """All nodes of a deleted topic are gone."""
 
     topic: str
 
 
-class LivenessConnectionLost(Event, frozen=True, kw_only=True):
+class LivenessConnectionLost(ControllerEvent, frozen=True, kw_only=True):
     """The idle connection to this registration of a broker broke, by no will of ours."""
 
     broker_id: BrokerId
@@ -141,14 +141,14 @@ class LivenessConnectionLost(Event, frozen=True, kw_only=True):
     """On the event loop's clock."""
 
 
-class LivenessConnectionHeld(Event, frozen=True, kw_only=True):
+class LivenessConnectionHeld(ControllerEvent, frozen=True, kw_only=True):
     """The idle connection to this registration stands, or stands again."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
-class BrokerRefused(Event, frozen=True, kw_only=True):
+class BrokerRefused(ControllerEvent, frozen=True, kw_only=True):
     """After its line was lost, its address refuses connections."""
 
     broker_id: BrokerId
@@ -157,18 +157,18 @@ class BrokerRefused(Event, frozen=True, kw_only=True):
     """Refusals since the line was lost; 1 is the first."""
 
 
-class FailureConfirmed(Event, frozen=True, kw_only=True):
+class FailureConfirmed(ControllerEvent, frozen=True, kw_only=True):
     """Another live broker is refused there, too."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
-    witness_id: BrokerId
+    confirmer_id: BrokerId
     address: str
     took_ms: int
     """From the refusal to the confirmation."""
 
 
-class FailureUnconfirmed(Event, frozen=True, kw_only=True):
+class FailureUnconfirmed(ControllerEvent, frozen=True, kw_only=True):
     """Nobody who was asked is refused there."""
 
     broker_id: BrokerId
@@ -176,18 +176,18 @@ class FailureUnconfirmed(Event, frozen=True, kw_only=True):
     attempt: int
 
 
-class BrokerAnswered(Event, frozen=True, kw_only=True):
+class BrokerAnswered(ControllerEvent, frozen=True, kw_only=True):
     """This registration answered an order, after it had not been heard of."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
-class AnswersDue(Event, frozen=True, kw_only=True):
+class AnswersDue(ControllerEvent, frozen=True, kw_only=True):
     """The moment that a new controller gives brokers to answer is over."""
 
 
-class BrokerSilent(Event, frozen=True, kw_only=True):
+class BrokerSilent(ControllerEvent, frozen=True, kw_only=True):
     """This registration leaves an order unanswered."""
 
     broker_id: BrokerId
@@ -196,7 +196,7 @@ class BrokerSilent(Event, frozen=True, kw_only=True):
     """Of this controller's own running time."""
 
 
-class LeaderCutOff(Event, frozen=True, kw_only=True):
+class LeaderCutOff(ControllerEvent, frozen=True, kw_only=True):
     """This registration answers orders, and says that its own requests get no answer here."""
 
     broker_id: BrokerId
@@ -204,7 +204,7 @@ class LeaderCutOff(Event, frozen=True, kw_only=True):
     seconds: float
 
 
-class LogsHeard(Event, frozen=True, kw_only=True):
+class LogsReceived(ControllerEvent, frozen=True, kw_only=True):
     """A registration answered GetReplicaLogInfo."""
 
     broker_id: BrokerId
@@ -212,106 +212,106 @@ class LogsHeard(Event, frozen=True, kw_only=True):
     logs: dict[TopicPartition, ReplicaLog]
 
 
-class LossAccepted(Event, frozen=True, kw_only=True):
+class LossAccepted(ControllerEvent, frozen=True, kw_only=True):
     """An operator orders elections that may lose records."""
 
     choices: tuple[LossChoice, ...]
 
 
-class TopicConfigsSeen(Event, frozen=True, kw_only=True):
+class TopicConfigsChanged(ControllerEvent, frozen=True, kw_only=True):
     """A topic's own settings are these now."""
 
     topic: str
     configs: dict[str, str]
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerEffect(msgspec.Struct, frozen=True, kw_only=True):
     """Something to be done."""
 
 
-class WriteLeaderships(Effect, frozen=True, kw_only=True):
+class WriteLeaderships(ControllerEffect, frozen=True, kw_only=True):
     """Write these states, each conditional on the version it is based on; answer with LeadershipsWritten."""
 
     changes: tuple[PartitionChange, ...]
 
 
-class OpenChannel(Effect, frozen=True, kw_only=True):
+class OpenChannel(ControllerEffect, frozen=True, kw_only=True):
     """Begin to talk to a broker; whatever was queued for an earlier registration of it is dropped."""
 
-    broker: LiveBroker
+    broker: RegisteredBroker
 
 
-class CloseChannel(Effect, frozen=True, kw_only=True):
+class CloseChannel(ControllerEffect, frozen=True, kw_only=True):
     """Its registration is gone."""
 
     broker_id: BrokerId
 
 
-class Send(Effect, frozen=True, kw_only=True):
+class Send(ControllerEffect, frozen=True, kw_only=True):
     """Queue instructions, all of one kind, for one broker. Without any: UpdateMetadata with the live brokers."""
 
     broker_id: BrokerId
-    live_brokers: tuple[BrokerOnWire, ...]
+    live_brokers: tuple[LiveBroker, ...]
     instructions: tuple[Instruction, ...] = ()
 
 
-class Answer(Effect, frozen=True, kw_only=True):
+class Answer(ControllerEffect, frozen=True, kw_only=True):
     """Answer a waiting request."""
 
     request_id: RequestId
     response: Response
 
 
-class BeginDeletion(Effect, frozen=True, kw_only=True):
+class BeginDeletion(ControllerEffect, frozen=True, kw_only=True):
     """Write that the deletion of this topic has begun; answer with DeletionBegun."""
 
     topic: str
 
 
-class EraseTopic(Effect, frozen=True, kw_only=True):
+class EraseTopic(ControllerEffect, frozen=True, kw_only=True):
     """Remove all nodes of a topic whose replicas are gone; answer with TopicErased."""
 
     topic: str
     partitions: tuple[int, ...]
 
 
-class ConfirmFailure(Effect, frozen=True, kw_only=True):
+class ConfirmFailure(ControllerEffect, frozen=True, kw_only=True):
     """Ask these whether that broker refuses them; goes on beside other events, and is answered with FailureConfirmed or
     FailureUnconfirmed."""
 
-    broker: LiveBroker
-    witnesses: tuple[LiveBroker, ...]
+    broker: RegisteredBroker
+    confirmers: tuple[RegisteredBroker, ...]
     attempt: int
 
 
-class AskLogs(Effect, frozen=True, kw_only=True):
+class AskLogs(ControllerEffect, frozen=True, kw_only=True):
     """Ask this broker what its files hold of these partitions, again and again; goes on beside other events, and is
-    answered with LogsHeard."""
+    answered with LogsReceived."""
 
-    broker: LiveBroker
+    broker: RegisteredBroker
     partitions: tuple[TopicPartition, ...]
 
 
-class Unregister(Effect, frozen=True, kw_only=True):
+class Unregister(ControllerEffect, frozen=True, kw_only=True):
     """Remove this registration from ZooKeeper, fenced like every write, then look at the registrations again."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
-class Resign(Effect, frozen=True, kw_only=True):
+class Resign(ControllerEffect, frozen=True, kw_only=True):
     """Resign, so that a controller that reaches the brokers takes over."""
 
     reason: str
 
 
-class Then(Effect, frozen=True, kw_only=True):
+class ContinueWith(ControllerEffect, frozen=True, kw_only=True):
     """Go on with this event when the effects before it are done."""
 
-    event: Event
+    event: ControllerEvent
 
 
-class Report(Effect, frozen=True, kw_only=True):
+class Report(ControllerEffect, frozen=True, kw_only=True):
     """Tell the operator."""
 
     text: str

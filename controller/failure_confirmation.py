@@ -17,10 +17,10 @@ from minibroker.runtime.rpc import RpcError
 
 CONNECT_TIMEOUT_MS = 300
 ANSWER_TIMEOUT_MS = 500
-"""More than the witness takes for its own attempt; a slower answer comes too late to be worth more than the session."""
+"""More than a confirmer needs for its own attempt; a slower answer is no better than the end of the session."""
 
 
-class Witness(msgspec.Struct, frozen=True, kw_only=True):
+class Confirmer(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that may be asked."""
 
     broker_id: BrokerId
@@ -28,16 +28,16 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def first_to_confirm(
-    dialer: BrokerDialer, client_id: str, witnesses: list[Witness], broker_id: BrokerId, broker_epoch: BrokerEpoch
+    dialer: BrokerDialer, client_id: str, confirmers: list[Confirmer], broker_id: BrokerId, broker_epoch: BrokerEpoch
 ) -> BrokerId | None:
     """Ask all of them; the first that confirms, or None."""
     request = ConfirmFailureRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-    tasks = [asyncio.create_task(_ask(dialer, client_id, each, request)) for each in witnesses]
+    tasks = [asyncio.create_task(_ask(dialer, client_id, each, request)) for each in confirmers]
     try:
         for answer in asyncio.as_completed(tasks):
-            witness = await answer
-            if witness is not None:
-                return witness
+            confirmer = await answer
+            if confirmer is not None:
+                return confirmer
         return None
     finally:
         for task in tasks:
@@ -46,12 +46,12 @@ async def first_to_confirm(
 
 
 async def _ask(
-    dialer: BrokerDialer, client_id: str, witness: Witness, request: ConfirmFailureRequest
+    dialer: BrokerDialer, client_id: str, confirmer: Confirmer, request: ConfirmFailureRequest
 ) -> BrokerId | None:
     try:
         connection = await dialer.connect(
-            witness.broker_id,
-            witness.address,
+            confirmer.broker_id,
+            confirmer.address,
             client_id=client_id,
             timeout_ms=CONNECT_TIMEOUT_MS,
             authentication_timeout_ms=ANSWER_TIMEOUT_MS,
@@ -65,4 +65,4 @@ async def _ask(
     finally:
         connection.abort()
     confirms = isinstance(response, ConfirmFailureResponse) and not response.error_code and response.refused
-    return witness.broker_id if confirms else None
+    return confirmer.broker_id if confirms else None

@@ -1,6 +1,6 @@
 """When a broker is taken for dead before its ZooKeeper session says so. Pure.
 
-Owns: what the controller concludes from lines that break (`liveness_connection`) and from what witnesses say
+Owns: what the controller concludes from lines that break (`liveness_connection`) and from what confirmers say
 (`failure_confirmation`). Refuses to elect anybody: a broker that is dead is unregistered, and everything else follows
 from its registration being gone, exactly as when its session ends (`steps`).
 
@@ -11,11 +11,11 @@ that refuses, and a second broker that is refused, too. And since the mistake to
 breaks everything at once, a controller that loses most of its lines in a moment accuses nobody.
 """
 
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.events import (
     BrokerRefused,
     ConfirmFailure,
-    Effect,
+    ControllerEffect,
     FailureConfirmed,
     FailureUnconfirmed,
     LivenessConnectionHeld,
@@ -32,7 +32,7 @@ CONFIRMERS_MAX = 3
 """Asked at once; others get their turn when none of these confirms. One confirmation is enough."""
 
 
-def on_liveness_connection_lost(state: ClusterState, event: LivenessConnectionLost) -> list[Effect]:
+def on_liveness_connection_lost(state: ControllerState, event: LivenessConnectionLost) -> list[ControllerEffect]:
     """Remember it."""
     if not state.is_registered_as(event.broker_id, event.broker_epoch):
         return []
@@ -48,14 +48,14 @@ def on_liveness_connection_lost(state: ClusterState, event: LivenessConnectionLo
     return [Report(text=text, is_warning=True)]
 
 
-def on_liveness_connection_held(state: ClusterState, event: LivenessConnectionHeld) -> list[Effect]:
+def on_liveness_connection_held(state: ControllerState, event: LivenessConnectionHeld) -> list[ControllerEffect]:
     """It lives, or lives again."""
     if state.is_registered_as(event.broker_id, event.broker_epoch):
         state.lost_connections = {each: at for each, at in state.lost_connections.items() if each != event.broker_id}
     return []
 
 
-def on_broker_refused(state: ClusterState, event: BrokerRefused) -> list[Effect]:
+def on_broker_refused(state: ControllerState, event: BrokerRefused) -> list[ControllerEffect]:
     """Ask others, unless it is known to be stopping, or we had better doubt ourselves."""
     if not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
@@ -63,23 +63,23 @@ def on_broker_refused(state: ClusterState, event: BrokerRefused) -> list[Effect]
     if not others:
         text = f"broker {event.broker_id} refuses connections; no other broker can confirm: waiting for its session"
         return [Report(text=text, is_warning=True)] if event.attempt == 1 else []
-    witnesses = tuple(state.brokers[each] for each in choose_confirmers(others, event.attempt))
-    return [ConfirmFailure(broker=state.brokers[event.broker_id], witnesses=witnesses, attempt=event.attempt)]
+    confirmers = tuple(state.brokers[each] for each in choose_confirmers(others, event.attempt))
+    return [ConfirmFailure(broker=state.brokers[event.broker_id], confirmers=confirmers, attempt=event.attempt)]
 
 
-def on_failure_confirmed(state: ClusterState, event: FailureConfirmed) -> list[Effect]:
+def on_failure_confirmed(state: ControllerState, event: FailureConfirmed) -> list[ControllerEffect]:
     """Fence it: its registration goes, if it is still the one that was lost."""
     if not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
     text = (
-        f"broker {event.broker_id} is dead: its connection was lost, {event.address} refuses, broker {event.witness_id}"
-        f" confirms ({event.took_ms} ms); its registration is removed"
+        f"broker {event.broker_id} is dead: its connection was lost, {event.address} refuses,"
+        f" broker {event.confirmer_id} confirms ({event.took_ms} ms); its registration is removed"
     )
     report = Report(text=text, is_warning=True)
     return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]
 
 
-def on_failure_unconfirmed(state: ClusterState, event: FailureUnconfirmed) -> list[Effect]:
+def on_failure_unconfirmed(state: ControllerState, event: FailureUnconfirmed) -> list[ControllerEffect]:
     """Said once; the line asks again."""
     if event.attempt > 1 or not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
@@ -96,7 +96,7 @@ def choose_confirmers(candidates: list[BrokerId], attempt: int) -> list[BrokerId
     return [*ordered[at:], *ordered[:at]][:CONFIRMERS_MAX]
 
 
-def doubts_itself(state: ClusterState) -> bool:
+def doubts_itself(state: ControllerState) -> bool:
     """Whether more than half of the lines to others were lost within one window, and are lost still."""
     others = _others(state)
     lost_at = sorted(state.lost_connections[each] for each in others if each in state.lost_connections)
@@ -104,7 +104,7 @@ def doubts_itself(state: ClusterState) -> bool:
     return 2 * max(together, default=0) > len(others)
 
 
-def _is_suspected(state: ClusterState, broker_id: BrokerId, broker_epoch: int) -> bool:
+def _is_suspected(state: ControllerState, broker_id: BrokerId, broker_epoch: int) -> bool:
     """Its line is lost, under this registration, by no controlled shutdown, and we do not doubt ourselves."""
     return (
         state.is_registered_as(broker_id, broker_epoch)
@@ -114,7 +114,7 @@ def _is_suspected(state: ClusterState, broker_id: BrokerId, broker_epoch: int) -
     )
 
 
-def _others(state: ClusterState) -> list[BrokerId]:
+def _others(state: ControllerState) -> list[BrokerId]:
     """Brokers whose lines say something: not ourselves, and none that is stopping."""
     excluded = {state.settings.controller_id, *state.shutting_down}
     return [each for each in sorted(state.brokers) if each not in excluded]

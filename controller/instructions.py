@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minibroker.controller.cluster_state import ClusterState, Topic
+from minibroker.controller.controller_state import ControllerState, Topic
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition, to_wire
 from minibroker.protocol.messages import (
     LEADER_DURING_DELETE,
@@ -67,7 +67,7 @@ class StopReplica(msgspec.Struct, frozen=True):
 Instruction: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
 
 
-class Sender(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which controller speaks."""
 
     controller_id: BrokerId
@@ -75,7 +75,7 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------------------------ contents
-def live_brokers(state: ClusterState) -> tuple[LiveBroker, ...]:
+def live_brokers(state: ControllerState) -> tuple[LiveBroker, ...]:
     return tuple(
         LiveBroker(
             id=broker.broker_id,
@@ -88,7 +88,7 @@ def live_brokers(state: ClusterState) -> tuple[LiveBroker, ...]:
 
 
 def leader_and_isr(
-    state: ClusterState, partitions: Iterable[TopicPartition], new: frozenset[TopicPartition] = frozenset()
+    state: ControllerState, partitions: Iterable[TopicPartition], new: frozenset[TopicPartition] = frozenset()
 ) -> list[LeaderAndIsr]:
     """Of those partitions that have a state and are not being deleted."""
     found = []
@@ -111,7 +111,7 @@ def leader_and_isr(
     return found
 
 
-def update_metadata(state: ClusterState, partitions: Iterable[TopicPartition]) -> list[UpdateMetadata]:
+def update_metadata(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[UpdateMetadata]:
     """Of those partitions that have a state; a partition that is being deleted has the leader -2."""
     found = []
     for partition in partitions:
@@ -133,7 +133,7 @@ def update_metadata(state: ClusterState, partitions: Iterable[TopicPartition]) -
     return found
 
 
-def stop_replica(state: ClusterState, partitions: Iterable[TopicPartition], delete: bool) -> list[StopReplica]:
+def stop_replica(state: ControllerState, partitions: Iterable[TopicPartition], delete: bool) -> list[StopReplica]:
     """A deletion is above every leader epoch; a mere stop carries the present one (KIP-570)."""
     found = []
     for partition in partitions:
@@ -151,7 +151,10 @@ def stop_replica(state: ClusterState, partitions: Iterable[TopicPartition], dele
 
 # ------------------------------------------------------------------------------------------------------ requests
 def to_requests(
-    sender: Sender, broker_epoch: BrokerEpoch, brokers: Sequence[LiveBroker], instructions: Sequence[Instruction]
+    sender: ControllerIdentity,
+    broker_epoch: BrokerEpoch,
+    brokers: Sequence[LiveBroker],
+    instructions: Sequence[Instruction],
 ) -> list[Request]:
     """In the order of the instructions, which are of one kind. Without instructions: the live brokers alone."""
     fixed_bytes = len(msgspec.msgpack.encode(list(brokers))) + 200
@@ -205,7 +208,10 @@ def _by_topic(instructions: Sequence[Instruction]) -> dict[tuple[str, str], list
 
 
 def _leader_and_isr_request(
-    sender: Sender, broker_epoch: BrokerEpoch, brokers: Sequence[LiveBroker], part: Sequence[Instruction]
+    sender: ControllerIdentity,
+    broker_epoch: BrokerEpoch,
+    brokers: Sequence[LiveBroker],
+    part: Sequence[Instruction],
 ) -> LeaderAndIsrRequest:
     return LeaderAndIsrRequest(
         controller_id=sender.controller_id,
@@ -225,7 +231,10 @@ def _leader_and_isr_request(
 
 
 def _update_metadata_request(
-    sender: Sender, broker_epoch: BrokerEpoch, brokers: Sequence[LiveBroker], part: Sequence[Instruction]
+    sender: ControllerIdentity,
+    broker_epoch: BrokerEpoch,
+    brokers: Sequence[LiveBroker],
+    part: Sequence[Instruction],
 ) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(
         controller_id=sender.controller_id,
@@ -244,7 +253,9 @@ def _update_metadata_request(
     )
 
 
-def _stop_replica_request(sender: Sender, broker_epoch: BrokerEpoch, part: Sequence[Instruction]) -> StopReplicaRequest:
+def _stop_replica_request(
+    sender: ControllerIdentity, broker_epoch: BrokerEpoch, part: Sequence[Instruction]
+) -> StopReplicaRequest:
     return StopReplicaRequest(
         controller_id=sender.controller_id,
         controller_epoch=sender.controller_epoch,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from minibroker.controller.accepted_loss import Logs, choice_of, outlook
 from minibroker.controller.active_controller import ActiveController
-from minibroker.controller.cluster_state import LossChoice
+from minibroker.controller.controller_state import LossChoice
 from minibroker.controller.events import LossAccepted
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, BrokerId, TopicPartition, from_wire
@@ -45,12 +45,12 @@ async def elect_leaders(active: ActiveController, request: ElectLeadersRequest) 
 
     async def elect() -> Response:
         choices = tuple(each for each in chosen.values() if isinstance(each, LossChoice))
-        await active.happen(LossAccepted(choices=choices))
+        await active.process(LossAccepted(choices=choices))
         return ElectLeadersResponse(
             partitions=[_outcome(active, outlooks[partition], each) for partition, each in chosen.items()]
         )
 
-    return await active.in_turn(elect)
+    return await active.run_queued(elect)
 
 
 def _confirmed(request: ElectLeadersRequest) -> dict[TopicPartition, ConfirmedElection]:

@@ -30,10 +30,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from minibroker.controller.cluster_state import ClusterState, Leadership, ReplicaLog
+from minibroker.controller.controller_state import ControllerState, Leadership, ReplicaLog
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
-WITNESSES = 2
+UNDISTURBED_MIN = 2
 """Undisturbed logs that are enough: one more than the disks that may be faulty at a time."""
 
 OTHER_DIRECTORY = "has another log directory now than when it was in sync, and counts for nothing"
@@ -65,7 +65,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[BrokerId, ...] = ()
 
 
-def choose(state: ClusterState, partition: TopicPartition, leadership: Leadership, is_patient: bool = True) -> Choice:
+def choose(
+    state: ControllerState, partition: TopicPartition, leadership: Leadership, is_patient: bool = True
+) -> Choice:
     """Among the members of this ISR. Without patience (unclean election) only those that can answer are waited for."""
     standings = [standing(state, partition, leadership, each) for each in _members(state, partition, leadership)]
     standings = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
@@ -74,13 +76,13 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
     if proven is not None:
         why = f"the log of broker {proven.broker_id} is whole since it was in sync"
         return Choice(leader=proven.broker_id, reason=why)
-    is_witnessed = sum(each.is_undisturbed for each in ready) >= WITNESSES
+    has_enough_undisturbed = sum(each.is_undisturbed for each in ready) >= UNDISTURBED_MIN
     waited = [each for each in standings if each.is_waited_for and (is_patient or each.must_be_asked)]
-    is_alone = bool(ready) and is_patient and not is_witnessed
+    is_alone = bool(ready) and is_patient and not has_enough_undisturbed
     unasked = _confirmers_to_ask(state, partition, leadership) if is_alone else []
     waits_for = (*(each.broker_id for each in waited), *unasked)
     problems = "; ".join(f"broker {each.broker_id} {each.problem}" for each in standings if each.problem is not None)
-    if waits_for and not is_witnessed:
+    if waits_for and not has_enough_undisturbed:
         problems = "; ".join((problems, *(f"broker {each} has not said yet what it knows" for each in unasked)))
         reason = f"waiting for brokers {list(waits_for)}: {problems.removeprefix('; ')}"
         return Choice(leader=None, reason=reason, waits_for=waits_for)
@@ -99,7 +101,7 @@ def choose(state: ClusterState, partition: TopicPartition, leadership: Leadershi
 
 
 def best_log(
-    state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_ids: Iterable[BrokerId]
+    state: ControllerState, partition: TopicPartition, leadership: Leadership, broker_ids: Iterable[BrokerId]
 ) -> BrokerId | None:
     """Of these, in the ISR or not, whoever lost least as far as the evidence goes, where an operator accepts a loss:
     the rules 3 and 4, without waiting for anybody."""
@@ -109,7 +111,9 @@ def best_log(
     return max(_candidates(ready), key=_size).broker_id if ready else None
 
 
-def _evidence(state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId) -> Standing:
+def _evidence(
+    state: ControllerState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId
+) -> Standing:
     log = state.logs[broker_id][partition]
     recorded = leadership.incarnation_of(broker_id)
     is_undisturbed = recorded in log.undisturbed_since or recorded in log.whole_since
@@ -119,10 +123,14 @@ def _evidence(state: ClusterState, partition: TopicPartition, leadership: Leader
 def _candidates(ready: list[Standing]) -> list[Standing]:
     """Among whom the largest log leads."""
     undisturbed = [each for each in ready if each.is_undisturbed]
-    return undisturbed if len(undisturbed) >= WITNESSES else [each for each in ready if _may_outdo(each, undisturbed)]
+    if len(undisturbed) >= UNDISTURBED_MIN:
+        return undisturbed
+    return [each for each in ready if _may_outdo(each, undisturbed)]
 
 
-def standing(state: ClusterState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId) -> Standing:
+def standing(
+    state: ControllerState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId
+) -> Standing:
     """What is known of one member."""
     broker = state.brokers.get(broker_id)
     if broker is None:
@@ -135,7 +143,7 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
     if log is None:
         problem = "has not said yet what its log holds"
         return Standing(broker_id=broker_id, is_waited_for=True, must_be_asked=True, problem=problem)
-    if broker_id in state.unheard:
+    if broker_id in state.unresponsive:
         return Standing(broker_id=broker_id, is_waited_for=True, problem="does not answer any more")
     if log.damage is not None:
         return Standing(broker_id=broker_id, problem=f"has a damaged log: {log.damage}")
@@ -151,12 +159,12 @@ def standing(state: ClusterState, partition: TopicPartition, leadership: Leaders
     return Standing(broker_id=broker_id, log=log, is_proven=is_proven, is_undisturbed=is_undisturbed or is_proven)
 
 
-def is_of_another_topic(state: ClusterState, partition: TopicPartition, log: ReplicaLog) -> bool:
+def is_of_another_topic(state: ControllerState, partition: TopicPartition, log: ReplicaLog) -> bool:
     return log.topic_id not in ("", state.topics[partition.topic].topic_id)
 
 
 def _committed(
-    state: ClusterState, partition: TopicPartition, leadership: Leadership, member: Standing
+    state: ControllerState, partition: TopicPartition, leadership: Leadership, member: Standing
 ) -> tuple[int, BrokerId]:
     """Up to where another replica knows the log to be committed, and which one. A replica outside of the ISR may know
     it of before an accepted loss, which began a later epoch. A member was aligned after every such loss."""
@@ -176,29 +184,29 @@ def _committed(
 
 def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
     """What ends below what was committed has lost records."""
-    high_watermark, witness = committed
+    high_watermark, holder = committed
     if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:
         return member
     problem = (
-        f"has lost records: its log ends at {member.log.log_end_offset}, and broker {witness} knows that all up to"
+        f"has lost records: its log ends at {member.log.log_end_offset}, and broker {holder} knows that all up to"
         f" {high_watermark} was committed"
     )
     return Standing(broker_id=member.broker_id, problem=problem)
 
 
-def _confirmers_to_ask(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
+def _confirmers_to_ask(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
     """Replicas outside of the ISR that are there, answer, and have not said yet what they know."""
     return [
         each
         for each in state.assignment(partition)
         if each not in leadership.in_sync_replicas
         and state.is_eligible(partition, each)
-        and each not in state.unheard
+        and each not in state.unresponsive
         and partition not in state.logs.get(each, {})
     ]
 
 
-def needs_logs(state: ClusterState, partition: TopicPartition) -> bool:
+def needs_logs(state: ControllerState, partition: TopicPartition) -> bool:
     """Whether nobody leads, and no member of the ISR that is there has run on since it was in sync. Who is offline is
     asked, too: it says why."""
     leadership = state.leaderships.get(partition)
@@ -209,7 +217,7 @@ def needs_logs(state: ClusterState, partition: TopicPartition) -> bool:
     return bool(present) and not any(state.has_whole_log(leadership, each) for each in online)
 
 
-def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict[BrokerId, list[TopicPartition]]:
+def questions(state: ControllerState, partitions: Iterable[TopicPartition]) -> dict[BrokerId, list[TopicPartition]]:
     """Which brokers have to be asked about which of these partitions, and were not asked yet."""
     found: dict[BrokerId, list[TopicPartition]] = {}
     for partition in partitions:
@@ -226,7 +234,7 @@ def questions(state: ClusterState, partitions: Iterable[TopicPartition]) -> dict
     return found
 
 
-def _members(state: ClusterState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
+def _members(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
     return [each for each in state.assignment(partition) if each in leadership.in_sync_replicas]
 
 

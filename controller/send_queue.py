@@ -21,22 +21,22 @@ from minibroker.protocol.messages import LiveBroker
 BATCHES_MAX = 50
 """Batches a queue may hold before it is compacted. A healthy broker keeps it at a handful."""
 
-Key: TypeAlias = tuple[str, str, int]
+InstructionKey: TypeAlias = tuple[str, str, int]
 
 
-class Batch(msgspec.Struct, kw_only=True):
+class InstructionBatch(msgspec.Struct, kw_only=True):
     """Instructions of one kind. None at all: UpdateMetadata that names the live brokers only."""
 
     kind: type[Instruction]
     live_brokers: tuple[LiveBroker, ...]
-    instructions: dict[Key, Instruction]
+    instructions: dict[InstructionKey, Instruction]
 
 
 class SendQueue:
     """First in, first out, of batches."""
 
     def __init__(self) -> None:
-        self._batches: list[Batch] = []
+        self._batches: list[InstructionBatch] = []
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -45,21 +45,21 @@ class SendQueue:
         kind = type(instructions[0]) if instructions else UpdateMetadata
         assert all(type(each) is kind for each in instructions), "a batch is of one kind"
         if not self._batches or self._batches[-1].kind is not kind:
-            self._batches.append(Batch(kind=kind, live_brokers=live_brokers, instructions={}))
+            self._batches.append(InstructionBatch(kind=kind, live_brokers=live_brokers, instructions={}))
         _add(self._batches[-1], live_brokers, instructions)
         if len(self._batches) > BATCHES_MAX:
             self._batches = compact(self._batches)
 
-    def take(self) -> Batch | None:
+    def take(self) -> InstructionBatch | None:
         """The oldest batch; nothing is merged into it from now on."""
         return self._batches.pop(0) if self._batches else None
 
 
-def compact(batches: list[Batch]) -> list[Batch]:
+def compact(batches: list[InstructionBatch]) -> list[InstructionBatch]:
     """The same knowledge in as few batches as the order allows."""
     newest_brokers = batches[-1].live_brokers
-    metadata = Batch(kind=UpdateMetadata, live_brokers=newest_brokers, instructions={})
-    last: dict[tuple[type[Instruction], Key], int] = {}
+    metadata = InstructionBatch(kind=UpdateMetadata, live_brokers=newest_brokers, instructions={})
+    last: dict[tuple[type[Instruction], InstructionKey], int] = {}
     for index, batch in enumerate(batches):
         if batch.kind is UpdateMetadata:
             _add(metadata, newest_brokers, list(batch.instructions.values()))
@@ -71,12 +71,12 @@ def compact(batches: list[Batch]) -> list[Batch]:
         if not kept:
             continue
         if found[-1].kind is not batch.kind:
-            found.append(Batch(kind=batch.kind, live_brokers=newest_brokers, instructions={}))
+            found.append(InstructionBatch(kind=batch.kind, live_brokers=newest_brokers, instructions={}))
         _add(found[-1], newest_brokers, kept)
     return found
 
 
-def _add(batch: Batch, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
+def _add(batch: InstructionBatch, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
     """The last word about a partition counts; that it is new stays true until the broker has heard it."""
     batch.live_brokers = live_brokers
     for each in instructions:

@@ -20,8 +20,8 @@ import msgspec
 from minibroker.controller.active_controller import ActiveController, ActiveControllerSettings
 from minibroker.controller.administration import Administration
 from minibroker.controller.cluster_reader import Deposed, Resigned
-from minibroker.controller.cluster_state import ControllerSettings
 from minibroker.controller.controller_election import Candidate, ControllerFence, contest, resign, succeed
+from minibroker.controller.controller_state import ControllerSettings
 from minibroker.controller.ordered_elections import elect_leaders
 from minibroker.controller.succession import Succession
 from minibroker.controller.topic_creation import ValidateConfig
@@ -69,7 +69,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """broker.failure.detection=connection: do not wait for the session of a broker that is evidently dead."""
 
 
-def _anything_goes(name: str, value: str) -> str | None:
+def _accept_any_value(name: str, value: str) -> str | None:
     return None
 
 
@@ -84,7 +84,7 @@ class ControllerService:
         clock: Clock,
         random: random.Random,
         validate_topic_config: ValidateConfig,
-        validate_broker_config: ValidateConfig = _anything_goes,
+        validate_broker_config: ValidateConfig = _accept_any_value,
     ) -> None:
         self._config = config
         self._coordination = coordination
@@ -93,13 +93,13 @@ class ControllerService:
         self._random = random
         self._validate_topic_config = validate_topic_config
         self._validate_broker_config = validate_broker_config
-        self.on_dead_broker: Callable[[], None] = lambda: None
+        self.on_broker_failure: Callable[[], None] = lambda: None
         """Called when a broker was unregistered before its session ended."""
         self.on_refused: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
         """Called when a controller that we watched refused us: its broker id, and the registration it had."""
         self.on_unregistered: Callable[[], None] = lambda: None
         """Called when we, reading all registrations, met that this broker's own is gone."""
-        self.heard_epoch: Callable[[], ControllerEpoch] = lambda: 0
+        self.highest_epoch: Callable[[], ControllerEpoch] = lambda: 0
         """The highest controller epoch of which this broker has had an order."""
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
@@ -112,7 +112,7 @@ class ControllerService:
     def registered(self, broker_epoch: int, incarnation_id: str) -> None:
         """This process's broker is registered (again, under a new session): contest now."""
         self._candidate = Candidate(
-            broker_id=self._config.broker_id, incarnation_id=incarnation_id, heard_epoch=self.heard_epoch
+            broker_id=self._config.broker_id, incarnation_id=incarnation_id, highest_epoch=self.highest_epoch
         )
         logger.debug("candidate with broker epoch %d", broker_epoch)
         self._candidacy_changed.set()
@@ -124,7 +124,7 @@ class ControllerService:
             logger.warning("resigned as controller of epoch %d: this broker's registration is over", epoch)
         self._candidate = None
         self._fence = None
-        self._end_term()
+        self._stop_serving()
         if self._campaign is not None:
             self._campaign.cancel()
 
@@ -159,7 +159,7 @@ class ControllerService:
 
     async def _end_cleanly(self) -> None:
         fence, self._fence = self._fence, None
-        self._end_term()
+        self._stop_serving()
         if self._campaign is not None:
             self._campaign.cancel()
             await asyncio.wait([self._campaign])
@@ -169,7 +169,7 @@ class ControllerService:
         if fence is not None:
             await resign(self._coordination, fence)
 
-    def _end_term(self) -> None:
+    def _stop_serving(self) -> None:
         self._active = None
         self._administration = None
 
@@ -188,7 +188,7 @@ class ControllerService:
                     why = deposed.exceptions[0]
                     logger.warning("resigned as controller of epoch %d: %s", fence.controller_epoch, why)
                 self._fence = None
-                self._end_term()
+                self._stop_serving()
                 if isinstance(why, Resigned):
                     await resign(self._coordination, fence)
                     await asyncio.sleep(RESIGNED_SECONDS)
@@ -229,7 +229,7 @@ class ControllerService:
                 return None
             fence = await succeed(self._coordination, self._clock, candidate, death.result())
             if fence is not None:
-                self.on_dead_broker()
+                self.on_broker_failure()
             return fence
         finally:
             for task in (change, death):
@@ -258,7 +258,7 @@ class ControllerService:
         active = ActiveController(
             fence, settings, active_settings, self._coordination, self._dialer, lambda: self._is_served(active)
         )
-        active.on_dead_broker = self.on_dead_broker
+        active.on_broker_failure = self.on_broker_failure
         active.store.on_broker_gone = self._broker_gone
         self._fence, self._active = fence, active
         self._administration = Administration(
@@ -294,8 +294,8 @@ class ControllerService:
         tell them before the next controller has taken over."""
         response = await active.ask(request)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TELL_SECONDS_MAX):
-                await active.told()
+            async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
+                await active.all_answered()
         return response
 
     async def _dispatch(self, request: Request) -> Response:
@@ -317,7 +317,7 @@ class ControllerService:
         return Response(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
 
 
-TELL_SECONDS_MAX = 0.5
+HAND_OVER_SECONDS_MAX = 0.5
 """How long a controller that stops waits until others have heard what it decided; its successor tells them again."""
 ANSWER_GRACE_MS = 500
 """The waits inside use the request's timeout; the answer that says what was waited for comes after it."""

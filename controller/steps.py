@@ -13,32 +13,31 @@ broker that has just registered hears everything, because it remembers nothing.
 
 import msgspec
 
-from minibroker.controller import broker_requests, deletion, failure_detection, silence
+from minibroker.controller import broker_requests, deletion, failure_detection, unresponsive_brokers
 from minibroker.controller.accepted_loss import elect_as_chosen
 from minibroker.controller.announcements import (
     ask_logs,
-    tell_leaders,
-    tell_live_brokers,
-    tell_metadata,
-    tell_waits,
+    report_waits,
+    send_leader_and_isr,
+    send_live_brokers,
+    send_metadata,
     write,
 )
-from minibroker.controller.cluster_state import ClusterState, LiveBroker
+from minibroker.controller.controller_state import ControllerState, RegisteredBroker
 from minibroker.controller.election import PartitionChange, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.controller.events import (
-    AlterPartitionAsked,
+    AlterPartitionReceived,
     AlterPartitionSettled,
     AnswersDue,
     BrokerAnswered,
     BrokerRefused,
     BrokerSilent,
-    BrokersSeen,
     CloseChannel,
-    ControlledShutdownAsked,
+    ControlledShutdownReceived,
+    ControllerEffect,
+    ControllerEvent,
     DeletionBegun,
-    DeletionsSeen,
-    Effect,
-    Event,
+    DeletionsRequested,
     FailureConfirmed,
     FailureUnconfirmed,
     LeaderCutOff,
@@ -46,38 +45,39 @@ from minibroker.controller.events import (
     LeadersMoved,
     LivenessConnectionHeld,
     LivenessConnectionLost,
-    LogsHeard,
+    LogsReceived,
     LossAccepted,
     OpenChannel,
     RebalanceDue,
+    RegistrationsChanged,
     ReplicasErased,
     ReplicasFailed,
     Report,
     TookOver,
-    TopicConfigsSeen,
+    TopicConfigsChanged,
     TopicErased,
-    TopicsSeen,
+    TopicsChanged,
 )
 from minibroker.controller.restarts import needs_logs
 from minibroker.protocol.ids import BrokerId
 
 
-def step(state: ClusterState, event: Event) -> list[Effect]:
+def step(state: ControllerState, event: ControllerEvent) -> list[ControllerEffect]:
     """Let one event happen: change `state`, and say what is to be done."""
     match event:
         case TookOver():
             return _on_took_over(state)
-        case BrokersSeen():
-            return _on_brokers_seen(state, event)
-        case TopicsSeen():
-            return _on_topics_seen(state, event)
+        case RegistrationsChanged():
+            return _on_registrations_changed(state, event)
+        case TopicsChanged():
+            return _on_topics_changed(state, event)
         case LeadershipsWritten():
             return _on_leaderships_written(state, event)
-        case AlterPartitionAsked():
+        case AlterPartitionReceived():
             return broker_requests.on_alter_partition(state, event)
         case AlterPartitionSettled():
             return broker_requests.on_alter_partition_settled(state, event)
-        case ControlledShutdownAsked():
+        case ControlledShutdownReceived():
             return broker_requests.on_controlled_shutdown(state, event)
         case LeadersMoved():
             return broker_requests.on_leaders_moved(state, event)
@@ -85,8 +85,8 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
             return broker_requests.on_replicas_failed(state, event)
         case RebalanceDue():
             return write([elect_preferred(state, each, "preferred leader") for each in imbalanced_partitions(state)])
-        case DeletionsSeen():
-            return deletion.on_deletions_seen(state, event)
+        case DeletionsRequested():
+            return deletion.on_deletions_requested(state, event)
         case DeletionBegun():
             return deletion.on_deletion_begun(state, event)
         case ReplicasErased():
@@ -94,19 +94,19 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
         case TopicErased():
             return deletion.on_topic_erased(state, event)
         case LeaderCutOff():
-            return silence.on_leader_cut_off(state, event)
-        case LogsHeard():
-            return _on_logs_heard(state, event)
+            return unresponsive_brokers.on_leader_cut_off(state, event)
+        case LogsReceived():
+            return _on_logs_received(state, event)
         case BrokerAnswered():
-            return silence.on_broker_answered(state, event)
+            return unresponsive_brokers.on_broker_answered(state, event)
         case AnswersDue():
-            return silence.on_answers_due(state)
+            return unresponsive_brokers.on_answers_due(state)
         case BrokerSilent():
-            return silence.on_broker_silent(state, event)
+            return unresponsive_brokers.on_broker_silent(state, event)
         case LossAccepted():
             return write(elect_as_chosen(state, event.choices))
-        case TopicConfigsSeen():
-            return _on_topic_configs_seen(state, event)
+        case TopicConfigsChanged():
+            return _on_topic_configs_changed(state, event)
         case LivenessConnectionLost():
             return failure_detection.on_liveness_connection_lost(state, event)
         case LivenessConnectionHeld():
@@ -121,16 +121,16 @@ def step(state: ClusterState, event: Event) -> list[Effect]:
 
 
 # ------------------------------------------------------------------------------------------- brokers come and go
-def _on_took_over(state: ClusterState) -> list[Effect]:
-    """Nobody is elected, or told what to lead, before brokers have had a moment to answer (`silence`)."""
-    state.unheard, state.is_gathering = frozenset(state.brokers), True
-    effects: list[Effect] = [OpenChannel(broker=broker) for broker in state.live_brokers()]
+def _on_took_over(state: ControllerState) -> list[ControllerEffect]:
+    """Nobody is elected, or told what to lead, before brokers have had a moment to answer (`unresponsive_brokers`)."""
+    state.unresponsive, state.is_gathering = frozenset(state.brokers), True
+    effects: list[ControllerEffect] = [OpenChannel(broker=broker) for broker in state.live_brokers()]
     effects += deletion.resume(state)
-    effects += tell_metadata(state, state.partitions(), to=state.brokers)
-    return [*effects, *([] if state.brokers else silence.on_answers_due(state))]
+    effects += send_metadata(state, state.partitions(), to=state.brokers)
+    return [*effects, *([] if state.brokers else unresponsive_brokers.on_answers_due(state))]
 
 
-def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
+def _on_registrations_changed(state: ControllerState, event: RegistrationsChanged) -> list[ControllerEffect]:
     """Compare by id and epoch: a broker that bounced between two looks went down and came up (KIP-380)."""
     before, now = state.brokers, event.brokers
     gone = sorted(each for each in before if each not in now)
@@ -144,33 +144,33 @@ def _on_brokers_seen(state: ClusterState, event: BrokersSeen) -> list[Effect]:
     state.lost_connections = {each: at for each, at in state.lost_connections.items() if each not in affected}
     offline = state.offline_replicas
     state.offline_replicas = {each: offline[each] for each in offline if each not in affected}
-    state.unheard = (state.unheard - affected) | frozenset([*came, *bounced])
-    state.returned = (state.returned - affected) | frozenset([*came, *bounced])
+    state.unresponsive = (state.unresponsive - affected) | frozenset([*came, *bounced])
+    state.newly_registered = (state.newly_registered - affected) | frozenset([*came, *bounced])
     state.silent_seconds = {each: at for each, at in state.silent_seconds.items() if each not in affected}
     state.logs = {each: logs for each, logs in state.logs.items() if each not in affected}
     state.asked_logs = {each: asked for each, asked in state.asked_logs.items() if each not in affected}
 
     partitions = state.partitions_on(affected)
-    effects: list[Effect] = [CloseChannel(broker_id=each) for each in (*gone, *bounced)]
+    effects: list[ControllerEffect] = [CloseChannel(broker_id=each) for each in (*gone, *bounced)]
     effects += [OpenChannel(broker=now[each]) for each in sorted([*came, *bounced])]
     effects += [Report(text=_describe(now[each], each in before)) for each in sorted([*came, *bounced])]
     effects += [Report(text=f"broker {each} is gone", is_warning=True) for each in gone]
-    effects += tell_live_brokers(state, except_for=frozenset([*came, *bounced]))
+    effects += send_live_brokers(state, except_for=frozenset([*came, *bounced]))
     for each in sorted([*came, *bounced]):
-        effects += tell_metadata(state, state.partitions(), to=[each])
+        effects += send_metadata(state, state.partitions(), to=[each])
     changes = elect_all(state, partitions, _why(gone, came, bounced))
     changing = {change.partition for change in changes}
     unchanged = [each for each in partitions if each not in changing]
-    effects += tell_leaders(state, unchanged, [*came, *bounced])
+    effects += send_leader_and_isr(state, unchanged, [*came, *bounced])
     effects += ask_logs(state, partitions)
-    effects += tell_waits(state, unchanged)
+    effects += report_waits(state, unchanged)
     effects += write(changes)
-    effects += tell_metadata(state, unchanged)  # which replicas are offline has changed
+    effects += send_metadata(state, unchanged)  # which replicas are offline has changed
     effects += deletion.resume(state)
     return effects
 
 
-def _describe(broker: LiveBroker, is_known: bool) -> str:
+def _describe(broker: RegisteredBroker, is_known: bool) -> str:
     verb = "registered anew" if is_known else "registered"
     return f"broker {broker.broker_id} {verb} with epoch {broker.broker_epoch}, incarnation {broker.incarnation_id}"
 
@@ -181,7 +181,7 @@ def _why(gone: list[BrokerId], came: list[BrokerId], bounced: list[BrokerId]) ->
 
 
 # ------------------------------------------------------------------------------------------------ topics, leaders
-def _on_topics_seen(state: ClusterState, event: TopicsSeen) -> list[Effect]:
+def _on_topics_changed(state: ControllerState, event: TopicsChanged) -> list[ControllerEffect]:
     added = {name: event.added[name] for name in sorted(event.added) if name not in state.topics}
     for name in event.removed:
         for partition in state.partitions_of(name) if name in state.topics else []:
@@ -197,11 +197,11 @@ def _on_topics_seen(state: ClusterState, event: TopicsSeen) -> list[Effect]:
     changes = elect_all(state, partitions, "new topic")
     changing = {change.partition for change in changes}
     known = [each for each in partitions if each not in changing]
-    effects = [*tell_metadata(state, known), *tell_leaders(state, known, state.brokers)]
+    effects = [*send_metadata(state, known), *send_leader_and_isr(state, known, state.brokers)]
     return [*effects, *ask_logs(state, partitions), *write(changes)]
 
 
-def _on_topic_configs_seen(state: ClusterState, event: TopicConfigsSeen) -> list[Effect]:
+def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged) -> list[ControllerEffect]:
     topic = state.topics.get(event.topic)
     if topic is None or topic.configs == event.configs:
         return []
@@ -209,17 +209,17 @@ def _on_topic_configs_seen(state: ClusterState, event: TopicConfigsSeen) -> list
     partitions = state.partitions_of(event.topic)
     report = Report(text=f"topic {event.topic} has the settings {event.configs}")
     changes = elect_all(state, partitions, "settings changed")
-    return [report, *tell_metadata(state, partitions), *ask_logs(state, partitions), *write(changes)]
+    return [report, *send_metadata(state, partitions), *ask_logs(state, partitions), *write(changes)]
 
 
-def _on_logs_heard(state: ClusterState, event: LogsHeard) -> list[Effect]:
+def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[ControllerEffect]:
     """Of partitions that wait for them; whatever else was said may not be so any more."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
-    effects: list[Effect] = []
-    if broker_id in state.unheard:
-        effects = silence.on_broker_answered(
+    effects: list[ControllerEffect] = []
+    if broker_id in state.unresponsive:
+        effects = unresponsive_brokers.on_broker_answered(
             state, BrokerAnswered(broker_id=broker_id, broker_epoch=event.broker_epoch)
         )
     partitions = sorted(each for each in event.logs if needs_logs(state, each))
@@ -228,10 +228,10 @@ def _on_logs_heard(state: ClusterState, event: LogsHeard) -> list[Effect]:
     known = {**state.logs.get(broker_id, {}), **{each: event.logs[each] for each in partitions}}
     state.logs = {**state.logs, broker_id: known}
     changes = elect_all(state, partitions, f"broker {broker_id} said what its logs hold")
-    return [*effects, *ask_logs(state, partitions), *tell_waits(state, partitions), *write(changes)]
+    return [*effects, *ask_logs(state, partitions), *report_waits(state, partitions), *write(changes)]
 
 
-def _on_leaderships_written(state: ClusterState, event: LeadershipsWritten) -> list[Effect]:
+def _on_leaderships_written(state: ControllerState, event: LeadershipsWritten) -> list[ControllerEffect]:
     """Adopt what was written (KAFKA-9212) and tell it; look again at what somebody else had changed."""
     for change in event.written:
         _assert_follows(state, change)
@@ -247,15 +247,15 @@ def _on_leaderships_written(state: ClusterState, event: LeadershipsWritten) -> l
     new_epochs = [each.partition for each in event.written if each.starts_epoch]
     created = frozenset(each.partition for each in event.written if each.before is None)
     lost = sorted(event.lost)
-    effects = tell_leaders(state, new_epochs, state.brokers, created)
-    effects += tell_metadata(state, [*(each.partition for each in event.written), *lost])
+    effects = send_leader_and_isr(state, new_epochs, state.brokers, created)
+    effects += send_metadata(state, [*(each.partition for each in event.written), *lost])
     again = elect_all(state, lost, "state had changed in ZooKeeper")
     changing = {change.partition for change in again}
-    effects += tell_leaders(state, [each for each in lost if each not in changing], state.brokers)
+    effects += send_leader_and_isr(state, [each for each in lost if each not in changing], state.brokers)
     return [*effects, *ask_logs(state, lost), *write(again)]
 
 
-def _assert_follows(state: ClusterState, change: PartitionChange) -> None:
+def _assert_follows(state: ControllerState, change: PartitionChange) -> None:
     """I27: versions and epochs only rise."""
     before = state.leaderships.get(change.partition)
     if before is None:

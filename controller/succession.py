@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from minibroker.controller.controller_election import Candidate, CurrentController
-from minibroker.controller.failure_confirmation import Witness, first_to_confirm
+from minibroker.controller.failure_confirmation import Confirmer, first_to_confirm
 from minibroker.controller.failure_detection import choose_confirmers
 from minibroker.controller.liveness_connection import LivenessEvents, hold_liveness_connection
 from minibroker.protocol.errors import ProtocolError
@@ -108,15 +108,15 @@ class Succession:
         else:
             self._refused.clear()
 
-    async def _is_confirmed(self, current: CurrentController, others: dict[int, Witness], attempt: int) -> bool:
+    async def _is_confirmed(self, current: CurrentController, others: dict[int, Confirmer], attempt: int) -> bool:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         asked = [others[each] for each in choose_confirmers(sorted(others), attempt)]
         host, port = current.address
-        witness_id = await first_to_confirm(
+        confirmer_id = await first_to_confirm(
             self._dialer, self._client_id, asked, current.broker_id, current.broker_epoch
         )
-        if witness_id is None:
+        if confirmer_id is None:
             if attempt == 1:
                 logger.warning(
                     "the controller, broker %d, refuses connections; no other broker confirms: waiting for its session",
@@ -125,7 +125,7 @@ class Succession:
             return False
         logger.warning(
             "the controller, broker %d, is dead: its connection was lost, %s:%d refuses, broker %d confirms (%d ms)",
-            *(current.broker_id, host, port, witness_id, round((loop.time() - begun) * 1000)),
+            *(current.broker_id, host, port, confirmer_id, round((loop.time() - begun) * 1000)),
         )
         return True
 
@@ -161,19 +161,19 @@ class Succession:
             registration_version=node_stat.version,
         )
 
-    async def _read_others(self, current: CurrentController) -> dict[int, Witness]:
+    async def _read_others(self, current: CurrentController) -> dict[int, Confirmer]:
         """Registered brokers but ourselves and the one in question, by id; none if ZooKeeper cannot be asked."""
         excluded = (current.broker_id, self._candidate.broker_id)
         try:
             names = await self._coordination.get_children(BROKER_IDS)
             asked = [name for name in names if name not in map(str, excluded)]
-            found = await asyncio.gather(*(self._read_witness(name) for name in asked))
+            found = await asyncio.gather(*(self._read_confirmer(name) for name in asked))
         except CoordinationUnavailable as error:
-            logger.info("cannot look for witnesses: %s", error)
+            logger.info("cannot look for confirmers: %s", error)
             return {}
-        return {witness.broker_id: witness for witness in found if witness is not None}
+        return {confirmer.broker_id: confirmer for confirmer in found if confirmer is not None}
 
-    async def _read_witness(self, name: str) -> Witness | None:
+    async def _read_confirmer(self, name: str) -> Confirmer | None:
         """None too of a node that is no registration: it must not hide the others."""
         try:
             broker_id = parse_id(name)
@@ -181,4 +181,4 @@ class Succession:
             address = BrokerRegistration.decode(content).listeners().get(self._listener_name)
         except (NoNode, ProtocolError):
             return None
-        return None if address is None else Witness(broker_id=broker_id, address=address)
+        return None if address is None else Confirmer(broker_id=broker_id, address=address)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from minibroker.controller.cluster_state import ClusterState, Topic
+from minibroker.controller.controller_state import ControllerState, Topic
 from minibroker.controller.deletion import waiting_for
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import NONE, TOPIC_NAME_MAX_LENGTH, BrokerId, is_topic_name
@@ -22,14 +22,14 @@ ValidateConfig = Callable[[str, str], str | None]
 """(name, value) -> what is wrong with it."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class TopicRefusal(msgspec.Struct, frozen=True):
     """Why not."""
 
     code: ErrorCode
     message: str
 
 
-class Draw(msgspec.Struct, frozen=True, kw_only=True):
+class TopicDraw(msgspec.Struct, frozen=True, kw_only=True):
     """What chance decides about a new topic."""
 
     topic_id: str
@@ -40,38 +40,43 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_topic(
-    state: ClusterState, wish: CreatableTopic, validate: ValidateConfig, draw: Draw, planned: int = 0
-) -> Topic | Refusal:
+    state: ControllerState, requested: CreatableTopic, validate: ValidateConfig, draw: TopicDraw, planned: int = 0
+) -> Topic | TopicRefusal:
     """The topic as it would be created now. `planned`: partitions of the topics before it in the same request."""
-    if not is_topic_name(wish.name):
-        text = f"topic name {wish.name!r}: up to {TOPIC_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -, and neither . nor .."
-        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-    if wish.name in state.deletions:
-        return Refusal(
-            ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} is still being deleted{waiting_for(state, wish.name)}"
+    if not is_topic_name(requested.name):
+        text = (
+            f"topic name {requested.name!r}: up to {TOPIC_NAME_MAX_LENGTH} of a-z A-Z 0-9 . _ -, and neither . nor .."
         )
-    if wish.name in state.topics:
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wish.name} exists already")
-    for name in sorted(wish.configs):
-        problem = validate(name, wish.configs[name])
+        return TopicRefusal(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+    if requested.name in state.deletions:
+        return TopicRefusal(
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            f"topic {requested.name} is still being deleted{waiting_for(state, requested.name)}",
+        )
+    if requested.name in state.topics:
+        return TopicRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already")
+    for name in sorted(requested.configs):
+        problem = validate(name, requested.configs[name])
         if problem is not None:
-            return Refusal(ErrorCode.INVALID_CONFIG, problem)
-    partitions = _partitions_wanted(state, wish)
+            return TopicRefusal(ErrorCode.INVALID_CONFIG, problem)
+    partitions = _partitions_wanted(state, requested)
     if planned + partitions > PARTITIONS_PER_REQUEST_MAX:
         others = f" after {planned} of the topics before it" if planned else ""
         text = (
-            f"topic {wish.name}: {partitions} partitions{others}: one request creates {PARTITIONS_PER_REQUEST_MAX} at"
-            " most, all its topics together: ask for fewer, or for the topics in several requests"
+            f"topic {requested.name}: {partitions} partitions{others}: one request creates {PARTITIONS_PER_REQUEST_MAX}"
+            " at most, all its topics together: ask for fewer, or for the topics in several requests"
         )
-        return Refusal(ErrorCode.INVALID_PARTITIONS, text)
-    assignment = _given_assignment(state, wish) if wish.assignments else _spread_assignment(state, wish, draw)
-    if isinstance(assignment, Refusal):
+        return TopicRefusal(ErrorCode.INVALID_PARTITIONS, text)
+    assignment = (
+        _given_assignment(state, requested) if requested.assignments else _spread_assignment(state, requested, draw)
+    )
+    if isinstance(assignment, TopicRefusal):
         return assignment
-    return Topic(topic_id=draw.topic_id, assignment=assignment, configs=dict(wish.configs))
+    return Topic(topic_id=draw.topic_id, assignment=assignment, configs=dict(requested.configs))
 
 
 def spread(
-    brokers: list[BrokerId], partitions: int, replication_factor: int, draw: Draw
+    brokers: list[BrokerId], partitions: int, replication_factor: int, draw: TopicDraw
 ) -> dict[int, tuple[BrokerId, ...]]:
     """Leaders go round the brokers; the distance of their followers grows with each round, so that what one broker
     leads is followed by all others in turn when it fails (as Kafka's AdminUtils does)."""
@@ -86,40 +91,46 @@ def spread(
     return found
 
 
-def _available(state: ClusterState) -> list[BrokerId]:
+def _available(state: ControllerState) -> list[BrokerId]:
     return sorted(each for each in state.brokers if each not in state.shutting_down)
 
 
-def _partitions_wanted(state: ClusterState, wish: CreatableTopic) -> int:
-    if wish.assignments:
-        return len(wish.assignments)
-    return state.settings.default_partitions if wish.num_partitions == NONE else wish.num_partitions
+def _partitions_wanted(state: ControllerState, requested: CreatableTopic) -> int:
+    if requested.assignments:
+        return len(requested.assignments)
+    return state.settings.default_partitions if requested.num_partitions == NONE else requested.num_partitions
 
 
 def _spread_assignment(
-    state: ClusterState, wish: CreatableTopic, draw: Draw
-) -> dict[int, tuple[BrokerId, ...]] | Refusal:
-    partitions = _partitions_wanted(state, wish)
-    factor = state.settings.default_replication_factor if wish.replication_factor == NONE else wish.replication_factor
+    state: ControllerState, requested: CreatableTopic, draw: TopicDraw
+) -> dict[int, tuple[BrokerId, ...]] | TopicRefusal:
+    partitions = _partitions_wanted(state, requested)
+    factor = (
+        state.settings.default_replication_factor
+        if requested.replication_factor == NONE
+        else requested.replication_factor
+    )
     if partitions < 1:
-        return Refusal(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: it must be at least 1")
+        return TopicRefusal(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: it must be at least 1")
     if factor < 1:
-        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
+        return TopicRefusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
     brokers = _available(state)
     if factor > len(brokers):
         text = f"replication factor {factor} needs {factor} live brokers; live are {brokers}"
-        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+        return TopicRefusal(ErrorCode.INVALID_REPLICATION_FACTOR, text)
     return spread(brokers, partitions, factor, draw)
 
 
-def _given_assignment(state: ClusterState, wish: CreatableTopic) -> dict[int, tuple[BrokerId, ...]] | Refusal:
-    given = {each.partition_index: tuple(each.broker_ids) for each in wish.assignments}
-    if wish.num_partitions != NONE or wish.replication_factor != NONE:
+def _given_assignment(
+    state: ControllerState, requested: CreatableTopic
+) -> dict[int, tuple[BrokerId, ...]] | TopicRefusal:
+    given = {each.partition_index: tuple(each.broker_ids) for each in requested.assignments}
+    if requested.num_partitions != NONE or requested.replication_factor != NONE:
         text = "with an assignment, leave out the number of partitions and the replication factor"
-        return Refusal(ErrorCode.INVALID_REQUEST, text)
+        return TopicRefusal(ErrorCode.INVALID_REQUEST, text)
     problem = None
-    if len(given) != len(wish.assignments) or sorted(given) != list(range(len(given))):
-        problem = f"partitions must be 0 to {len(wish.assignments) - 1}, each once"
+    if len(given) != len(requested.assignments) or sorted(given) != list(range(len(given))):
+        problem = f"partitions must be 0 to {len(requested.assignments) - 1}, each once"
     elif len({len(replicas) for replicas in given.values()}) != 1:
         problem = "all partitions need the same number of replicas"
     elif not all(replicas and len(set(replicas)) == len(replicas) for replicas in given.values()):
@@ -129,5 +140,5 @@ def _given_assignment(state: ClusterState, wish: CreatableTopic) -> dict[int, tu
         if unknown:
             problem = f"brokers {unknown} are not live"
     if problem is not None:
-        return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"assignment of topic {wish.name}: {problem}")
+        return TopicRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"assignment of topic {requested.name}: {problem}")
     return {number: given[number] for number in sorted(given)}

@@ -274,7 +274,7 @@ class RemoteReplicaState(Message, frozen=True, kw_only=True):
     last_caught_up_ago_ms: I64 = -1
 
 
-class EpochEntry(Message, frozen=True, kw_only=True):
+class DescribedEpoch(Message, frozen=True, kw_only=True):
     epoch: I32
     start_offset: I64
 
@@ -292,7 +292,7 @@ class ReplicaStateDescription(Message, frozen=True, kw_only=True):
     synced_end_offset: I64 = 0  # about: survives power loss
     high_watermark: I64 = 0
     leader_epoch_start: I64 = -1
-    epoch_history: Annotated[list[EpochEntry], Meta(max_length=100_000)] = []
+    epoch_history: Annotated[list[DescribedEpoch], Meta(max_length=100_000)] = []
     assignment: Replicas = []
     in_sync_replicas: Replicas = []
     maximal_in_sync_replicas: Replicas = []

@@ -9,7 +9,7 @@ is listed under an older one: the rule that he must leave before he counts is ju
 """
 
 from minibroker.broker.replication.state import Role
-from minibroker.controller.cluster_state import Leadership
+from minibroker.controller.controller_state import Leadership
 from minibroker.controller.election import PartitionChange
 from minibroker.simulation.model.controller import incarnation
 from minibroker.simulation.model.replica import ModelReplica, Record, Stimulus, StimulusOutcome

@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from minibroker.controller import events as ce
-from minibroker.controller.cluster_state import (
-    ClusterState,
+from minibroker.controller.controller_state import (
     ControllerSettings,
+    ControllerState,
     Leadership,
-    LiveBroker,
+    RegisteredBroker,
     ReplicaLog,
     Topic,
 )
@@ -94,7 +94,7 @@ class _Decider:
 
     def __init__(self, controller: ModelController, may_write: bool) -> None:
         self.controller, self.may_write = controller, may_write
-        self.state = ClusterState(
+        self.state = ControllerState(
             settings=ControllerSettings(controller_id=1),
             controller_epoch=controller.controller_epoch,
             brokers=_brokers(controller.brokers),
@@ -107,7 +107,7 @@ class _Decider:
         self.unregistered: list[int] = []
         self.asks_logs = False
 
-    def happen(self, event: ce.Event) -> None:
+    def happen(self, event: ce.ControllerEvent) -> None:
         for effect in step(self.state, event):
             match effect:
                 case ce.WriteLeaderships(changes=(change,)):
@@ -116,7 +116,7 @@ class _Decider:
                     self.send(effect)
                 case ce.CloseChannel():
                     self.sent.append((effect.broker_id, None))
-                case ce.Then():
+                case ce.ContinueWith():
                     self.happen(effect.event)
                 case ce.Unregister():
                     self.unregister(effect)
@@ -153,7 +153,7 @@ class _Decider:
 
 
 def decide(
-    controller: ModelController, events: tuple[ce.Event, ...], may_write: bool, is_gathering: bool = False
+    controller: ModelController, events: tuple[ce.ControllerEvent, ...], may_write: bool, is_gathering: bool = False
 ) -> ControllerDecision:
     """Let one thing happen to a controller; it may hear of it in several events."""
     decider = _Decider(controller, may_write)
@@ -176,35 +176,35 @@ def decide(
         decider.verdict,
         unregistered=tuple(decider.unregistered),
         asks_logs=decider.asks_logs,
-        waits_for_answers=bool(decider.state.unheard),
+        waits_for_answers=bool(decider.state.unresponsive),
         is_gathering=decider.state.is_gathering,
     )
 
 
-def took_over() -> tuple[ce.Event, ...]:
+def took_over() -> tuple[ce.ControllerEvent, ...]:
     return (ce.TookOver(),)
 
 
-def rebalance() -> tuple[ce.Event, ...]:
+def rebalance() -> tuple[ce.ControllerEvent, ...]:
     return (ce.RebalanceDue(),)
 
 
-def look(registered: tuple[Registration, ...]) -> tuple[ce.Event, ...]:
-    return (ce.BrokersSeen(brokers=_brokers(registered)),)
+def look(registered: tuple[Registration, ...]) -> tuple[ce.ControllerEvent, ...]:
+    return (ce.RegistrationsChanged(brokers=_brokers(registered)),)
 
 
-def answers_due() -> tuple[ce.Event, ...]:
+def answers_due() -> tuple[ce.ControllerEvent, ...]:
     return (ce.AnswersDue(),)
 
 
-def answered(controller: ModelController) -> tuple[ce.Event, ...]:
+def answered(controller: ModelController) -> tuple[ce.ControllerEvent, ...]:
     return tuple(ce.BrokerAnswered(broker_id=each, broker_epoch=epoch) for each, epoch, _, _ in controller.brokers)
 
 
-def heard(logs: tuple[Log, ...]) -> tuple[ce.Event, ...]:
+def heard(logs: tuple[Log, ...]) -> tuple[ce.ControllerEvent, ...]:
     """What every broker that runs says of its log."""
     return tuple(
-        ce.LogsHeard(
+        ce.LogsReceived(
             broker_id=broker_id,
             broker_epoch=epoch,
             logs={
@@ -222,22 +222,22 @@ def heard(logs: tuple[Log, ...]) -> tuple[ce.Event, ...]:
     )
 
 
-def accused(broker_id: int, broker_epoch: int) -> tuple[ce.Event, ...]:
+def accused(broker_id: int, broker_epoch: int) -> tuple[ce.ControllerEvent, ...]:
     """All that speaks of a death, true or false: the line is lost, the address refuses, a witness confirms."""
     lost = ce.LivenessConnectionLost(broker_id=broker_id, broker_epoch=broker_epoch, at_seconds=0.0)
     confirmed = ce.FailureConfirmed(
-        broker_id=broker_id, broker_epoch=broker_epoch, witness_id=0, address="its address", took_ms=1
+        broker_id=broker_id, broker_epoch=broker_epoch, confirmer_id=0, address="its address", took_ms=1
     )
     return (lost, confirmed)
 
 
-def shut_down(broker_id: int, broker_epoch: int) -> tuple[ce.Event, ...]:
+def shut_down(broker_id: int, broker_epoch: int) -> tuple[ce.ControllerEvent, ...]:
     """It wants to stop, and asks to be freed of what it leads."""
     request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-    return (ce.ControlledShutdownAsked(request_id=1, request=request),)
+    return (ce.ControlledShutdownReceived(request_id=1, request=request),)
 
 
-def asked(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.Event, ...]:
+def asked(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.ControllerEvent, ...]:
     """An AlterPartition request, as the broker's sender makes it."""
     _, leader_epoch, partition_epoch, members = proposal
     data = AlterPartitionData(
@@ -251,16 +251,16 @@ def asked(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.Event, 
     )
     topics = [AlterPartitionTopic(topic_name=PARTITION.topic, partitions=[data])]
     request = AlterPartitionRequest(broker_id=asker, broker_epoch=broker_epoch, topics=topics)
-    return (ce.AlterPartitionAsked(request_id=1, request=request),)
+    return (ce.AlterPartitionReceived(request_id=1, request=request),)
 
 
 def incarnation(number: int) -> str:
     return str(number)
 
 
-def _brokers(registered: tuple[Registration, ...]) -> dict[int, LiveBroker]:
+def _brokers(registered: tuple[Registration, ...]) -> dict[int, RegisteredBroker]:
     return {
-        broker_id: LiveBroker(
+        broker_id: RegisteredBroker(
             broker_id=broker_id,
             broker_epoch=epoch,
             incarnation_id=incarnation(starts),

@@ -10,8 +10,8 @@ looked up. So a step of the whole cluster costs a few tuples, and the real core 
 from typing import Any, NamedTuple, TypeAlias
 
 from minibroker.broker.replication.state import ReplicationConfig
-from minibroker.controller.cluster_state import Leadership
-from minibroker.controller.events import Event
+from minibroker.controller.controller_state import Leadership
+from minibroker.controller.events import ControllerEvent
 from minibroker.simulation.model import checker, controller
 from minibroker.simulation.model.bounds import KINDS, ModelBounds
 from minibroker.simulation.model.controller import ControllerDecision, Message, ModelController
@@ -173,7 +173,7 @@ class ModelWorld:
         return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, complaint
 
     def govern(
-        self, state: ModelState, name: Any, events: tuple[Event, ...], by_old: bool = False
+        self, state: ModelState, name: Any, events: tuple[ControllerEvent, ...], by_old: bool = False
     ) -> tuple[ModelState, ControllerDecision]:
         """Something happens to a controller. `name` stands for the events in what is remembered."""
         number = state.deposed if by_old else state.active

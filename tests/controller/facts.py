@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibroker.controller.cluster_state import (
-    ClusterState,
+from minibroker.controller.controller_state import (
     ControllerSettings,
+    ControllerState,
     Leadership,
-    LiveBroker,
+    RegisteredBroker,
     ReplicaLog,
     Topic,
 )
@@ -19,9 +19,9 @@ T0 = TopicPartition("lines", 0)
 
 def broker(
     broker_id: int, epoch: int | None = None, incarnation: str | None = None, directory: str | None = None
-) -> LiveBroker:
+) -> RegisteredBroker:
     """Broker 2 has epoch 20, incarnation i2 and log directory d2 unless said otherwise."""
-    return LiveBroker(
+    return RegisteredBroker(
         broker_id=broker_id,
         broker_epoch=10 * broker_id if epoch is None else epoch,
         incarnation_id=incarnation or f"i{broker_id}",
@@ -57,17 +57,17 @@ def log(end: int = 0, epoch: int = 5, whole_since: tuple[str, ...] = (), **other
 
 
 def cluster_state(
-    *live: int | LiveBroker,
+    *live: int | RegisteredBroker,
     replicas: tuple[int, ...] = (1, 2, 3),
     now: Leadership | None = None,
     unclean: bool = False,
     shutting_down: tuple[int, ...] = (),
     configs: dict[str, str] | None = None,
     logs: dict[int, ReplicaLog] | None = None,
-) -> ClusterState:
+) -> ControllerState:
     """One topic `lines` with one partition, and these live brokers, which have said this of their logs."""
     brokers = [broker(each) if isinstance(each, int) else each for each in live]
-    return ClusterState(
+    return ControllerState(
         settings=ControllerSettings(controller_id=1, unclean_leader_election=unclean),
         controller_epoch=2,
         brokers={each.broker_id: each for each in brokers},

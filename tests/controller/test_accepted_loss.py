@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from minibroker.controller.accepted_loss import Logs, choice_of, elect_as_chosen, outlook
-from minibroker.controller.cluster_state import ClusterState, LossChoice
+from minibroker.controller.controller_state import ControllerState, LossChoice
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import confirmation_of
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
@@ -87,7 +87,7 @@ def test_order_holds_only_as_long_as_all_is_as_it_was_told() -> None:
     assert isinstance(chosen, LossChoice)
     assert (chosen.leader, order.log_end_offset) == (2, 20)
 
-    def refusal(state: ClusterState, logs: Logs) -> object:
+    def refusal(state: ControllerState, logs: Logs) -> object:
         return choice_of(state, order, outlook(state, T0, logs, None))
 
     gone = cluster_state(1, now=leadership(None, 3, epoch=6))

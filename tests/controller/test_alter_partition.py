@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.alter_partition import judge
-from minibroker.controller.cluster_state import ClusterState, Deletion
+from minibroker.controller.alter_partition import check_proposal
+from minibroker.controller.controller_state import ControllerState, Deletion
 from minibroker.controller.election import PartitionChange
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition
@@ -13,7 +13,9 @@ from minibroker.protocol.messages import AlterPartitionData, AlterPartitionResul
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 
-def wish(*members: int | tuple[int, int], epoch: int = 5, version: int = 7, recovery: int = 0) -> AlterPartitionData:
+def proposal(
+    *members: int | tuple[int, int], epoch: int = 5, version: int = 7, recovery: int = 0
+) -> AlterPartitionData:
     """Members are ids (with their right epochs) or pairs of id and epoch."""
     pairs = [(each, 10 * each) if isinstance(each, int) else each for each in members]
     return AlterPartitionData(
@@ -25,15 +27,15 @@ def wish(*members: int | tuple[int, int], epoch: int = 5, version: int = 7, reco
     )
 
 
-def verdict(state: ClusterState, request: AlterPartitionData, broker_id: int = 1) -> ErrorCode | PartitionChange:
-    result = judge(state, broker_id, T0, request)
+def verdict(state: ControllerState, request: AlterPartitionData, broker_id: int = 1) -> ErrorCode | PartitionChange:
+    result = check_proposal(state, broker_id, T0, request)
     return ErrorCode(result.error_code) if isinstance(result, AlterPartitionResult) else result
 
 
 @pytest.mark.invariant("I8", "I27")
 def test_a_caught_up_replica_joins_without_a_new_leader_epoch() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    change = verdict(state, wish(3, 1, 2))
+    change = verdict(state, proposal(3, 1, 2))
     assert isinstance(change, PartitionChange)
     assert change.before == state.leaderships[T0]
     assert (change.after.leader, change.after.leader_epoch) == (1, 5)
@@ -42,7 +44,7 @@ def test_a_caught_up_replica_joins_without_a_new_leader_epoch() -> None:
 
 
 def test_a_shrink_is_accepted() -> None:
-    change = verdict(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), wish(1))
+    change = verdict(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), proposal(1))
     assert isinstance(change, PartitionChange)
     assert change.after.in_sync_replicas == (1,)
 
@@ -50,14 +52,14 @@ def test_a_shrink_is_accepted() -> None:
 @pytest.mark.invariant("I31")
 def test_the_incarnation_that_caught_up_is_recorded() -> None:
     state = cluster_state(1, broker(3, incarnation="second"), now=leadership(1, 1))
-    change = verdict(state, wish(1, 3))
+    change = verdict(state, proposal(1, 3))
     assert isinstance(change, PartitionChange)
     assert change.after.incarnations == ((1, "i1"), (3, "second"))
 
 
 def test_unknown_partition() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    result = judge(state, 1, TopicPartition("other", 0), wish(1))
+    result = check_proposal(state, 1, TopicPartition("other", 0), proposal(1))
     assert isinstance(result, AlterPartitionResult)
     assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -65,18 +67,18 @@ def test_unknown_partition() -> None:
 def test_partition_that_is_being_deleted_is_unknown() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     state.deletions = {"lines": Deletion(is_started=True)}
-    assert verdict(state, wish(1)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert verdict(state, proposal(1)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.invariant("I29")
-@pytest.mark.parametrize("request_", [wish(1, epoch=6), wish(1, version=8), wish(1, epoch=6, version=0)])
+@pytest.mark.parametrize("request_", [proposal(1, epoch=6), proposal(1, version=8), proposal(1, epoch=6, version=0)])
 def test_a_request_that_knows_more_than_this_controller_finds_no_controller(request_: AlterPartitionData) -> None:
     assert verdict(cluster_state(1, 2, 3, now=leadership(1, 1, 2)), request_) is ErrorCode.NOT_CONTROLLER
 
 
 @pytest.mark.invariant("I29")
 def test_what_a_newer_controller_decided_already_is_not_confirmed_by_an_old_one() -> None:
-    same_isr_newer_version = wish(1, 2, version=8)
+    same_isr_newer_version = proposal(1, 2, version=8)
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     assert verdict(state, same_isr_newer_version) is ErrorCode.NOT_CONTROLLER
 
@@ -84,13 +86,13 @@ def test_what_a_newer_controller_decided_already_is_not_confirmed_by_an_old_one(
 @pytest.mark.invariant("I29")
 def test_an_older_leader_epoch_is_fenced() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    assert verdict(state, wish(1, 2, epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert verdict(state, proposal(1, 2, epoch=4)) is ErrorCode.FENCED_LEADER_EPOCH
 
 
 @pytest.mark.invariant("I38")
 def test_retry_of_an_applied_change_succeeds_with_the_present_version() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, version=9))
-    result = judge(state, 1, T0, wish(2, 1, version=7))
+    result = check_proposal(state, 1, T0, proposal(2, 1, version=7))
     assert isinstance(result, AlterPartitionResult)
     assert (result.error_code, result.partition_epoch, result.isr) == (ErrorCode.NONE, 9, [1, 2])
     assert (result.leader_id, result.leader_epoch) == (1, 5)
@@ -99,21 +101,21 @@ def test_retry_of_an_applied_change_succeeds_with_the_present_version() -> None:
 @pytest.mark.invariant("I8")
 def test_another_version_is_refused() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, version=9))
-    assert verdict(state, wish(1, version=7)) is ErrorCode.INVALID_UPDATE_VERSION
+    assert verdict(state, proposal(1, version=7)) is ErrorCode.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.invariant("I1", "I9", "I34")
 @pytest.mark.parametrize(
     ("request_", "broker_id"),
     [
-        (wish(), 1),
-        (wish(2), 1),
-        (wish(1, 1), 1),
-        (wish(1, 4), 1),
-        (wish(2, 3), 2),
-        (wish(1, 3, recovery=1), 1),
-        (wish(1, recovery=1), 1),
-        (wish(1, recovery=2), 1),
+        (proposal(), 1),
+        (proposal(2), 1),
+        (proposal(1, 1), 1),
+        (proposal(1, 4), 1),
+        (proposal(2, 3), 2),
+        (proposal(1, 3, recovery=1), 1),
+        (proposal(1, recovery=1), 1),
+        (proposal(1, recovery=2), 1),
     ],
     ids=[
         "empty",
@@ -133,7 +135,7 @@ def test_an_illegal_wish_is_refused(request_: AlterPartitionData, broker_id: int
 
 def test_recovery_ends_when_the_leader_says_so() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, is_recovering=True))
-    change = verdict(state, wish(1, recovery=0))
+    change = verdict(state, proposal(1, recovery=0))
     assert isinstance(change, PartitionChange)
     assert not change.after.is_recovering
 
@@ -148,45 +150,45 @@ def test_recovery_ends_when_the_leader_says_so() -> None:
     ],
     ids=["dead", "shutting-down", "registered-anew"],
 )
-def test_an_ineligible_replica_does_not_join(state: ClusterState) -> None:
-    assert verdict(state, wish(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
+def test_an_ineligible_replica_does_not_join(state: ControllerState) -> None:
+    assert verdict(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
 @pytest.mark.invariant("I34")
 def test_replica_in_a_failed_log_directory_does_not_join() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
     state.offline_replicas = {3: frozenset([T0])}
-    assert verdict(state, wish(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
+    assert verdict(state, proposal(1, 2, 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
 @pytest.mark.invariant("I31")
 def test_a_joiner_without_an_epoch_is_refused_but_a_member_may_stay_without_one() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2))
-    assert verdict(state, wish(1, 2, (3, -1))) is ErrorCode.INELIGIBLE_REPLICA
-    assert isinstance(verdict(state, wish(1, (2, -1), 3)), PartitionChange)
+    assert verdict(state, proposal(1, 2, (3, -1))) is ErrorCode.INELIGIBLE_REPLICA
+    assert isinstance(verdict(state, proposal(1, (2, -1), 3)), PartitionChange)
 
 
 @pytest.mark.invariant("I31")
 def test_a_member_that_was_started_again_does_not_stay_without_an_epoch() -> None:
     state = cluster_state(1, broker(2, incarnation="new"), 3, now=leadership(1, 1, 2))
-    assert verdict(state, wish(1, (2, -1), 3)) is ErrorCode.INELIGIBLE_REPLICA
+    assert verdict(state, proposal(1, (2, -1), 3)) is ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_a_sole_leader_that_shuts_down_may_still_confirm_its_recovery() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, is_recovering=True), shutting_down=(1,))
-    assert isinstance(verdict(state, wish(1)), PartitionChange)
+    assert isinstance(verdict(state, proposal(1)), PartitionChange)
 
 
 def test_checks_come_in_the_order_of_the_protocol() -> None:
     """Each request breaks one rule less than the one before, and gets the first rule's code each time."""
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
     broken = [
-        (wish(9, epoch=6, version=1), ErrorCode.NOT_CONTROLLER),
-        (wish(9, epoch=4, version=8), ErrorCode.NOT_CONTROLLER),
-        (wish(9, epoch=4, version=1), ErrorCode.FENCED_LEADER_EPOCH),
-        (wish(1, 2, version=1), ErrorCode.NONE),
-        (wish(9, version=1), ErrorCode.INVALID_UPDATE_VERSION),
-        (wish(9), ErrorCode.INVALID_REQUEST),
-        (wish(1, 3), ErrorCode.INELIGIBLE_REPLICA),
+        (proposal(9, epoch=6, version=1), ErrorCode.NOT_CONTROLLER),
+        (proposal(9, epoch=4, version=8), ErrorCode.NOT_CONTROLLER),
+        (proposal(9, epoch=4, version=1), ErrorCode.FENCED_LEADER_EPOCH),
+        (proposal(1, 2, version=1), ErrorCode.NONE),
+        (proposal(9, version=1), ErrorCode.INVALID_UPDATE_VERSION),
+        (proposal(9), ErrorCode.INVALID_REQUEST),
+        (proposal(1, 3), ErrorCode.INELIGIBLE_REPLICA),
     ]
     assert [verdict(state, request) for request, _ in broken] == [code for _, code in broken]

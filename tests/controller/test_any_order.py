@@ -11,31 +11,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.controller.alter_partition import judge
-from minibroker.controller.cluster_state import (
-    ClusterState,
+from minibroker.controller.alter_partition import check_proposal
+from minibroker.controller.controller_state import (
     ControllerSettings,
+    ControllerState,
     Leadership,
-    LiveBroker,
+    RegisteredBroker,
     ReplicaLog,
     Topic,
 )
 from minibroker.controller.election import PartitionChange
 from minibroker.controller.events import (
-    AlterPartitionAsked,
+    AlterPartitionReceived,
     Answer,
     AnswersDue,
     AskLogs,
     BrokerAnswered,
-    BrokersSeen,
-    ControlledShutdownAsked,
-    Effect,
-    Event,
+    ContinueWith,
+    ControlledShutdownReceived,
+    ControllerEffect,
+    ControllerEvent,
     LeadershipsWritten,
-    LogsHeard,
+    LogsReceived,
     RebalanceDue,
+    RegistrationsChanged,
     Send,
-    Then,
     TookOver,
     WriteLeaderships,
 )
@@ -62,7 +62,7 @@ class World:
     def __init__(self, unclean: bool) -> None:
         self.unclean = unclean
         self.states: dict[TopicPartition, Leadership] = {}
-        self.registered: dict[int, LiveBroker] = {}
+        self.registered: dict[int, RegisteredBroker] = {}
         self.transactions = 0
         self.incarnations = 0
         self.heard: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
@@ -75,7 +75,7 @@ class World:
     # ---------------------------------------------------------------------------------------------------- the shell
     def take_over(self) -> None:
         self.controller_epoch += 1
-        self.state = ClusterState(
+        self.state = ControllerState(
             settings=ControllerSettings(controller_id=1, unclean_leader_election=self.unclean),
             controller_epoch=self.controller_epoch,
             brokers=dict(self.registered),
@@ -83,43 +83,43 @@ class World:
             leaderships=dict(self.states),
         )
         self.has_metadata: set[int] = set()
-        self.happen(TookOver())
+        self.process(TookOver())
 
-    def happen(self, event: Event) -> list[Answer]:
+    def process(self, event: ControllerEvent) -> list[Answer]:
         answers = [answer for effect in step(self.state, event) for answer in self.perform(effect)]
-        if isinstance(event, TookOver | BrokersSeen):
+        if isinstance(event, TookOver | RegistrationsChanged):
             self.answer()
         return answers
 
     def answer(self) -> None:
         """Those who still are what the controller takes them for."""
-        for broker_id in sorted(self.state.unheard):
+        for broker_id in sorted(self.state.unresponsive):
             broker = self.state.brokers[broker_id]
             if self.registered.get(broker_id) == broker:
-                self.happen(BrokerAnswered(broker_id=broker_id, broker_epoch=broker.broker_epoch))
-        self.happen(AnswersDue())
+                self.process(BrokerAnswered(broker_id=broker_id, broker_epoch=broker.broker_epoch))
+        self.process(AnswersDue())
 
-    def perform(self, effect: Effect) -> list[Answer]:
+    def perform(self, effect: ControllerEffect) -> list[Answer]:
         match effect:
             case WriteLeaderships():
-                return self.happen(self.write(effect.changes))
-            case Then():
-                return self.happen(effect.event)
+                return self.process(self.write(effect.changes))
+            case ContinueWith():
+                return self.process(effect.event)
             case Answer():
                 return [effect]
             case Send():
                 self.send(effect)
             case AskLogs():
-                return self.happen(self.logs_of(effect))
+                return self.process(self.logs_of(effect))
         return []
 
-    def logs_of(self, effect: AskLogs) -> LogsHeard:
+    def logs_of(self, effect: AskLogs) -> LogsReceived:
         """A broker that still is what it was says at once what its log holds: the higher its number, the more."""
         broker = effect.broker
         logs = {
             each: ReplicaLog(whole_since=frozenset(), log_end_offset=broker.broker_id) for each in effect.partitions
         }
-        return LogsHeard(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, logs=logs)
+        return LogsReceived(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, logs=logs)
 
     def write(self, changes: tuple[PartitionChange, ...]) -> LeadershipsWritten:
         written, lost = [], {}
@@ -203,7 +203,7 @@ class World:
         before = self.registered.get(broker_id)
         self.incarnations += 1
         incarnation = before.incarnation_id if before is not None and same_incarnation else f"n{self.incarnations}"
-        self.registered[broker_id] = LiveBroker(
+        self.registered[broker_id] = RegisteredBroker(
             broker_id=broker_id, broker_epoch=self.transactions, incarnation_id=incarnation
         )
         self.has_metadata.discard(broker_id)
@@ -213,15 +213,15 @@ class World:
         self.registered.pop(broker_id, None)
 
     def look(self) -> None:
-        self.happen(BrokersSeen(brokers=dict(self.registered)))
+        self.process(RegistrationsChanged(brokers=dict(self.registered)))
 
     def alter(self, partition: TopicPartition, members: list[int], stale_by: int) -> None:
         """The leader asks, as it would: for itself and some live brokers, with the epochs it was told."""
         stored = self.states.get(partition)
         if stored is None or stored.leader is None or stored.leader not in self.registered:
             return
-        wished = sorted({stored.leader, *members})
-        wish = AlterPartitionData(
+        requested = sorted({stored.leader, *members})
+        proposal = AlterPartitionData(
             partition_index=partition.partition,
             leader_epoch=stored.leader_epoch,
             partition_epoch=max(0, stored.partition_epoch - stale_by),
@@ -230,15 +230,15 @@ class World:
                     broker_id=each,
                     broker_epoch=self.registered[each].broker_epoch if each in self.registered else -1,
                 )
-                for each in wished
+                for each in requested
             ],
         )
         request = AlterPartitionRequest(
             broker_id=stored.leader,
             broker_epoch=self.registered[stored.leader].broker_epoch,
-            topics=[AlterPartitionTopic(topic_name=partition.topic, partitions=[wish])],
+            topics=[AlterPartitionTopic(topic_name=partition.topic, partitions=[proposal])],
         )
-        assert len(self.happen(AlterPartitionAsked(request_id=1, request=request))) == 1
+        assert len(self.process(AlterPartitionReceived(request_id=1, request=request))) == 1
 
     def shut_down(self, broker_id: int, offline: list[TopicPartitions] | None) -> None:
         if broker_id not in self.state.brokers:
@@ -248,7 +248,7 @@ class World:
             broker_epoch=self.state.brokers[broker_id].broker_epoch,
             offline_partitions=offline,
         )
-        assert len(self.happen(ControlledShutdownAsked(request_id=1, request=request))) == 1
+        assert len(self.process(ControlledShutdownReceived(request_id=1, request=request))) == 1
 
     def overtake(self, partition: TopicPartition) -> None:
         """A write that was under way when its controller died arrives now."""
@@ -309,7 +309,7 @@ def test_partition_states_stay_legal_in_any_order_of_events(unclean: bool, scrip
         if name == "lose_write":
             world.lose_writes = 1
         elif name == "rebalance":
-            world.happen(RebalanceDue())
+            world.process(RebalanceDue())
         else:
             getattr(world, str(name))(*arguments)
     world.check_settled()
@@ -321,11 +321,11 @@ def test_judging_changes_nothing() -> None:
         world.register(broker_id, same_incarnation=False)
     world.look()
     before = msgspec.json.encode(world.state.leaderships[P0])
-    wish = AlterPartitionData(
+    proposal = AlterPartitionData(
         partition_index=0,
         leader_epoch=0,
         partition_epoch=0,
         new_isr_with_epochs=[BrokerState(broker_id=1, broker_epoch=1)],
     )
-    assert isinstance(judge(world.state, 1, P0, wish), PartitionChange)
+    assert isinstance(check_proposal(world.state, 1, P0, proposal), PartitionChange)
     assert msgspec.json.encode(world.state.leaderships[P0]) == before

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_state import ClusterState, Deletion, Topic
+from minibroker.controller.controller_state import ControllerState, Deletion, Topic
 from minibroker.controller.instructions import (
     REQUEST_BYTES_MAX,
     REQUEST_LOGS_MAX,
     REQUEST_PARTITIONS_MAX,
+    ControllerIdentity,
     Instruction,
     LeaderAndIsr,
-    Sender,
     StopReplica,
     UpdateMetadata,
     leader_and_isr,
@@ -36,10 +36,10 @@ from minibroker.protocol.messages import (
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.facts import T0, cluster_state, leadership
 
-SENDER = Sender(controller_id=1, controller_epoch=2)
+SENDER = ControllerIdentity(controller_id=1, controller_epoch=2)
 
 
-def state_with(partitions: int, epoch: int = 5) -> ClusterState:
+def state_with(partitions: int, epoch: int = 5) -> ControllerState:
     state = cluster_state(1, 2, 3)
     state.topics = {"lines": Topic(topic_id="t1", assignment={number: (1, 2, 3) for number in range(partitions)})}
     state.leaderships = {each: leadership(1, 1, 2, 3, epoch=epoch) for each in state.partitions()}

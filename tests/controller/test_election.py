@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, PartitionStatus, Topic
+from minibroker.controller.controller_state import ControllerState, Deletion, Leadership, PartitionStatus, Topic
 from minibroker.controller.election import elect, elect_all, elect_preferred, imbalanced_partitions
 from minibroker.protocol.ids import TopicPartition
 from tests.controller.facts import T0, broker, cluster_state, leadership, log
 
 
-def elected(state: ClusterState) -> Leadership:
+def elected(state: ControllerState) -> Leadership:
     change = elect(state, T0, "test")
     assert change is not None, "nothing changed"
     return change.after
@@ -295,11 +295,11 @@ def test_preferred_leader_takes_over_with_the_isr_as_it_is() -> None:
     ],
     ids=["dead", "out-of-sync", "shutting-down", "started-again", "leads-already", "new-partition"],
 )
-def test_preferred_election_changes_nothing_when_the_preferred_replica_is(state: ClusterState) -> None:
+def test_preferred_election_changes_nothing_when_the_preferred_replica_is(state: ControllerState) -> None:
     assert elect_preferred(state, T0, "test") is None
 
 
-def balanced(led_elsewhere: int, total: int) -> ClusterState:
+def balanced(led_elsewhere: int, total: int) -> ControllerState:
     state = cluster_state(1, 2)
     state.topics = {"lines": Topic(topic_id="t", assignment={number: (1, 2) for number in range(total)})}
     state.leaderships = {

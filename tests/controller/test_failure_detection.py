@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.events import (
     BrokerRefused,
-    BrokersSeen,
     ConfirmFailure,
-    Effect,
-    Event,
+    ControllerEffect,
+    ControllerEvent,
     FailureConfirmed,
     FailureUnconfirmed,
     LivenessConnectionHeld,
     LivenessConnectionLost,
+    RegistrationsChanged,
     Report,
     Unregister,
     WriteLeaderships,
@@ -36,32 +36,32 @@ def refused(broker_id: int, attempt: int = 1, epoch: int | None = None) -> Broke
     return BrokerRefused(broker_id=broker_id, broker_epoch=epoch or 10 * broker_id, attempt=attempt)
 
 
-def confirmed(broker_id: int, witness: int = 3, epoch: int | None = None) -> FailureConfirmed:
+def confirmed(broker_id: int, confirmer: int = 3, epoch: int | None = None) -> FailureConfirmed:
     return FailureConfirmed(
         broker_id=broker_id,
         broker_epoch=epoch or 10 * broker_id,
-        witness_id=witness,
+        confirmer_id=confirmer,
         address="broker2:9092",
         took_ms=12,
     )
 
 
-def play(state: ClusterState, *events: Event) -> list[Effect]:
+def play(state: ControllerState, *events: ControllerEvent) -> list[ControllerEffect]:
     """What the last of them brings about."""
-    effects: list[Effect] = []
+    effects: list[ControllerEffect] = []
     for event in events:
         effects = step(state, event)
     return effects
 
 
-def three_brokers(*shutting_down: int) -> ClusterState:
+def three_brokers(*shutting_down: int) -> ControllerState:
     """Broker 1 is the controller, broker 2 leads."""
     return cluster_state(1, 2, 3, now=leadership(2, 1, 2, 3), shutting_down=shutting_down)
 
 
 def test_broker_whose_line_broke_and_who_refuses_is_asked_about() -> None:
     effects = play(three_brokers(), lost(2), refused(2))
-    assert effects == [ConfirmFailure(broker=broker(2), witnesses=(broker(3),), attempt=1)]
+    assert effects == [ConfirmFailure(broker=broker(2), confirmers=(broker(3),), attempt=1)]
 
 
 def test_confirmed_death_removes_the_registration_and_elects_nobody_yet() -> None:
@@ -77,7 +77,7 @@ def test_confirmed_death_removes_the_registration_and_elects_nobody_yet() -> Non
 def test_election_follows_from_the_registration_being_gone() -> None:
     state = three_brokers()
     effects = play(
-        state, lost(2), refused(2), confirmed(2), BrokersSeen(brokers={each: broker(each) for each in (1, 3)})
+        state, lost(2), refused(2), confirmed(2), RegistrationsChanged(brokers={each: broker(each) for each in (1, 3)})
     )
     changes = [change for effect in effects if isinstance(effect, WriteLeaderships) for change in effect.changes]
     assert [change.after.leader for change in changes] == [1]
@@ -102,8 +102,8 @@ def test_line_that_stands_again_takes_the_accusation_back() -> None:
 def test_evidence_against_an_earlier_registration_says_nothing_of_this_one() -> None:
     assert play(three_brokers(), lost(2, epoch=19), refused(2, epoch=19), confirmed(2, epoch=19)) == []
     again = {1: broker(1), 2: broker(2, epoch=55), 3: broker(3)}
-    assert play(three_brokers(), lost(2), refused(2), BrokersSeen(brokers=again), confirmed(2)) == []
-    assert play(three_brokers(), lost(2), BrokersSeen(brokers=again), refused(2, epoch=55)) == []
+    assert play(three_brokers(), lost(2), refused(2), RegistrationsChanged(brokers=again), confirmed(2)) == []
+    assert play(three_brokers(), lost(2), RegistrationsChanged(brokers=again), refused(2, epoch=55)) == []
 
 
 def test_broker_that_is_stopping_is_not_accused() -> None:
@@ -148,7 +148,7 @@ def test_losses_far_apart_are_no_reason_to_doubt() -> None:
     state = cluster_state(1, 2, 3, 4, 5, now=leadership(2, 1, 2, 3))
     later = 100.0 + 2 * DOUBT_WINDOW_SECONDS
     effects = play(state, lost(2), lost(3), lost(4, at=later), refused(4))
-    assert effects == [ConfirmFailure(broker=broker(4), witnesses=(broker(5),), attempt=1)]
+    assert effects == [ConfirmFailure(broker=broker(4), confirmers=(broker(5),), attempt=1)]
 
 
 def test_doubt_ends_when_lines_stand_again() -> None:
@@ -179,7 +179,7 @@ def test_doubt_is_more_than_half_within_one_window(lost_at: dict[int, float], mo
     assert doubts_itself(state) == (together > (len(brokers) - 1) / 2)
 
 
-# --------------------------------------------------------------------------------------------------------- witnesses
+# --------------------------------------------------------------------------------------------------------- confirmers
 @given(st.sets(st.integers(1, 40)))
 def test_everybody_is_asked_in_the_end(candidates: set[int]) -> None:
     ordered = sorted(candidates)

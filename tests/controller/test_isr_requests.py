@@ -11,7 +11,7 @@ from minibroker.protocol.messages import (
     AlterPartitionRequest,
 )
 from tests.controller.cluster import Cluster, simulated
-from tests.controller.isr_wishes import alter_partition, altered, is_led
+from tests.controller.isr_proposals import alter_partition, altered, is_led
 
 
 @simulated

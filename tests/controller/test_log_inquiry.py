@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.cluster_state import ReplicaLog
+from minibroker.controller.controller_state import ReplicaLog
 from minibroker.controller.log_inquiry import ask_logs
 from minibroker.protocol.ids import BrokerEpoch, TopicPartition
 from minibroker.protocol.messages import (

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_state import ClusterState, Deletion, Leadership, LiveBroker, ReplicaLog
+from minibroker.controller.controller_state import ControllerState, Deletion, Leadership, RegisteredBroker, ReplicaLog
 from minibroker.controller.election import elect
 from minibroker.controller.events import (
     AnswersDue,
     AskLogs,
-    BrokersSeen,
-    Effect,
+    ControllerEffect,
     LeadershipsWritten,
-    LogsHeard,
+    LogsReceived,
+    RegistrationsChanged,
     ReplicasFailed,
     Report,
     TookOver,
@@ -26,17 +26,17 @@ from tests.controller.facts import T0, broker, cluster_state, leadership, log
 NOBODY = leadership(None, 1, 2, 3)
 
 
-def again(broker_id: int, directory: str | None = None) -> LiveBroker:
+def again(broker_id: int, directory: str | None = None) -> RegisteredBroker:
     """Started again, registered anew."""
     return broker(broker_id, epoch=100 + broker_id, incarnation=f"n{broker_id}", directory=directory)
 
 
-def elected(state: ClusterState) -> Leadership | None:
+def elected(state: ControllerState) -> Leadership | None:
     change = elect(state, T0, "test")
     return None if change is None else change.after
 
 
-def waits_for(state: ClusterState) -> tuple[int, ...]:
+def waits_for(state: ControllerState) -> tuple[int, ...]:
     return choose(state, T0, state.leaderships[T0]).waits_for
 
 
@@ -144,7 +144,7 @@ def test_the_only_member_waits_for_what_the_others_that_are_there_know() -> None
     assert elected(state) is None
     assert waits_for(state) == (1,)
     assert questions(state, [T0]) == {1: [T0]}
-    state.unheard = frozenset([1])
+    state.unresponsive = frozenset([1])
     after = elected(state)
     assert after is not None and after.leader == 3, "who does not answer is not waited for"
 
@@ -204,7 +204,7 @@ def test_largest_epoch_then_log_end_leads() -> None:
     [again(3, directory="blank"), again(3)],
     ids=["another-directory", "damaged"],
 )
-def test_member_that_has_nothing_is_not_waited_for(third: LiveBroker) -> None:
+def test_member_that_has_nothing_is_not_waited_for(third: RegisteredBroker) -> None:
     logs = {1: log(50), 2: log(60), 3: log(100, damage="a hole")}
     after = elected(cluster_state(again(1), again(2), third, now=NOBODY, logs=logs))
     assert after is not None and after.leader == 2
@@ -258,7 +258,7 @@ def test_only_members_that_may_have_something_are_asked_once() -> None:
     ],
     ids=["a-whole-member-lives", "no-member-is-there", "new-partition"],
 )
-def test_nobody_is_asked_where_no_log_decides(state: ClusterState) -> None:
+def test_nobody_is_asked_where_no_log_decides(state: ControllerState) -> None:
     assert questions(state, [T0]) == {}
 
 
@@ -269,16 +269,16 @@ def test_nobody_is_asked_about_a_topic_that_is_being_deleted() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- steps
-def of(kind: type[Effect], effects: list[Effect]) -> list[Effect]:
+def of(kind: type[ControllerEffect], effects: list[ControllerEffect]) -> list[ControllerEffect]:
     return [each for each in effects if isinstance(each, kind)]
 
 
 def test_broker_that_comes_back_is_asked_and_its_answer_elects() -> None:
     state = cluster_state(now=leadership(None, 3))
-    seen = step(state, BrokersSeen(brokers={3: again(3)}))
+    seen = step(state, RegistrationsChanged(brokers={3: again(3)}))
     assert of(AskLogs, seen) == [AskLogs(broker=again(3), partitions=(T0,))]
     assert of(WriteLeaderships, seen) == []
-    heard = step(state, LogsHeard(broker_id=3, broker_epoch=103, logs={T0: log(5)}))
+    heard = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(5)}))
     (written,) = of(WriteLeaderships, heard)
     assert isinstance(written, WriteLeaderships)
     assert written.changes[0].after.leader == 3
@@ -290,8 +290,8 @@ def test_a_damaged_only_copy_is_named_for_what_it_is() -> None:
     state.asked_logs = {2: frozenset([T0]), 3: frozenset([T0])}
     failed = step(state, ReplicasFailed(broker_id=3, broker_epoch=103, partitions=(T0,)))
     assert of(AskLogs, failed) == [AskLogs(broker=again(3), partitions=(T0,))]
-    step(state, LogsHeard(broker_id=2, broker_epoch=20, logs={T0: log(9)}))
-    heard = step(state, LogsHeard(broker_id=3, broker_epoch=103, logs={T0: log(damage="a bit flipped")}))
+    step(state, LogsReceived(broker_id=2, broker_epoch=20, logs={T0: log(9)}))
+    heard = step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(damage="a bit flipped")}))
     (report,) = of(Report, heard)
     assert isinstance(report, Report)
     assert report.text.endswith("no member of the ISR has its log: broker 3 has a damaged log: a bit flipped")
@@ -302,21 +302,21 @@ def test_a_damaged_only_copy_is_named_for_what_it_is() -> None:
 def test_an_offline_replica_that_has_answered_is_asked_again_when_it_is_well() -> None:
     state = cluster_state(again(3), now=leadership(None, 3))
     step(state, ReplicasFailed(broker_id=3, broker_epoch=103, partitions=(T0,)))
-    step(state, LogsHeard(broker_id=3, broker_epoch=103, logs={T0: log(unavailable="the replica is offline")}))
+    step(state, LogsReceived(broker_id=3, broker_epoch=103, logs={T0: log(unavailable="the replica is offline")}))
     assert waits_for(state) == (3,)
-    healed = step(state, BrokersSeen(brokers={3: broker(3, epoch=203, incarnation="m3")}))
+    healed = step(state, RegistrationsChanged(brokers={3: broker(3, epoch=203, incarnation="m3")}))
     assert len(of(AskLogs, healed)) == 1
 
 
 def test_answer_of_an_earlier_registration_is_dropped() -> None:
     state = cluster_state(again(3), now=leadership(None, 3))
-    assert step(state, LogsHeard(broker_id=3, broker_epoch=30, logs={T0: log(5)})) == []
+    assert step(state, LogsReceived(broker_id=3, broker_epoch=30, logs={T0: log(5)})) == []
     assert state.logs == {}
 
 
 def test_registration_that_ends_takes_its_answers_along() -> None:
     state = cluster_state(again(1), again(3), now=NOBODY, logs={1: log(9), 3: log(9)})
-    step(state, BrokersSeen(brokers={1: again(1)}))
+    step(state, RegistrationsChanged(brokers={1: again(1)}))
     assert set(state.logs) == {1}
 
 

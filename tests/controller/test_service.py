@@ -20,7 +20,7 @@ from minibroker.protocol.messages import (
 from minibroker.runtime.ports import CoordinationError, CoordinationUnavailable
 from tests.controller.cluster import Cluster, simulated
 from tests.controller.facts import T0, leadership
-from tests.controller.isr_wishes import alter_partition, altered, is_led
+from tests.controller.isr_proposals import alter_partition, altered, is_led
 
 
 # ------------------------------------------------------------------------------------------------------- elections

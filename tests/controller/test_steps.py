@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import elect
 from minibroker.controller.events import (
     AnswersDue,
-    BrokersSeen,
     CloseChannel,
-    Effect,
+    ControllerEffect,
     LeadershipsWritten,
     OpenChannel,
+    RegistrationsChanged,
     Send,
     TookOver,
     WriteLeaderships,
@@ -23,7 +23,7 @@ from minibroker.controller.steps import step
 from tests.controller.facts import T0, broker, cluster_state, leadership
 
 
-def sends(effects: list[Effect]) -> list[tuple[int, str]]:
+def sends(effects: list[ControllerEffect]) -> list[tuple[int, str]]:
     """(broker, kind) in order; 'brokers' is UpdateMetadata that names the live brokers only."""
     return [
         (each.broker_id, type(each.instructions[0]).__name__ if each.instructions else "brokers")
@@ -32,16 +32,16 @@ def sends(effects: list[Effect]) -> list[tuple[int, str]]:
     ]
 
 
-def kinds(effects: list[Effect]) -> list[str]:
+def kinds(effects: list[ControllerEffect]) -> list[str]:
     return [type(each).__name__ for each in effects]
 
 
-def write_of(effects: list[Effect]) -> WriteLeaderships:
+def write_of(effects: list[ControllerEffect]) -> WriteLeaderships:
     [write] = [each for each in effects if isinstance(each, WriteLeaderships)]
     return write
 
 
-def written(state: ClusterState) -> LeadershipsWritten:
+def written(state: ControllerState) -> LeadershipsWritten:
     """As if the election of T0 had been written."""
     change = elect(state, T0, "test")
     assert change is not None
@@ -51,7 +51,7 @@ def written(state: ClusterState) -> LeadershipsWritten:
 
 def test_nobody_is_told_of_an_election_before_it_is_written() -> None:
     state = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
-    effects = step(state, BrokersSeen(brokers={2: broker(2), 3: broker(3)}))
+    effects = step(state, RegistrationsChanged(brokers={2: broker(2), 3: broker(3)}))
     assert sends(effects) == [(2, "brokers"), (3, "brokers")]
     assert state.leaderships[T0].leader == 1
     assert kinds(effects)[0] == CloseChannel.__name__
@@ -119,13 +119,13 @@ def test_taking_over_without_topics_still_names_the_live_brokers() -> None:
 
 def test_a_look_that_shows_nothing_new_does_nothing() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
-    assert step(state, BrokersSeen(brokers=dict(state.brokers))) == []
+    assert step(state, RegistrationsChanged(brokers=dict(state.brokers))) == []
 
 
 @pytest.mark.invariant("I29")
 def test_a_bounced_broker_gets_a_new_channel_before_anything_is_sent_to_it() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
-    effects = step(state, BrokersSeen(brokers={1: broker(1), 2: broker(2, epoch=99)}))
+    effects = step(state, RegistrationsChanged(brokers={1: broker(1), 2: broker(2, epoch=99)}))
     assert kinds(effects)[:2] == [CloseChannel.__name__, OpenChannel.__name__]
     assert sends(effects) == [
         (1, "brokers"),
@@ -138,7 +138,7 @@ def test_a_bounced_broker_gets_a_new_channel_before_anything_is_sent_to_it() -> 
 
 def test_a_new_broker_hears_of_every_partition_and_the_old_ones_of_the_broker() -> None:
     state = cluster_state(1, 2, now=leadership(1, 1, 2))
-    effects = step(state, BrokersSeen(brokers={**state.brokers, 9: broker(9)}))
+    effects = step(state, RegistrationsChanged(brokers={**state.brokers, 9: broker(9)}))
     assert sends(effects) == [(1, "brokers"), (2, "brokers"), (9, "UpdateMetadata")]
     metadata = [each for each in effects if isinstance(each, Send) and each.broker_id == 9]
     assert isinstance(metadata[0].instructions[0], UpdateMetadata)
@@ -148,6 +148,6 @@ def test_steps_are_repeatable() -> None:
     """The same events give the same effects, whatever the order in which facts were learnt."""
     forward = cluster_state(1, 2, 3, now=leadership(1, 1, 2, 3))
     backward = cluster_state(3, 2, 1, now=leadership(1, 1, 2, 3))
-    event = BrokersSeen(brokers={3: broker(3), 2: broker(2)})
-    other = BrokersSeen(brokers={2: broker(2), 3: broker(3)})
+    event = RegistrationsChanged(brokers={3: broker(3), 2: broker(2)})
+    other = RegistrationsChanged(brokers={2: broker(2), 3: broker(3)})
     assert repr(step(forward, event)) == repr(step(backward, other))

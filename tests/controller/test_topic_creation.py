@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.controller.cluster_state import ClusterState, Deletion, Topic
-from minibroker.controller.topic_creation import PARTITIONS_PER_REQUEST_MAX, Draw, Refusal, plan_topic, spread
+from minibroker.controller.controller_state import ControllerState, Deletion, Topic
+from minibroker.controller.topic_creation import PARTITIONS_PER_REQUEST_MAX, TopicDraw, TopicRefusal, plan_topic, spread
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.messages import CreatableAssignment, CreatableTopic
 from tests.controller.facts import cluster_state, leadership
 
-DRAW = Draw(topic_id="new", first_broker=0, shift=0)
+DRAW = TopicDraw(topic_id="new", first_broker=0, shift=0)
 
 
 def validate(name: str, value: str) -> str | None:
     return f"{name}={value} makes no sense" if name == "bad" else None
 
 
-def planned(wish: CreatableTopic, state: ClusterState | None = None) -> Topic | Refusal:
+def planned(wish: CreatableTopic, state: ControllerState | None = None) -> Topic | TopicRefusal:
     return plan_topic(state or cluster_state(1, 2, 3, now=leadership(1, 1)), wish, validate, DRAW)
 
 
-def refused(wish: CreatableTopic, state: ClusterState | None = None) -> ErrorCode:
+def refused(wish: CreatableTopic, state: ControllerState | None = None) -> ErrorCode:
     plan = planned(wish, state)
-    assert isinstance(plan, Refusal), plan
+    assert isinstance(plan, TopicRefusal), plan
     assert plan.message
     return plan.code
 
@@ -57,7 +57,7 @@ def test_one_request_creates_a_limited_number_of_partitions() -> None:
     state = cluster_state(1, 2, 3)
     assert isinstance(plan_topic(state, wish, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 500), Topic)
     refusal = plan_topic(state, wish, validate, DRAW, PARTITIONS_PER_REQUEST_MAX - 499)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, TopicRefusal)
     cure = "all its topics together: ask for fewer, or for the topics in several requests"
     assert refusal.message.endswith(cure)
 
@@ -128,7 +128,7 @@ def test_replicas_are_distinct_and_leaders_even(
     brokers: int, partitions: int, first: int, shift: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, brokers))
-    found = spread(list(range(brokers)), partitions, factor, Draw(topic_id="t", first_broker=first, shift=shift))
+    found = spread(list(range(brokers)), partitions, factor, TopicDraw(topic_id="t", first_broker=first, shift=shift))
     assert all(len(set(replicas)) == factor for replicas in found.values())
     led = [[replicas[0] for replicas in found.values()].count(each) for each in range(brokers)]
     assert max(led) - min(led) <= 1

@@ -141,9 +141,9 @@ CACHES = (
         breaks=("I37",),
         edits=(
             Edit(
-                "controller.silence",
+                "controller.unresponsive_brokers",
                 '    return _compare(state, state.partitions(), state.brokers, "controller failover")\n',
-                "    return tell_leaders(state, state.partitions(), state.brokers)\n",
+                "    return send_leader_and_isr(state, state.partitions(), state.brokers)\n",
             ),
         ),
         schedule=Schedule("deposed:leader_and_controller_die_together"),
@@ -183,15 +183,15 @@ CACHES = (
     ),
     Mutant(
         name="B34b",
-        title="a late wish for the ISR is written over a newer one",
+        title="a late proposal for the ISR is written over a newer one",
         origin="KAFKA-2729",
         rule="an ISR change is applied only if its version is the present one (6)",
         breaks=("I8", "I28", "I4"),
         edits=(
             Edit(
                 "controller.alter_partition",
-                "    if wish.partition_epoch != current.partition_epoch:\n"
-                "        return refusal(wish.partition_index, ErrorCode.INVALID_UPDATE_VERSION)\n",
+                "    if proposal.partition_epoch != current.partition_epoch:\n"
+                "        return refusal(proposal.partition_index, ErrorCode.INVALID_UPDATE_VERSION)\n",
                 "",
             ),
         ),

@@ -11,7 +11,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I28",),
         edits=(
             Edit(
-                "controller.cluster_state",
+                "controller.controller_state",
                 "        return broker is not None and leadership.directory_of(broker_id) in (None, broker.directory_id)\n",
                 "        return broker is not None\n",
             ),
@@ -65,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             Edit(
-                "controller.cluster_state",
-                "        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unheard]\n",
+                "controller.controller_state",
+                "        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unresponsive]\n",
                 "        return list(broker_ids)\n",
             ),
         ),
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I37",),
         edits=(
             Edit(
-                "controller.silence",
+                "controller.unresponsive_brokers",
                 "    return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]\n",
                 "    return [report]\n",
             ),
@@ -99,7 +99,9 @@ MUTANTS: tuple[Mutant, ...] = (
                 "                await self._without(effect.broker_id, effect.broker_epoch)\n",
                 "",
             ),
-            Edit("controller.silence", "NEVER_HEARD_SECONDS = 1.0\n", "NEVER_HEARD_SECONDS = 60.0\n"),
+            Edit(
+                "controller.unresponsive_brokers", "NEVER_ANSWERED_SECONDS = 1.0\n", "NEVER_ANSWERED_SECONDS = 60.0\n"
+            ),
         ),
         schedule=Schedule("elections:leader_turns_everybody_away_and_registers_again"),
     ),

@@ -15,18 +15,18 @@ MUTANTS: tuple[Mutant, ...] = (
             Edit(
                 "controller.failure_detection",
                 "    BrokerRefused,\n    ConfirmFailure,\n",
-                "    BrokerRefused,\n    BrokersSeen,\n    ConfirmFailure,\n",
+                "    BrokerRefused,\n    RegistrationsChanged,\n    ConfirmFailure,\n",
             ),
             Edit(
                 "controller.failure_detection",
                 "    Report,\n    Unregister,\n",
-                "    Report,\n    Then,\n    Unregister,\n",
+                "    Report,\n    ContinueWith,\n    Unregister,\n",
             ),
             Edit(
                 "controller.failure_detection",
                 "    return [report, Unregister(broker_id=event.broker_id, broker_epoch=event.broker_epoch)]\n",
                 "    brokers = {each: broker for each, broker in state.brokers.items() if each != event.broker_id}\n"
-                "    return [report, Then(event=BrokersSeen(brokers=brokers))]\n",
+                "    return [report, ContinueWith(event=RegistrationsChanged(brokers=brokers))]\n",
             ),
         ),
         schedule=Schedule("evidence:leader_is_turned_away"),
@@ -60,8 +60,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.failure_confirmation",
-                "    return witness.broker_id if confirms else None\n",
-                "    return witness.broker_id\n",
+                "    return confirmer.broker_id if confirms else None\n",
+                "    return confirmer.broker_id\n",
             ),
         ),
         schedule=Schedule("evidence:one_link_is_turned_away"),

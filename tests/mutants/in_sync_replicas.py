@@ -7,16 +7,16 @@ ANSWERS = (
         name="B21",
         title="the retry of an applied AlterPartition is refused",
         origin="KAFKA-14144",
-        rule="a wish that is fulfilled already succeeds, whatever version it carries (6)",
+        rule="a proposal that is fulfilled already succeeds, whatever version it carries (6)",
         breaks=("I36", "I38"),
         edits=(
             Edit(
                 "controller.alter_partition",
-                "    if _is_fulfilled(current, broker_id, wish):\n        return success(partition, current)\n"
-                "    if wish.partition_epoch != current.partition_epoch:\n",
-                "    if wish.partition_epoch == current.partition_epoch and _is_fulfilled(current, broker_id, wish):\n"
+                "    if _is_applied(current, broker_id, proposal):\n        return success(partition, current)\n"
+                "    if proposal.partition_epoch != current.partition_epoch:\n",
+                "    if proposal.partition_epoch == current.partition_epoch and _is_applied(current, broker_id, proposal):\n"
                 "        return success(partition, current)\n"
-                "    if wish.partition_epoch != current.partition_epoch:\n",
+                "    if proposal.partition_epoch != current.partition_epoch:\n",
             ),
             # and nobody tells the leader again: either of the two would heal the other's absence
             Edit(

@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         origin=FOUND,
         rule="a killed process leaves no proof: two undisturbed logs, or all members, are waited for",
         breaks=("I3", "I21"),
-        edits=(Edit("controller.restarts", "WITNESSES = 2\n", "WITNESSES = 1\n"),),
+        edits=(Edit("controller.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),),
         schedule=Schedule("restarts:killed_log_is_shorter"),
     ),
     Mutant(
@@ -112,7 +112,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks=("I3", "I21"),
         edits=(
             *BOOT_ID_FIRST,
-            Edit("controller.restarts", "WITNESSES = 2\n", "WITNESSES = 1\n"),
+            Edit("controller.restarts", "UNDISTURBED_MIN = 2\n", "UNDISTURBED_MIN = 1\n"),
         ),
         schedule=Schedule("restarts:start_dies_behind_its_claim"),
     ),
@@ -231,8 +231,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "controller.restarts",
-                "    return undisturbed if len(undisturbed) >= WITNESSES else",
-                "    return ready if len(undisturbed) >= WITNESSES else",
+                "    if len(undisturbed) >= UNDISTURBED_MIN:\n        return undisturbed\n",
+                "    if len(undisturbed) >= UNDISTURBED_MIN:\n        return ready\n",
             ),
         ),
         schedule=Schedule("restarts:epoch_rots_beside_two_undisturbed_logs"),

@@ -138,7 +138,7 @@ STRICTER = (
         breaks=("I21", "I3", "I16"),
         edits=(
             Edit(
-                "controller.cluster_state",
+                "controller.controller_state",
                 "        return broker is not None and leadership.incarnation_of(broker_id) == broker.incarnation_id\n",
                 "        return broker is not None\n",
             ),

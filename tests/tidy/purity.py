@@ -11,7 +11,7 @@ from tests.tidy.source import SourceFile
 PURE = (
     "broker/replication/*",
     "controller/election.py",
-    "controller/cluster_state.py",
+    "controller/controller_state.py",
     "client/accumulator.py",
     "client/retry.py",
     "protocol/*",

@@ -12,11 +12,11 @@ from msgspec import Struct
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import Fetching, ReplicaState, ReplicationConfig
-from minibroker.controller.cluster_state import (
-    ClusterState,
+from minibroker.controller.controller_state import (
     ControllerSettings,
+    ControllerState,
     Leadership,
-    LiveBroker,
+    RegisteredBroker,
     ReplicaLog,
     Topic,
 )
@@ -157,7 +157,7 @@ def out_of_range_and_back() -> list[CheckerFinding]:
     return replica.findings
 
 
-def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], directories: str) -> ClusterState:
+def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], directories: str) -> ControllerState:
     """Nobody leads a-0, every broker runs under a new incarnation and has said what its log holds. `directories`: the
     letter of the log directories that they run on now; `d` is what they had in sync."""
     before = Leadership(
@@ -170,12 +170,12 @@ def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], di
         partition_epoch=7,
     )
     brokers = {
-        each: LiveBroker(
+        each: RegisteredBroker(
             broker_id=each, broker_epoch=each, incarnation_id=f"n{each}", directory_id=f"{directories}{each}"
         )
         for each in ASSIGNMENT
     }
-    return ClusterState(
+    return ControllerState(
         settings=ControllerSettings(controller_id=1),
         controller_epoch=2,
         brokers=brokers,
@@ -185,7 +185,7 @@ def _all_started_again(members: tuple[int, ...], logs: dict[int, ReplicaLog], di
     )
 
 
-def _who_leads(state: ClusterState, what: Callable[[int], str]) -> list[CheckerFinding]:
+def _who_leads(state: ControllerState, what: Callable[[int], str]) -> list[CheckerFinding]:
     """I28: nobody may."""
     change = elect(state, FIRST, "all are back")
     if change is None or change.after.leader is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minibroker.controller.change_lines import INFO, WARNING, describe, level_of, min_insync_replicas
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.change_text import INFO, WARNING, describe, level_of, min_insync_replicas
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange, elect
 from tests.controller.facts import T0, cluster_state, leadership
 
 
-def changed(state: ClusterState) -> PartitionChange:
+def changed(state: ControllerState) -> PartitionChange:
     change = elect(state, T0, "broker 1 is gone")
     assert change is not None
     return change
@@ -42,7 +42,7 @@ def test_a_first_election_comes_from_nothing() -> None:
     ],
     ids=["enough", "too-few", "no-leader", "unclean"],
 )
-def test_a_warning_is_for_what_stops_writes_or_loses_records(state: ClusterState, level: int) -> None:
+def test_a_warning_is_for_what_stops_writes_or_loses_records(state: ControllerState, level: int) -> None:
     assert level_of(changed(state), min_in_sync=2) == level
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import elect, elect_preferred
 from minibroker.controller.events import (
     AnswersDue,
     BrokerAnswered,
     BrokerSilent,
-    BrokersSeen,
-    Effect,
+    ControllerEffect,
+    RegistrationsChanged,
     Resign,
     TookOver,
     Unregister,
@@ -31,11 +31,11 @@ def silent(broker_id: int, seconds: float) -> BrokerSilent:
     return BrokerSilent(broker_id=broker_id, broker_epoch=10 * broker_id, seconds=seconds)
 
 
-def leaders(effects: list[Effect]) -> list[int | None]:
+def leaders(effects: list[ControllerEffect]) -> list[int | None]:
     return [c.after.leader for each in effects if isinstance(each, WriteLeaderships) for c in each.changes]
 
 
-def of(kind: type[Effect], effects: list[Effect]) -> list[Effect]:
+def of(kind: type[ControllerEffect], effects: list[ControllerEffect]) -> list[ControllerEffect]:
     return [each for each in effects if isinstance(each, kind)]
 
 
@@ -60,13 +60,13 @@ def test_nobodys_place_is_given_up_for_a_leader_that_is_not_heard_of() -> None:
     """Its registration may be that of a dead process, and the others may be the only ones that have the records."""
     again = [broker(each, incarnation="new") for each in (1, 2)]
     state = cluster_state(*again, 3, now=leadership(3, 1, 2, 3))
-    state.unheard = frozenset([3])
+    state.unresponsive = frozenset([3])
     assert elect(state, T0, "test") is None
 
 
 def test_restarted_leader_is_not_told_to_lead_while_the_only_whole_member_is_not_heard_of() -> None:
     state = cluster_state(broker(1, incarnation="new"), 2, now=leadership(1, 1, 2))
-    state.unheard = frozenset([2])
+    state.unresponsive = frozenset([2])
     change = elect(state, T0, "test")
     assert change is not None
     assert (change.after.leader, change.after.in_sync_replicas) == (None, (1, 2))
@@ -74,13 +74,13 @@ def test_restarted_leader_is_not_told_to_lead_while_the_only_whole_member_is_not
 
 def test_new_registration_is_elected_when_it_answers() -> None:
     state = cluster_state(now=leadership(None, 2))
-    assert leaders(step(state, BrokersSeen(brokers={2: broker(2)}))) == []
+    assert leaders(step(state, RegistrationsChanged(brokers={2: broker(2)}))) == []
     assert leaders(step(state, answered(2))) == [2]
 
 
 def test_preferred_leader_that_does_not_answer_does_not_take_over() -> None:
     state = cluster_state(1, 2, now=leadership(2, 1, 2))
-    state.unheard = frozenset([1])
+    state.unresponsive = frozenset([1])
     assert elect_preferred(state, T0, "test") is None
 
 
@@ -93,7 +93,7 @@ def test_leader_that_is_silent_for_too_long_is_unregistered() -> None:
 
 def test_registration_that_was_never_heard_of_is_silent_sooner() -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(2, 2, 3))
-    state.returned = state.unheard = frozenset([2])
+    state.newly_registered = state.unresponsive = frozenset([2])
     assert of(Unregister, step(state, silent(2, 1.0))) == [Unregister(broker_id=2, broker_epoch=20)]
 
 
@@ -106,7 +106,7 @@ def test_registration_that_was_never_heard_of_is_silent_sooner() -> None:
     ],
     ids=["nobody-can-take-over", "it-leads-nothing", "it-is-shutting-down"],
 )
-def test_silence_alone_unregisters_nobody(state: ClusterState) -> None:
+def test_silence_alone_unregisters_nobody(state: ControllerState) -> None:
     assert step(state, silent(2, LONG)) == []
 
 
@@ -114,7 +114,7 @@ def test_answer_ends_the_silence() -> None:
     state = cluster_state(1, 2, 3, 4, now=leadership(2, 2, 3))
     step(state, silent(2, LONG - 1))
     step(state, answered(2))
-    assert (state.unheard, state.silent_seconds) == (frozenset(), {})
+    assert (state.unresponsive, state.silent_seconds) == (frozenset(), {})
 
 
 def test_controller_that_most_do_not_answer_leaves_its_office() -> None:

@@ -23,7 +23,7 @@ import msgspec
 from minibroker.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, PartitionEpoch, TopicPartition
 
 
-class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
+class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     """One registration under /brokers/ids."""
 
     broker_id: BrokerId
@@ -135,12 +135,12 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 UNCLEAN_CONFIG = "unclean.leader.election.enable"
 
 
-class ClusterState(msgspec.Struct, kw_only=True):
+class ControllerState(msgspec.Struct, kw_only=True):
     """Everything one controller knows in one controller epoch. Changed only by `steps.step`."""
 
     settings: ControllerSettings
     controller_epoch: ControllerEpoch
-    brokers: dict[BrokerId, LiveBroker] = {}
+    brokers: dict[BrokerId, RegisteredBroker] = {}
     shutting_down: frozenset[BrokerId] = frozenset()
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
     """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
@@ -150,11 +150,11 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """What registered brokers said of replicas of partitions without a leader."""
     asked_logs: dict[BrokerId, frozenset[TopicPartition]] = {}
     """About which of them an answer is under way."""
-    unheard: frozenset[BrokerId] = frozenset()
+    unresponsive: frozenset[BrokerId] = frozenset()
     """Registrations that have answered no order yet, or none lately: nobody knows whether they can serve."""
     is_gathering: bool = False
     """This controller is new, and gives all brokers a moment to answer before it chooses among those that do."""
-    returned: frozenset[BrokerId] = frozenset()
+    newly_registered: frozenset[BrokerId] = frozenset()
     """Of these, those that registered under the eyes of this controller and have not answered since."""
     silent_seconds: dict[BrokerId, float] = {}
     """How long an order has been waiting for the answer of these brokers."""
@@ -166,7 +166,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """Partitions whose state in ZooKeeper does not read as one: left alone until an operator repairs it."""
 
     # ------------------------------------------------------------------------------------------------- brokers
-    def live_brokers(self) -> list[LiveBroker]:
+    def live_brokers(self) -> list[RegisteredBroker]:
         """Registered brokers, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
 
@@ -217,7 +217,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
 
     def answering(self, broker_ids: Iterable[BrokerId]) -> list[BrokerId]:
         """Of these, in their order, those that can be elected: they have answered, and answer still (hardening 17)."""
-        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unheard]
+        return [] if self.is_gathering else [each for each in broker_ids if each not in self.unresponsive]
 
     # ---------------------------------------------------------------------------------------------- partitions
     def assignment(self, partition: TopicPartition) -> tuple[BrokerId, ...]:

@@ -16,34 +16,42 @@ reach them. The same goes for a leader that says that it does not reach its cont
 
 from collections.abc import Iterable
 
-from minibroker.controller.announcements import ask_logs, tell_leaders, tell_waits, write
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.announcements import ask_logs, report_waits, send_leader_and_isr, write
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import elect_all
-from minibroker.controller.events import BrokerAnswered, BrokerSilent, Effect, LeaderCutOff, Report, Resign, Unregister
+from minibroker.controller.events import (
+    BrokerAnswered,
+    BrokerSilent,
+    ControllerEffect,
+    LeaderCutOff,
+    Report,
+    Resign,
+    Unregister,
+)
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
-NEVER_HEARD_SECONDS = 1.0
+NEVER_ANSWERED_SECONDS = 1.0
 """A new registration answers its first order within some milliseconds."""
 TOGETHER = 0.5
 """Of the longest silence: brokers are given something to answer that often, so whoever was cut off at one moment with
 another has been silent for at least so long when that one has been for too long."""
 
 
-def on_broker_answered(state: ClusterState, event: BrokerAnswered) -> list[Effect]:
+def on_broker_answered(state: ControllerState, event: BrokerAnswered) -> list[ControllerEffect]:
     """It can be reached: elections that waited for it are held."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
-    state.unheard = state.unheard - {broker_id}
-    state.returned = state.returned - {broker_id}
+    state.unresponsive = state.unresponsive - {broker_id}
+    state.newly_registered = state.newly_registered - {broker_id}
     state.silent_seconds = {each: at for each, at in state.silent_seconds.items() if each != broker_id}
     if state.is_gathering:
-        return [] if state.unheard else on_answers_due(state)
+        return [] if state.unresponsive else on_answers_due(state)
     waiting = [each for each in state.partitions_on({broker_id}) if _may_wait(state, each, broker_id)]
     return _compare(state, waiting, (), f"broker {broker_id} answers")
 
 
-def on_answers_due(state: ClusterState) -> list[Effect]:
+def on_answers_due(state: ControllerState) -> list[ControllerEffect]:
     """A new controller compares everything now, among those that have answered."""
     if not state.is_gathering:
         return []
@@ -52,29 +60,29 @@ def on_answers_due(state: ClusterState) -> list[Effect]:
 
 
 def _compare(
-    state: ClusterState, partitions: list[TopicPartition], told: Iterable[BrokerId], reason: str
-) -> list[Effect]:
+    state: ControllerState, partitions: list[TopicPartition], told: Iterable[BrokerId], reason: str
+) -> list[ControllerEffect]:
     """Elect where it is due; who holds a replica of the others is told what is."""
     changes = elect_all(state, partitions, reason)
     changing = {change.partition for change in changes}
     unchanged = [each for each in partitions if each not in changing]
-    effects = tell_leaders(state, unchanged, told)
-    return [*effects, *ask_logs(state, partitions), *tell_waits(state, unchanged), *write(changes)]
+    effects = send_leader_and_isr(state, unchanged, told)
+    return [*effects, *ask_logs(state, partitions), *report_waits(state, unchanged), *write(changes)]
 
 
-def _may_wait(state: ClusterState, partition: TopicPartition, broker_id: BrokerId) -> bool:
+def _may_wait(state: ControllerState, partition: TopicPartition, broker_id: BrokerId) -> bool:
     """Whether its election waits for this broker's answer: cheap, for there may be thousands that do not."""
     leadership = state.leaderships.get(partition)
     leader = None if leadership is None else leadership.leader
-    return leader in (None, broker_id) or leader not in state.brokers or leader in state.unheard
+    return leader in (None, broker_id) or leader not in state.brokers or leader in state.unresponsive
 
 
-def on_broker_silent(state: ClusterState, event: BrokerSilent) -> list[Effect]:
+def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[ControllerEffect]:
     """It is elected for nothing from now on; after too long, what it leads is led by others."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
-    state.unheard = state.unheard | {broker_id}
+    state.unresponsive = state.unresponsive | {broker_id}
     state.silent_seconds = {**state.silent_seconds, broker_id: event.seconds}
     if not _is_too_long(state, broker_id) or broker_id in state.shutting_down:
         return []
@@ -85,7 +93,7 @@ def on_broker_silent(state: ClusterState, event: BrokerSilent) -> list[Effect]:
     return _replace(state, broker_id, f"does not answer for {event.seconds:g} s")
 
 
-def on_leader_cut_off(state: ClusterState, event: LeaderCutOff) -> list[Effect]:
+def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[ControllerEffect]:
     """It is told everything, and can change no ISR: others lead what it leads."""
     is_known = state.is_registered_as(event.broker_id, event.broker_epoch)
     if not is_known or event.seconds < state.settings.answer_seconds_max or event.broker_id in state.shutting_down:
@@ -93,7 +101,7 @@ def on_leader_cut_off(state: ClusterState, event: LeaderCutOff) -> list[Effect]:
     return _replace(state, event.broker_id, f"has got no answer from this controller for {event.seconds:g} s")
 
 
-def _replace(state: ClusterState, broker_id: BrokerId, why: str) -> list[Effect]:
+def _replace(state: ControllerState, broker_id: BrokerId, why: str) -> list[ControllerEffect]:
     """Fence it, if somebody can take over."""
     led = [each for each in state.partitions_on({broker_id}) if _can_be_replaced(state, each, broker_id)]
     if not led:
@@ -103,16 +111,16 @@ def _replace(state: ClusterState, broker_id: BrokerId, why: str) -> list[Effect]
     return [report, Unregister(broker_id=broker_id, broker_epoch=state.brokers[broker_id].broker_epoch)]
 
 
-def _is_too_long(state: ClusterState, broker_id: BrokerId) -> bool:
+def _is_too_long(state: ControllerState, broker_id: BrokerId) -> bool:
     return state.silent_seconds.get(broker_id, 0.0) >= _seconds_max(state, broker_id)
 
 
-def _seconds_max(state: ClusterState, broker_id: BrokerId) -> float:
+def _seconds_max(state: ControllerState, broker_id: BrokerId) -> float:
     """Who has never answered under its registration leads nothing yet, so there is nothing to wait for."""
-    return NEVER_HEARD_SECONDS if broker_id in state.returned else state.settings.answer_seconds_max
+    return NEVER_ANSWERED_SECONDS if broker_id in state.newly_registered else state.settings.answer_seconds_max
 
 
-def _can_be_replaced(state: ClusterState, partition: TopicPartition, broker_id: BrokerId) -> bool:
+def _can_be_replaced(state: ControllerState, partition: TopicPartition, broker_id: BrokerId) -> bool:
     """It leads, and a whole member of the ISR that answers could."""
     leadership = state.leaderships.get(partition)
     if leadership is None or leadership.leader != broker_id or state.is_being_deleted(partition.topic):
@@ -121,6 +129,6 @@ def _can_be_replaced(state: ClusterState, partition: TopicPartition, broker_id: 
         each != broker_id
         and state.is_eligible(partition, each)
         and state.has_whole_log(leadership, each)
-        and each not in state.unheard
+        and each not in state.unresponsive
         for each in leadership.in_sync_replicas
     )

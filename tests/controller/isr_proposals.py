@@ -18,13 +18,13 @@ def alter_partition(
     cluster: Cluster, leader: int, *isr: int, epoch: int = 0, version: int = 0
 ) -> AlterPartitionRequest:
     members = [BrokerState(broker_id=each, broker_epoch=cluster.brokers[each].broker_epoch) for each in isr]
-    wish = AlterPartitionData(
+    proposal = AlterPartitionData(
         partition_index=0, leader_epoch=epoch, partition_epoch=version, new_isr_with_epochs=members
     )
     return AlterPartitionRequest(
         broker_id=leader,
         broker_epoch=cluster.brokers[leader].broker_epoch,
-        topics=[AlterPartitionTopic(topic_name="lines", partitions=[wish])],
+        topics=[AlterPartitionTopic(topic_name="lines", partitions=[proposal])],
     )
 
 

@@ -1,6 +1,6 @@
 """One line for people about each change of a partition: what was, what is, and why. Pure."""
 
-from minibroker.controller.cluster_state import ClusterState
+from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange
 from minibroker.protocol.ids import TopicPartition
 
@@ -25,7 +25,7 @@ def level_of(change: PartitionChange, min_in_sync: int) -> int:
     return WARNING if is_bad else INFO
 
 
-def min_insync_replicas(state: ClusterState, partition: TopicPartition, default: int) -> int:
+def min_insync_replicas(state: ControllerState, partition: TopicPartition, default: int) -> int:
     """The effective minimum: never more than there are replicas."""
     topic = state.topics.get(partition.topic)
     configured = "" if topic is None else topic.configs.get(MIN_ISR_CONFIG, "")
