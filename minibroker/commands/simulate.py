@@ -21,7 +21,7 @@ from minibroker.command_line import (
 
 if TYPE_CHECKING:
     from minibroker.simulation.checks.finding import CheckerFinding
-    from minibroker.simulation.swarm.outcome import Outcome
+    from minibroker.simulation.swarm.outcome import RunOutcome
     from minibroker.swarm_runs import RunResult, SwarmSummary
 
 SEEDS_SHOWN = 12
@@ -120,10 +120,10 @@ def _one(
     seed: int, brokers: int, beyond: bool, disk_faults: bool | None, quiet: bool, history: str | None, as_json: bool
 ) -> int:
     from minibroker.simulation.checks.events import to_json_lines
-    from minibroker.simulation.swarm.narrator import HEADER, Line
+    from minibroker.simulation.swarm.narrator import HEADER, NarratedLine
     from minibroker.simulation.swarm.run import run_beyond, run_seed
 
-    def tell(line: Line) -> None:
+    def show(line: NarratedLine) -> None:
         if as_json and not quiet:
             print_json(line.as_json())
         elif not quiet:
@@ -133,9 +133,9 @@ def _one(
         click.secho(HEADER, bold=True)
     started = time.perf_counter()
     if beyond:
-        outcome = run_beyond(seed, brokers=brokers, tell=tell)
+        outcome = run_beyond(seed, brokers=brokers, on_line=show)
     else:
-        outcome = run_seed(seed, brokers=brokers, tell=tell, disk_faults=disk_faults)
+        outcome = run_seed(seed, brokers=brokers, on_line=show, disk_faults=disk_faults)
     real_seconds = time.perf_counter() - started
     if history is not None:
         Path(history).write_bytes(to_json_lines(outcome.history.events.events))
@@ -148,7 +148,7 @@ def _one(
     return EXIT_FOUND_WRONG if outcome.findings else EXIT_FINE
 
 
-def _as_json(outcome: "Outcome", real_seconds: float, command: str) -> dict[str, Any]:
+def _as_json(outcome: "RunOutcome", real_seconds: float, command: str) -> dict[str, Any]:
     return {
         "event": "summary",
         "seed": outcome.seed,
@@ -170,7 +170,7 @@ def _as_json(outcome: "Outcome", real_seconds: float, command: str) -> dict[str,
     }
 
 
-def _finding_as_json(outcome: "Outcome", finding: "CheckerFinding") -> dict[str, Any]:
+def _finding_as_json(outcome: "RunOutcome", finding: "CheckerFinding") -> dict[str, Any]:
     assert outcome.narrator is not None
     return {
         "invariant": finding.invariant,
@@ -182,7 +182,7 @@ def _finding_as_json(outcome: "Outcome", finding: "CheckerFinding") -> dict[str,
     }
 
 
-def _print_outcome(outcome: "Outcome", real_seconds: float, command: str) -> None:
+def _print_outcome(outcome: "RunOutcome", real_seconds: float, command: str) -> None:
     for loss in outcome.losses:
         click.echo(f"lost and named: {loss.partition} {loss.text}; {'; '.join(loss.facts)}")
     for finding in outcome.findings[:1]:
@@ -203,7 +203,7 @@ def _print_outcome(outcome: "Outcome", real_seconds: float, command: str) -> Non
         click.secho(lost if outcome.losses else "every invariant held", fg="green")
 
 
-def _print_finding(outcome: "Outcome", finding: "CheckerFinding") -> None:
+def _print_finding(outcome: "RunOutcome", finding: "CheckerFinding") -> None:
     assert outcome.narrator is not None
     from minibroker.simulation.swarm.narrator import HEADER
 

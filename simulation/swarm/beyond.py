@@ -16,11 +16,11 @@ from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.accepting import accept_loss
 from minibroker.simulation.swarm.fault_injector import FaultInjector
+from minibroker.simulation.swarm.final_checks import compare_history, compare_replicas, converge, log_bytes
 from minibroker.simulation.swarm.narrator import Narrator
 from minibroker.simulation.swarm.opening import open_run
-from minibroker.simulation.swarm.options import Options
-from minibroker.simulation.swarm.outcome import Outcome
-from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, log_bytes
+from minibroker.simulation.swarm.options import RunOptions
+from minibroker.simulation.swarm.outcome import RunOutcome
 from minibroker.simulation.swarm.workload import Workload
 
 DISASTERS = ("all_lose_power", "in_sync_disks_replaced", "unclean_election", "last_member_loses_power")
@@ -32,7 +32,7 @@ OFFSET = re.compile(r"offset (\d+)")
 Place = tuple[TopicPartition, int]
 
 
-def beyond_options(options: Options, disaster: str) -> Options:
+def beyond_options(options: RunOptions, disaster: str) -> RunOptions:
     """The draw, without syncs before acknowledgement and without retention, so that what is lost is lost."""
     settings = {k: v for k, v in options.settings.items() if not k.startswith(("log.flush", "log.retention"))}
     settings["log.flush.offset.checkpoint.interval.ms"] = "60000"
@@ -43,7 +43,9 @@ def beyond_options(options: Options, disaster: str) -> Options:
     return options
 
 
-async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: str, narrator: Narrator | None) -> None:
+async def drive_beyond(
+    cluster: SimulatedCluster, outcome: RunOutcome, disaster: str, narrator: Narrator | None
+) -> None:
     """Load, disaster, convergence, and then: who noticed?"""
     outcome.is_beyond = True
     options, history = outcome.options, outcome.history
@@ -66,7 +68,7 @@ async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: st
         await working
         await converge(cluster, options, reference, history)
         compare_replicas(cluster, workload, history)
-        lost = really_lost(cluster, workload, outcome)
+        lost = lost_records(cluster, workload, outcome)
         await compare_history(cluster, workload, history)
         audited = audit_disks(cluster, reference.states(), history.acked)
     finally:
@@ -80,7 +82,7 @@ async def drive_beyond(cluster: SimulatedCluster, outcome: Outcome, disaster: st
     )
     outcome.findings += [each for each in history.findings if each.invariant in NOT_A_LOSS]
     outcome.losses = [each for each in history.findings if each.invariant == "I21"]
-    outcome.findings += unnamed(lost, outcome.losses, audited)
+    outcome.findings += detection_errors(lost, outcome.losses, audited)
 
 
 class Disasters:
@@ -141,7 +143,7 @@ class Disasters:
         await injector.wait(lambda: all(s.leader == last for s in injector.reference.states()), 10.0)
 
 
-def really_lost(cluster: SimulatedCluster, workload: Workload, outcome: Outcome) -> set[Place]:
+def lost_records(cluster: SimulatedCluster, workload: Workload, outcome: RunOutcome) -> set[Place]:
     """Acknowledged records that their partition's log does not hold; replicas are identical by now."""
     lost: set[Place] = set()
     for partition in workload.partitions:
@@ -162,7 +164,9 @@ def really_lost(cluster: SimulatedCluster, workload: Workload, outcome: Outcome)
     return lost
 
 
-def unnamed(lost: set[Place], by_history: list[CheckerFinding], by_audit: list[CheckerFinding]) -> list[CheckerFinding]:
+def detection_errors(
+    lost: set[Place], by_history: list[CheckerFinding], by_audit: list[CheckerFinding]
+) -> list[CheckerFinding]:
     """What a detector did not name, or named although it is there."""
     named = {
         (each.partition, int(match.group(1)))

@@ -17,8 +17,8 @@ class ControllerSequences(FaultSequences):
     def _force_election(self, broker_id: int) -> bool:
         """Of all that this broker leads."""
         injector = self.injector
-        if self.random.random() < 0.3 and injector.is_alive(broker_id) and not injector.hangs_by_a_thread():
-            if not injector.may_fall(broker_id):
+        if self.random.random() < 0.3 and injector.is_alive(broker_id) and not injector.has_weakened_broker():
+            if not injector.may_fail(broker_id):
                 return False
             injector.note("term", broker_id)
             injector.stopping.append(injector.world.process(name_of(broker_id)))
@@ -162,7 +162,7 @@ class ControllerSequences(FaultSequences):
         """A leader is asked to end while much is written, and may be killed on its way."""
         injector, partition = self.injector, self.injector.partition()
         leader = injector.leader(partition)
-        if leader is None or injector.hangs_by_a_thread() or not injector.may_fall(leader):
+        if leader is None or injector.has_weakened_broker() or not injector.may_fail(leader):
             return
         injector.note("term", leader)
         process = injector.world.process(name_of(leader))
@@ -187,5 +187,5 @@ class ControllerSequences(FaultSequences):
         elif injector.kill(deaf):
             await asyncio.sleep(self.random.uniform(0.0, injector.options.session_seconds))
         injector.note("topic again")
-        await injector.workload.make_again("again")
+        await injector.workload.recreate_topic("again")
         injector.start(deaf)

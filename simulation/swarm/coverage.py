@@ -22,7 +22,7 @@ from minibroker.runtime.ports import Buffer
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.trace import Trace
 
-LINES = {
+LOG_LINES = {
     "log ended above its leader's: truncated": ("truncated from",),
     "replica starts anew at its leader's log start": ("starts anew at offset",),
     "log recovered": ("loaded %d of %d logs",),
@@ -80,7 +80,7 @@ MUST_SEE = (
     *STATES,
     *FENCING,
     "duplicate answered",
-    *LINES,
+    *LOG_LINES,
     *TRACED.values(),
     *(f"answer {code.name}" for code in ANSWERS),
 )
@@ -90,7 +90,7 @@ RARELY_SEEN = (f"answer {ErrorCode.STALE_CONTROLLER_EPOCH.name}",)
 diverging fetches (a follower asks for the end of its epoch first) are counted and not demanded."""
 
 
-class Coverage(logging.Handler):
+class RunCoverage(logging.Handler):
     """Counts for one run."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Coverage(logging.Handler):
                 self._answered(part)
 
     def _sum_up(self, trace: Trace) -> None:
-        for kind, fragments in LINES.items():
+        for kind, fragments in LOG_LINES.items():
             self.seen[kind] += sum(n for line, n in self.lines.items() if any(each in line for each in fragments))
         for kind, name in TRACED.items():
             self.seen[name] += trace.kinds[kind]

@@ -33,31 +33,31 @@ class CrashPoints:
         injector, victim = self.injector, self.random.choice(self.injector.cluster.broker_ids)
         if not injector.kill(victim):
             return
-        self.lay("dies_in_a_start", victim, CALLS_OF_A_START)
+        self.set_trap("dies_in_a_start", victim, CALLS_OF_A_START)
         await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         injector.start(victim)
-        await self.spring(victim)
+        await self.await_trap(victim)
 
     async def dies_in_a_close(self) -> None:
         """Asked to stop, and killed on the way."""
         injector, victim = self.injector, self.random.choice(self.injector.cluster.broker_ids)
-        if not injector.is_alive(victim) or injector.hangs_by_a_thread() or not injector.may_fall(victim):
+        if not injector.is_alive(victim) or injector.has_weakened_broker() or not injector.may_fail(victim):
             return
         injector.note("term", victim)
         injector.stopping.append(injector.world.process(name_of(victim)))
-        self.lay("dies_in_a_close", victim, CALLS_OF_A_CLOSE)
+        self.set_trap("dies_in_a_close", victim, CALLS_OF_A_CLOSE)
         injector.cluster.stop(victim)
-        await self.spring(victim)
+        await self.await_trap(victim)
 
     async def dies_at_work(self) -> None:
         """In an append, a cut, a repair, a deletion: whatever comes."""
         victim = self.random.choice(self.injector.cluster.broker_ids)
         if not self.injector.is_alive(victim):
             return
-        self.lay("dies_at_work", victim, CALLS_AT_WORK)
-        await self.spring(victim)
+        self.set_trap("dies_at_work", victim, CALLS_AT_WORK)
+        await self.await_trap(victim)
 
-    def lay(self, kind: str, victim: int, calls: tuple[int, int]) -> None:
+    def set_trap(self, kind: str, victim: int, calls: tuple[int, int]) -> None:
         """Short ways are as likely as long ones."""
         first, last = calls
         number = round(first * (last / first) ** self.random.random())
@@ -74,10 +74,10 @@ class CrashPoints:
 
     def _end(self, kind: str, victim: int, way: str, number: int) -> bool:
         injector = self.injector
-        counts_for_less = injector.hangs_by_a_thread() and injector.reference.counts_for_what_it_lost(victim)
+        counts_for_less = injector.has_weakened_broker() and injector.reference.counts_for_what_it_lost(victim)
         if way == "power" and not injector.may_lose({victim}) and not counts_for_less:
             way = "kill"
-        if way == "kill" and not counts_for_less and (injector.hangs_by_a_thread() or not injector.may_fall(victim)):
+        if way == "kill" and not counts_for_less and (injector.has_weakened_broker() or not injector.may_fail(victim)):
             return False
         injector.note(f"disk {kind}", victim, way, f"at call {number}")
         if way == "kill":
@@ -89,7 +89,7 @@ class CrashPoints:
         injector.later(lambda: injector.start(victim), self.random.choice(DOWN_SECONDS))
         return True
 
-    async def spring(self, victim: int) -> None:
+    async def await_trap(self, victim: int) -> None:
         """Wait for it; then nothing waits any more."""
         before = self.injector.world.process(name_of(victim)) if self.injector.is_alive(victim) else None
         await self.injector.wait(lambda: before is None or not before.alive, SPRUNG_SECONDS)

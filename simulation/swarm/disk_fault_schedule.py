@@ -13,7 +13,7 @@ from minibroker.broker import scrubber
 from minibroker.simulation.swarm.crash_points import CrashPoints
 from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import (
-    FAILURE_DETECTION,
+    CRASHES,
     FILE_CHANGES,
     LATER_FAULTS,
     OLDER,
@@ -22,7 +22,7 @@ from minibroker.simulation.swarm.disk_options import (
 )
 from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
-from minibroker.simulation.swarm.promise import Setting, allows
+from minibroker.simulation.swarm.promise import Circumstance, allows
 from minibroker.simulation.swarm.whole_cluster import WholeCluster
 
 FIRST_SECONDS = 0.7
@@ -65,14 +65,14 @@ class DiskFaultSchedule:
         end = injector.world.loop.time() + injector.options.seconds
         await asyncio.sleep(FIRST_SECONDS)
         for broker_id in injector.cluster.broker_ids if self._takes_copies else ():
-            self._faults.changes.album.take(injector.storage(broker_id))
+            self._faults.changes.copies.take(injector.storage(broker_id))
         while injector.world.loop.time() < end:
             await asyncio.sleep(self._random.expovariate(1 / options.pause_mean))
             self.disk.settle()
             if self._takes_copies:
                 broker_id = self._random.choice(injector.cluster.broker_ids)
-                if broker_id not in injector.suspects:  # or its damage came back when nobody knows of it any more
-                    self._faults.changes.album.take(injector.storage(broker_id))
+                if broker_id not in injector.faulty_disks:  # or its damage came back when nobody knows of it any more
+                    self._faults.changes.copies.take(injector.storage(broker_id))
             if self._random.random() < options.sequence_share:
                 await self._play(self._random.choice(options.sequences))
             else:
@@ -95,13 +95,13 @@ class DiskFaultSchedule:
                 return
 
     async def _break(self, kind: str) -> bool:
-        assert allows(kind, Setting.ANOTHER_COPY), "FaultyDisk.may_be sees to that setting"
+        assert allows(kind, Circumstance.ANOTHER_COPY), "FaultyDisk.may_become_faulty sees to that setting"
         before = self._injector.counts[f"disk {kind}"]
         if kind in RUNNING_ROT:
             await self._faults.rot(kind)
         elif kind in FILE_CHANGES:
             await self._faults.change(kind)
-        elif kind in FAILURE_DETECTION:
+        elif kind in CRASHES:
             await getattr(self._crash_points, kind)()
         else:
             await getattr(self._faults, kind)()
@@ -119,7 +119,7 @@ class DiskFaultSchedule:
         await asyncio.sleep(START_SECONDS)
         if not injector.is_alive(broker):
             await self._replace_disk(broker)
-        self.disk.take_back()
+        self.disk.undo_unscrubbed_rot()
         await injector.wait(lambda: not self.disk.remaining(), SCRUBBED_SECONDS)
         return [f"{rot.path} at {rot.position}" for rot in self.disk.remaining()]
 

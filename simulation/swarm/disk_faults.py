@@ -25,7 +25,7 @@ from minibroker.simulation.swarm.disk_options import CALL_NAMES, OPENING_CALLS, 
 from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.faulty_disk import FaultyDisk
 from minibroker.simulation.swarm.file_changes import FileChanges, unlink
-from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, MAGIC_AT, Place, Places, below
+from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, MAGIC_AT, Place, RotPlaces, below
 
 RUNNING_SHARE = 0.3
 """How many of the files that may vanish under a running broker do."""
@@ -52,7 +52,7 @@ class DiskFaults:
         self.disk = disk
         self.random = rng
         self.changes = FileChanges(rng)
-        self._places = Places(rng)
+        self._places = RotPlaces(rng)
 
     def victim(self) -> int:
         """The broker whose disk is faulty already, or any."""
@@ -64,32 +64,32 @@ class DiskFaults:
     async def rot(self, kind: str) -> None:
         """Some places of one kind, at rest or between."""
         victim = self.victim()
-        if not self.disk.may_be(victim):
+        if not self.disk.may_become_faulty(victim):
             return
         if self.random.random() < BETWEEN_SHARE:
-            await self.between(victim, lambda: self.let_rot(victim, kind))
+            await self.while_down(victim, lambda: self.rot_now(victim, kind))
         else:
-            self.let_rot(victim, kind)
+            self.rot_now(victim, kind)
 
-    def let_rot(self, victim: int, kind: str) -> bool:
+    def rot_now(self, victim: int, kind: str) -> bool:
         """Whether there was anything to rot."""
         draw: Callable[[Storage], Place | None] = getattr(self._places, kind)
         hurt = False
         for _ in range(self.random.randint(1, FEW_FLIPS_MAX)):
             place = draw(self.injector.storage(victim))
             if place is not None:
-                self.disk.becomes(victim)
+                self.disk.mark_faulty(victim)
                 self.injector.note(f"disk {kind}", victim, *place)
-                self.disk.rots(*place)
+                self.disk.rot_byte(*place)
                 hurt = True
         return hurt
 
-    async def between(self, victim: int, act: Callable[[], bool], way: str = "kill") -> None:
+    async def while_down(self, victim: int, act: Callable[[], bool], way: str = "kill") -> None:
         """It is killed or stopped, its disk suffers, and it is started again."""
         injector = self.injector
-        if not injector.is_alive(victim) or injector.hangs_by_a_thread() or not injector.may_fall(victim):
+        if not injector.is_alive(victim) or injector.has_weakened_broker() or not injector.may_fail(victim):
             return
-        injector.held.add(victim)
+        injector.kept_down.add(victim)
         try:
             injector.note(way, victim)
             if way == "kill":
@@ -99,29 +99,29 @@ class DiskFaults:
                 injector.cluster.stop(victim)
                 if not await injector.wait(lambda: not injector.is_alive(victim), STOP_SECONDS):
                     return
-            if way == "kill" or self.disk.may_be(victim):
+            if way == "kill" or self.disk.may_become_faulty(victim):
                 act()
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            injector.held.discard(victim)
+            injector.kept_down.discard(victim)
         injector.start(victim)
 
     # -------------------------------------------------------------------------------------------------------- files
     async def change(self, kind: str) -> None:
         """One of `file_changes`, while its broker is down; some under a running one, too."""
         victim = self.victim()
-        if not self.disk.may_be(victim):
+        if not self.disk.may_become_faulty(victim):
             return
         if kind in VANISHING and self.random.random() < RUNNING_SHARE:
             await self._vanish(victim, kind)
         else:
             way = self.random.choice(("kill", "term"))
-            await self.between(victim, lambda: self.suffer(victim, kind, self.changes.act(kind)), way)
+            await self.while_down(victim, lambda: self.apply_change(victim, kind, self.changes.act(kind)), way)
 
     async def _vanish(self, victim: int, kind: str) -> None:
         """The broker notices it in its own time, or never: what it has open stays. An operator starts it again."""
         injector = self.injector
-        if not injector.is_alive(victim) or not self.suffer(victim, kind, self.changes.act(kind)):
+        if not injector.is_alive(victim) or not self.apply_change(victim, kind, self.changes.act(kind)):
             return
         process = injector.world.process(name_of(victim))
         injector.broken_disks.add(victim)
@@ -130,22 +130,22 @@ class DiskFaults:
         if process.alive:
             injector.bounce(victim)
 
-    def suffer(self, victim: int, kind: str, act: Callable[[Storage], str | None]) -> bool:
+    def apply_change(self, victim: int, kind: str, act: Callable[[Storage], str | None]) -> bool:
         """Whether anything changed."""
         storage = self.injector.storage(victim)
         what = act(storage)
         if what is not None:
-            self.disk.becomes(victim)
+            self.disk.mark_faulty(victim)
             self.injector.note(f"disk {kind}", victim, what)
             storage.trace.record("files-changed", storage.host, kind, what)
         if what is not None and kind == "zeroed_segment":
-            self.disk.is_rotten(what, MAGIC_AT)
+            self.disk.note_rotten_byte(what, MAGIC_AT)
         return what is not None
 
     async def _change_files(self, kind: str, act: Callable[[Storage], str | None]) -> None:
         victim = self.victim()
-        if self.disk.may_be(victim):
-            await self.between(victim, lambda: self.suffer(victim, kind, act))
+        if self.disk.may_become_faulty(victim):
+            await self.while_down(victim, lambda: self.apply_change(victim, kind, act))
 
     async def missing_segment(self) -> None:
         await self._change_files("missing_segment", self.remove_segment)
@@ -272,11 +272,11 @@ class DiskFaults:
         """A sync fails, and what it should have made stable never will be; then maybe the power goes."""
         victim = self.victim()
         storage = self.injector.storage(victim)
-        if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_be(victim):
+        if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_become_faulty(victim):
             return
-        self.disk.becomes(victim)
+        self.disk.mark_faulty(victim)
         self.injector.broken_disks.add(victim)
-        self.injector.lying.add(victim)
+        self.injector.lying_disks.add(victim)
         kind = "sync_forgets_full" if is_full else "sync_forgets"
         self.injector.note(f"disk {kind}", victim)
         storage.fail("sync", times=self.random.choice((1, 3)), is_full=is_full, forgets=True)
@@ -284,7 +284,7 @@ class DiskFaults:
         storage.heal()
         if self.random.random() < 0.5:
             self.cut_power(victim)
-        self.injector.lying.discard(victim)
+        self.injector.lying_disks.discard(victim)
 
     async def sync_forgets_full(self) -> None:
         """The same, and what the kernel says is that there was no room."""
@@ -301,11 +301,11 @@ class DiskFaults:
 
     async def _fail(self, kind: str, is_full: bool = False, no_descriptor: bool = False) -> None:
         victim, storage = (broker := self.victim()), self.injector.storage(broker)
-        if storage.faults or not self.disk.may_be(victim):
+        if storage.faults or not self.disk.may_become_faulty(victim):
             return
         call = self.random.choice(OPENING_CALLS if no_descriptor else CALL_NAMES)
         times = self.random.choice(FAILURE_TIMES)
-        self.disk.becomes(victim)
+        self.disk.mark_faulty(victim)
         if not no_descriptor:  # which passes by itself
             self.injector.broken_disks.add(victim)
         self.injector.note(f"disk {kind}", victim, call, times)
@@ -325,48 +325,48 @@ class DiskFaults:
     async def lost_disk(self) -> None:
         """The power goes, and a blank disk is put in."""
         victim = self.victim()
-        if not self.disk.may_be(victim) or not self.injector.may_lose({victim}, synced_too=True):
+        if not self.disk.may_become_faulty(victim) or not self.injector.may_lose({victim}, synced_too=True):
             return
-        self.disk.becomes(victim)
+        self.disk.mark_faulty(victim)
         self.injector.note("disk lost_disk", victim)
         await self._put_in(victim, blank=True)
 
     async def foreign_disk(self) -> None:
         """Another broker's disk: the broker refuses to start, and gets a blank one at the end."""
         victim = self.victim()
-        if not self.disk.may_be(victim) or not self.injector.may_lose({victim}, synced_too=True):
+        if not self.disk.may_become_faulty(victim) or not self.injector.may_lose({victim}, synced_too=True):
             return
-        self.disk.becomes(victim)
+        self.disk.mark_faulty(victim)
         self.injector.note("disk foreign_disk", victim)
         await self._put_in(victim, blank=False)
 
     async def _put_in(self, victim: int, blank: bool) -> None:
         injector = self.injector
-        injector.held.add(victim)
+        injector.kept_down.add(victim)
         try:
             injector.cluster.power_loss(victim)
             self.disk.replace(blank)
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            injector.held.discard(victim)
+            injector.kept_down.discard(victim)
         injector.start(victim)
 
     async def lying_disk(self) -> None:
         """Its syncs do nothing for a while; then the power goes."""
         victim = self.victim()
         storage = self.injector.storage(victim)
-        if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_be(victim):
+        if storage.faults or not self.injector.is_alive(victim) or not self.disk.may_become_faulty(victim):
             return
-        self.disk.becomes(victim)
+        self.disk.mark_faulty(victim)
         self.injector.note("disk lying_disk", victim)
-        self.injector.lying.add(victim)
+        self.injector.lying_disks.add(victim)
         storage.ignores_sync = True
         await asyncio.sleep(self.random.choice(LIE_SECONDS))
         self.cut_power(victim)
         storage.ignores_sync = False
         if self.injector.is_alive(victim):
             make_stable(storage)  # it could not fall: then what it said must become true
-        self.injector.lying.discard(victim)
+        self.injector.lying_disks.discard(victim)
 
 
 def make_stable(storage: Storage) -> None:

@@ -27,13 +27,13 @@ NOTES = ("missing_note", "emptied_note")
 OLDER = ("older_file", "older_directory", "older_disk")
 """An older copy is put back."""
 FILE_CHANGES = (*SHORTENED, *NOTES, *OLDER)
-FAILURE_DETECTION = ("dies_in_a_start", "dies_in_a_close", "dies_at_work")
+CRASHES = ("dies_in_a_start", "dies_in_a_close", "dies_at_work")
 """Killed, or without power, between two calls to the disk."""
 NOTES_ROT = "rot_notes"
 RUNNING_ROT = (*FIRST_ROT, NOTES_ROT)
 
 MISPLACED_SHARE = 0.2
-LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *FAILURE_DETECTION)
+LATER_FAULTS = (NOTES_ROT, *FILE_CHANGES, *CRASHES)
 """In most of the runs, one soon after the other; the rest draws what it drew before there were these."""
 LATER_RUNS_SHARE = 0.7
 DISK_FAULTS = (*FIRST_FAULTS, *MISPLACED, *LATER_FAULTS)

@@ -17,7 +17,7 @@ from minibroker.simulation.swarm.message_hold_sequences import MessageHoldSequen
 class DivergenceSequences(MessageHoldSequences):
     """Each public method is one sequence."""
 
-    def _next_in_line(self, partition: TopicPartition, leader: int) -> int | None:
+    def _next_leader(self, partition: TopicPartition, leader: int) -> int | None:
         """Who is elected if the leader falls: the first of the assignment that is in sync and lives."""
         node = self.injector.zookeeper.tree.nodes.get(topic_path(partition.topic))
         replicas = [] if node is None else TopicAssignment.decode(node.data).partitions[str(partition.partition)]
@@ -35,7 +35,7 @@ class DivergenceSequences(MessageHoldSequences):
 
         return await injector.wait(is_settled, 1.0)
 
-    async def _tail_for_some(self, partition: TopicPartition, leader: int, deaf: int) -> bool:
+    async def _leave_tail_on_some(self, partition: TopicPartition, leader: int, deaf: int) -> bool:
         """Records that all but one follower have."""
         injector = self.injector
         injector.cut_off(deaf, [leader], TAIL_SECONDS)
@@ -56,8 +56,8 @@ class DivergenceSequences(MessageHoldSequences):
         leader, epoch = injector.leader(partition), self._epoch(partition)
         if leader is None:
             return
-        deaf = self._next_in_line(partition, leader)
-        if deaf is None or not await self._tail_for_some(partition, leader, deaf):
+        deaf = self._next_leader(partition, leader)
+        if deaf is None or not await self._leave_tail_on_some(partition, leader, deaf):
             return
         if not self._end_leader(leader, "bounce") or not await self._elected(partition, epoch):
             return
@@ -74,15 +74,15 @@ class DivergenceSequences(MessageHoldSequences):
         leader, controller, epoch = injector.leader(partition), injector.cluster.controller(), self._epoch(partition)
         if leader is None or controller is None:
             return
-        heir = self._next_in_line(partition, leader)
+        heir = self._next_leader(partition, leader)
         deaf = next((b for b in self._members(partition) if b not in (leader, heir)), None)
         if heir is None or deaf is None or deaf == controller:
             return
         if self.random.random() < 0.7:
-            await self._tail_for_some(partition, leader, heir)
+            await self._leave_tail_on_some(partition, leader, heir)
         injector.note("holds orders to", deaf)
         hold = injector.network.hold(None, name_of(deaf), requests(ApiKey.LEADER_AND_ISR))
-        with injector.unhearing(deaf):
+        with injector.uninformed(deaf):
             if self._end_leader(leader, "bounce") and await self._elected(partition, epoch):
                 injector.workload.burst(partition, 1)
                 await injector.wait(lambda: leader in self._members(partition), 2.0)
@@ -90,7 +90,7 @@ class DivergenceSequences(MessageHoldSequences):
                 await self._elected(partition, epoch + 1)
                 injector.workload.burst(partition, 1)
                 await asyncio.sleep(self.random.uniform(0.0, 0.3))
-            self._let_go(hold)
+            self._release(hold)
 
     async def lagging_mark(self) -> None:
         """A new leader's mark is older than what was acknowledged, and a replica that was away comes back to it."""
@@ -113,7 +113,7 @@ class DivergenceSequences(MessageHoldSequences):
             injector.note("holds fetched batches for", away)
             hold = injector.network.hold(name_of(second), name_of(away), responses(ApiKey.FETCH))
             injector.heal(pairs)
-            with injector.unhearing(away):
+            with injector.uninformed(away):
                 await injector.wait(lambda: away in self._members(partition), self.random.choice((0.2, 1.2)))
                 if self.random.random() < 0.6 and self._end_leader(second, "bounce"):
                     await self._elected(partition, epoch)

@@ -16,15 +16,15 @@ from minibroker.simulation.checks.reference_state import ReferencePartition, Ref
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import Process
 from minibroker.simulation.storage import Storage
-from minibroker.simulation.swarm.options import ADDRESS_GONE, Options
+from minibroker.simulation.swarm.options import ADDRESS_GONE, RunOptions
 from minibroker.simulation.swarm.workload import Workload
 
 LOOK_SECONDS = 0.01
 SETTLED_SECONDS = 2.0
 """A sole in-sync replica has had its fsync by then."""
 FAULT_SECONDS_MIN = 0.1
-REBORN = TopicPartition("reborn", 0)
-"""A topic that is deleted and made again; the records of its newest life are under promise (`second_life`)."""
+RECREATED = TopicPartition("reborn", 0)
+"""A topic that is deleted and made again; the records of its newest life are under promise (`recreated_topic`)."""
 REFUSES_SECONDS = (0.0, 0.002, 0.01, 0.05)
 """So long a dead container's address refuses who dials before it is silent; 50 to 80 ms were measured."""
 
@@ -35,7 +35,7 @@ class FaultInjector:
     def __init__(
         self,
         cluster: SimulatedCluster,
-        options: Options,
+        options: RunOptions,
         reference: ReferenceState,
         workload: Workload,
         rng: random.Random,
@@ -57,16 +57,16 @@ class FaultInjector:
         self.listeners: list[Callable[[str], None]] = []
         """Called with each line of the history."""
         self.broken_disks: set[int] = set()
-        self.suspects: set[int] = set()
+        self.faulty_disks: set[int] = set()
         """At most one broker: its disk lied, rots or was replaced, and it is not whole again (`faulty_disk`)."""
-        self.lying: set[int] = set()
+        self.lying_disks: set[int] = set()
         """Whose syncs do nothing."""
-        self.held: set[int] = set()
+        self.kept_down: set[int] = set()
         """Brokers that nobody may start yet."""
         self.stopping: list[Process] = []
         self._impaired: dict[int, int] = {}
         """Brokers that are paused, cut off or short of a disk, and by how many faults."""
-        self._unhearing: Counter[int] = Counter()
+        self._uninformed: Counter[int] = Counter()
         """Brokers whose orders or batches a hold holds, and by how many sequences: they may fall out of any ISR."""
         self._weakened: set[int] = set()
         """Brokers that lost bytes and have not caught up since: nobody else may fall meanwhile."""
@@ -79,16 +79,16 @@ class FaultInjector:
             listener(line)
 
     # -------------------------------------------------------------------------------------------------- the promise
-    def hangs_by_a_thread(self) -> bool:
+    def has_weakened_broker(self) -> bool:
         """Somebody lost bytes that he counts for: until he is out of the ISR or has caught up, others must live."""
         self._weakened = {b for b in self._weakened if self.reference.counts_for_what_it_lost(b)}
         return bool(self._weakened)
 
     def may_lose(self, victims: set[int], synced_too: bool = False) -> bool:
         """Whether each partition keeps a good copy if these brokers lose what is not synced (or all of it)."""
-        if self.hangs_by_a_thread() or not self.may_fall(*victims):
+        if self.has_weakened_broker() or not self.may_fail(*victims):
             return False
-        synced_too = synced_too or bool(victims & self.lying)
+        synced_too = synced_too or bool(victims & self.lying_disks)
         if self.options.flushes and not synced_too:
             return True
         sound = self.sound_brokers() - victims
@@ -104,44 +104,46 @@ class FaultInjector:
 
     def sound_brokers(self) -> set[int]:
         """Alive, unimpaired, and with a disk to rely on."""
-        return {b for b in self.cluster.alive() if not self._impaired.get(b)} - self.suspects
+        return {b for b in self.cluster.alive() if not self._impaired.get(b)} - self.faulty_disks
 
     def steady_brokers(self) -> set[int]:
         """Sound, not about to end, and told everything."""
         ending = {process.name for process in self.stopping if process.alive}
-        return {b for b in self.sound_brokers() if name_of(b) not in ending and not self._unhearing[b]}
+        return {b for b in self.sound_brokers() if name_of(b) not in ending and not self._uninformed[b]}
 
     @contextlib.contextmanager
-    def unhearing(self, broker_id: int) -> Iterator[None]:
+    def uninformed(self, broker_id: int) -> Iterator[None]:
         """A hold holds what this broker is to hear: nobody relies on its copy meanwhile (seed 17002581)."""
-        self._unhearing[broker_id] += 1
+        self._uninformed[broker_id] += 1
         try:
             yield
         finally:
-            self._unhearing[broker_id] -= 1
+            self._uninformed[broker_id] -= 1
 
     def guarded_states(self) -> list[ReferencePartition]:
         """Of all topics whose records are under promise, the one in its later lives too."""
-        reborn = self.reference.state(REBORN)
+        reborn = self.reference.state(RECREATED)
         return [*self.reference.states(), *(() if reborn is None else (reborn,))]
 
-    def may_fall(self, *victims: int) -> bool:
+    def may_fail(self, *victims: int) -> bool:
         """All of them at once. While one disk is faulty, each partition of its broker keeps another in-sync replica
         that is up: damage may be found at any moment, and a damaged replica alone in its ISR can neither lead nor be
         helped."""
-        if self.held:
+        if self.kept_down:
             return False  # somebody is down on purpose, and maybe all will be
-        if not self.suspects:
+        if not self.faulty_disks:
             return True
         sound = self.steady_brokers() - set(victims)
         return all(
-            not self.suspects & set(state.members) or self.reference.has_sound_member(state, sound)
+            not self.faulty_disks & set(state.members) or self.reference.has_sound_member(state, sound)
             for state in self.guarded_states()
         )
 
-    def relies_on_few(self) -> bool:
+    def has_no_spare_broker(self) -> bool:
         """One disk is faulty, and of the other brokers one has another fault already."""
-        return bool(self.suspects) and len(self.steady_brokers()) < len(self.cluster.broker_ids) - len(self.suspects)
+        return bool(self.faulty_disks) and len(self.steady_brokers()) < len(self.cluster.broker_ids) - len(
+            self.faulty_disks
+        )
 
     def is_calm(self, state: ReferencePartition) -> bool:
         """Nothing but disks is broken, and another member than the leader could lead."""
@@ -229,7 +231,7 @@ class FaultInjector:
 
     # ------------------------------------------------------------------------------------------- life of a process
     def start(self, broker_id: int) -> None:
-        if self.is_alive(broker_id) or broker_id in self.held:
+        if self.is_alive(broker_id) or broker_id in self.kept_down:
             return
         self.note("start", broker_id)
         if not self.storage(broker_id).faults:
@@ -241,7 +243,7 @@ class FaultInjector:
 
     def kill(self, broker_id: int) -> bool:
         """SIGKILL: whether there was somebody to kill."""
-        if not self.is_alive(broker_id) or self.hangs_by_a_thread() or not self.may_fall(broker_id):
+        if not self.is_alive(broker_id) or self.has_weakened_broker() or not self.may_fail(broker_id):
             return False
         self.note("kill", broker_id)
         self.end_by_kill(broker_id)
@@ -288,8 +290,8 @@ class FaultInjector:
         if (
             not world.is_alive(name)
             or world.process(name).paused
-            or self.hangs_by_a_thread()
-            or not self.may_fall(broker_id)
+            or self.has_weakened_broker()
+            or not self.may_fail(broker_id)
         ):
             return False
         self.note("pause", broker_id, f"{seconds:.2f}")

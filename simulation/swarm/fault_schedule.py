@@ -15,7 +15,7 @@ from minibroker.simulation.swarm.options import DISKS
 RESTART_SHARE = 0.3
 """How many steps start a dead broker."""
 PAUSE_MAX = 3.0
-PLOTS_AT_ONCE_MAX = 2
+SEQUENCES_AT_ONCE_MAX = 2
 STOP_SECONDS = 40
 STAGED_MAX = 4
 """Truncations that are staged at the end for a run that has seen none."""
@@ -56,14 +56,14 @@ class FaultSchedule:
         options, injector = self._injector.options, self._injector
         if self._random.random() < RESTART_SHARE:
             self._faults.restart()
-        elif self._random.random() < options.sequence_share and len(self._running) < PLOTS_AT_ONCE_MAX:
+        elif self._random.random() < options.sequence_share and len(self._running) < SEQUENCES_AT_ONCE_MAX:
             kind = self._random.choice(options.sequences)
-            if not injector.hangs_by_a_thread() and not injector.suspects:
+            if not injector.has_weakened_broker() and not injector.faulty_disks:
                 self._play(kind)
         else:
             kind = self._random.choice(options.faults)
             if kind in BENIGN or not (
-                injector.hangs_by_a_thread() or injector.relies_on_few() or self._is_second_disk(kind)
+                injector.has_weakened_broker() or injector.has_no_spare_broker() or self._is_second_disk(kind)
             ):
                 before = len(injector.history)
                 getattr(self._faults, kind)()
@@ -71,7 +71,7 @@ class FaultSchedule:
 
     def _is_second_disk(self, kind: str) -> bool:
         """At most one disk is faulty at a time."""
-        return bool(self._injector.suspects) and kind in (*DISKS, "blank_disk")
+        return bool(self._injector.faulty_disks) and kind in (*DISKS, "blank_disk")
 
     def _play(self, kind: str) -> None:
         self._injector.note("sequence", kind)
@@ -123,10 +123,10 @@ class FaultSchedule:
     async def _restart_broken_disks(self) -> None:
         """Once nobody counts for bytes that he lost: else the one who has them would fall, too."""
         injector = self._injector
-        if injector.broken_disks and injector.hangs_by_a_thread():
+        if injector.broken_disks and injector.has_weakened_broker():
             for broker_id in injector.cluster.broker_ids:
                 injector.start(broker_id)
-            await injector.wait(lambda: not injector.hangs_by_a_thread(), UNRAVEL_SECONDS)
+            await injector.wait(lambda: not injector.has_weakened_broker(), UNRAVEL_SECONDS)
         for broker_id in sorted(injector.broken_disks & set(injector.cluster.alive())):
             injector.note("restart after a disk error", broker_id)
             injector.cluster.kill(broker_id)

@@ -163,7 +163,7 @@ class FaultSequences:
         if not injector.cut_power({victim}):
             return
         injector.start(victim)
-        await injector.wait(lambda: not injector.hangs_by_a_thread(), 2.0)
+        await injector.wait(lambda: not injector.has_weakened_broker(), 2.0)
         await asyncio.sleep(self.random.choice((0.0, 0.01, 0.1)))
         self._end_leader(leader, "kill")
         await self._start_later(leader)
@@ -215,7 +215,7 @@ class FaultSequences:
                 break
             self.injector.start(victim)
             if not self.injector.options.flushes:
-                await self.injector.wait(lambda: not self.injector.hangs_by_a_thread(), 2.0)
+                await self.injector.wait(lambda: not self.injector.has_weakened_broker(), 2.0)
             await asyncio.sleep(self.random.choice((0.001, 0.003, 0.01, 0.1)))
         self.injector.start(victim)
 

@@ -54,7 +54,7 @@ class Faults:
 
     def term(self) -> None:
         injector, victim = self.injector, self.injector.broker()
-        if injector.is_alive(victim) and injector.may_fall(victim):
+        if injector.is_alive(victim) and injector.may_fail(victim):
             injector.note("term", victim)
             injector.stopping.append(injector.world.process(name_of(victim)))
             injector.cluster.stop(victim)

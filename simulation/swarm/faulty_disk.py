@@ -62,24 +62,24 @@ class FaultyDisk:
         """The same of disks that were lost whole."""
 
     # -------------------------------------------------------------------------------------------------- the promise
-    def may_be(self, broker_id: int) -> bool:
+    def may_become_faulty(self, broker_id: int) -> bool:
         """Whether this broker's disk may become faulty now, all of it: another in-sync replica has what it has."""
         self.settle()
         injector = self._injector
-        if self.broker not in (None, broker_id) or injector.hangs_by_a_thread():
+        if self.broker not in (None, broker_id) or injector.has_weakened_broker():
             return False
         sound = injector.steady_brokers() - {broker_id}
         return all(injector.reference.has_sound_member(state, sound) for state in injector.guarded_states())
 
-    def becomes(self, broker_id: int) -> None:
+    def mark_faulty(self, broker_id: int) -> None:
         """From here on it is."""
         injector = self._injector
         if self.broker is None:
             self.broker, self.since = broker_id, injector.world.loop.elapsed
         injector.reference.faulty.add(broker_id)
-        injector.suspects.add(broker_id)
+        injector.faulty_disks.add(broker_id)
 
-    def rots(self, path: str, position: int, after: int) -> None:
+    def rot_byte(self, path: str, position: int, after: int) -> None:
         """One byte of the faulty broker's disk changes; a second change may undo the first (seed 17052830)."""
         assert self.broker is not None
         storage = self._injector.storage(self.broker)
@@ -94,7 +94,7 @@ class FaultyDisk:
         if after != before:
             self.rot.append(Rot(path, node, position, before, after))
 
-    def is_rotten(self, path: str, position: int) -> None:
+    def note_rotten_byte(self, path: str, position: int) -> None:
         """Somebody else has changed this byte, of a file that is scrubbed."""
         assert self.broker is not None
         node = self._injector.storage(self.broker).find_file(path)
@@ -109,7 +109,7 @@ class FaultyDisk:
         storage = self._injector.storage(self.broker)
         return [each for each in self.rot if each.is_there(storage)]
 
-    def take_back(self) -> int:
+    def undo_unscrubbed_rot(self) -> int:
         """Undo the rot that nobody looks for and nobody has written over; how much that was. What a failed sync lost,
         and the kernel shows, becomes stable."""
         if self.broker is None:
@@ -130,7 +130,7 @@ class FaultyDisk:
             return
         now = injector.world.loop.elapsed
         if now - self.since > UNSEEN_SECONDS:
-            self.take_back()
+            self.undo_unscrubbed_rot()
         if self.remaining() or not injector.is_in_every_isr(self.broker):
             return
         if any(each.alive and each.name == name_of(self.broker) for each in injector.reference.robbed):
@@ -143,7 +143,7 @@ class FaultyDisk:
             self.seconds_to_full_isr.append(now - self.since)
         injector.note("faulty disk is whole again", self.broker, f"{now - self.since:.2f}")
         injector.reference.faulty.discard(self.broker)
-        injector.suspects.discard(self.broker)
+        injector.faulty_disks.discard(self.broker)
         self.broker, self.rot, self.was_replaced = None, [], False
 
     def replace(self, blank: bool = True) -> None:

@@ -34,7 +34,7 @@ DIRECTORY_ID = b"directory.id="
 Segment = tuple[str, FileNode]
 
 
-class Album:
+class DiskCopies:
     """Copies of whole disks, as somebody took them earlier in the run."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -60,7 +60,7 @@ class FileChanges:
 
     def __init__(self, rng: random.Random) -> None:
         self._random = rng
-        self.album = Album(rng)
+        self.copies = DiskCopies(rng)
         self.only: frozenset[str] | None = None
         """Directories of the logs that may suffer; None: any."""
 
@@ -168,7 +168,7 @@ class FileChanges:
     # ---------------------------------------------------------------------------------------------------- older copies
     def older_file(self, storage: Storage) -> str | None:
         """One that differs from what is there now."""
-        root = self.album.older(storage)
+        root = self.copies.older(storage)
         if root is None:
             return None
         there = {path: bytes(file.content) for path, file in below(storage, *AGEING)}
@@ -182,7 +182,7 @@ class FileChanges:
 
     def older_directory(self, storage: Storage) -> str | None:
         """A partition's."""
-        root = self.album.older(storage)
+        root = self.copies.older(storage)
         found = self._log(storage)
         if root is None or found is None:
             return None
@@ -198,7 +198,7 @@ class FileChanges:
         return found[0]
 
     def older_disk(self, storage: Storage) -> str | None:
-        root = self.album.older(storage)
+        root = self.copies.older(storage)
         if root is None:
             return None
         restore(storage, root)

@@ -19,7 +19,7 @@ HELD_SECONDS_MAX = 2.0
 class MessageHoldSequences(ControllerSequences):
     """Each public method is one sequence."""
 
-    def _let_go(self, hold: MessageHold, may_drop: bool = True) -> None:
+    def _release(self, hold: MessageHold, may_drop: bool = True) -> None:
         if hold.held and may_drop and self.random.random() < 0.3:
             self.injector.note("drops what it held")
             hold.drop()
@@ -48,13 +48,13 @@ class MessageHoldSequences(ControllerSequences):
         apis = self.random.choice(((ApiKey.LEADER_AND_ISR,), (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA)))
         injector.note("holds orders to", deaf)
         hold = injector.network.hold(name_of(controller), name_of(deaf), requests(*apis))
-        with injector.unhearing(deaf):
+        with injector.uninformed(deaf):
             await self._elections(partition, self.random.randint(1, 2), spared=controller)
             await asyncio.sleep(self.random.uniform(0.0, HELD_SECONDS_MAX))
             if self.random.random() < 0.3:
                 self._end_leader(controller, "kill")  # its last word arrives when another is active
                 await asyncio.sleep(injector.options.session_seconds + 0.7)
-            self._let_go(hold)
+            self._release(hold)
         injector.workload.burst(partition, 2)
         await self._start_later(controller)
 
@@ -79,7 +79,7 @@ class MessageHoldSequences(ControllerSequences):
         await asyncio.sleep(self.random.choice((0.02, 0.2, 0.8)))
         if self.random.random() < 0.6 and self._end_leader(leader):
             await self._start_later(leader)
-        self._let_go(hold)
+        self._release(hold)
 
     async def lost_isr_answer(self) -> None:
         """Applied, and the answer lost: the retry finds what it wants already there."""
@@ -106,12 +106,12 @@ class MessageHoldSequences(ControllerSequences):
         victim = self.random.choice(injector.others(leader))
         injector.note("holds fetched batches for", victim)
         hold = injector.network.hold(name_of(leader), name_of(victim), responses(ApiKey.FETCH))
-        with injector.unhearing(victim):
+        with injector.uninformed(victim):
             injector.workload.burst(partition, self.random.randint(1, 3))
             await injector.wait(lambda: hold.held > 0, CAUGHT_SECONDS)
             await self._elections(partition, self.random.randint(1, 2), spared=victim)
             await asyncio.sleep(self.random.choice((0.0, 0.05, 0.5)))
-            self._let_go(hold)
+            self._release(hold)
 
     async def held_epoch_answer(self) -> None:
         """A follower's question where its epoch ended is answered when another epoch has begun."""
@@ -124,13 +124,13 @@ class MessageHoldSequences(ControllerSequences):
         victim = self.random.choice(injector.cluster.broker_ids)
         injector.note("holds ends of epochs for", victim)
         hold = injector.network.hold(None, name_of(victim), responses(ApiKey.OFFSET_FOR_LEADER_EPOCH))
-        with injector.unhearing(victim):
+        with injector.uninformed(victim):
             await self._elections(partition, 1)
             await injector.wait(lambda: hold.held > 0, CAUGHT_SECONDS)
             await self._elections(partition, 1, spared=victim)
             injector.workload.burst(partition, 1)
             await asyncio.sleep(self.random.choice((0.0, 0.1, 0.6)))
-            self._let_go(hold)
+            self._release(hold)
 
     async def lost_produce_answers(self) -> None:
         """Batches are written, their answers lost, some with five in flight; then, maybe, another leads."""
@@ -161,7 +161,7 @@ class MessageHoldSequences(ControllerSequences):
             injector.workload.burst(partition, 2, acks="all")
             await asyncio.sleep(0.01)
         await asyncio.sleep(min(2.5, injector.options.delivery_timeout_ms / 1000 + 0.2))
-        self._let_go(hold)
+        self._release(hold)
         injector.workload.burst(partition, 2, acks="all")
 
     async def lost_orders(self) -> None:
@@ -178,7 +178,7 @@ class MessageHoldSequences(ControllerSequences):
             hold = injector.network.drop_frames(name_of(controller), name_of(deaf), requests(*apis), times=8)
         else:
             hold = injector.network.lose_replies(name_of(controller), name_of(deaf), *apis, times=3)
-        with injector.unhearing(deaf):
+        with injector.uninformed(deaf):
             await self._elections(partition, self.random.randint(1, 2), spared=controller)
             await asyncio.sleep(self.random.uniform(0.0, 0.5))
             hold.release()

@@ -18,7 +18,7 @@ HISTORY_LINES_MAX = 60
 HEADER = f"{'time':>9} {'broker':>6} {'partition':9} {'epoch':>5} {'LEO':>6} {'HW':>6} {'ISR':9} what"
 
 
-class Seen(NamedTuple):
+class ReplicaSnapshot(NamedTuple):
     """Of one replica."""
 
     role: str
@@ -28,14 +28,14 @@ class Seen(NamedTuple):
     in_sync_replicas: tuple[int, ...]
 
 
-class Line(NamedTuple):
+class NarratedLine(NamedTuple):
     """One thing that happened."""
 
     at_seconds: float
     what: str
     broker_id: int | None = None
     partition: TopicPartition | None = None
-    seen: Seen | None = None
+    seen: ReplicaSnapshot | None = None
 
     def __str__(self) -> str:
         broker = "-" if self.broker_id is None else self.broker_id
@@ -60,21 +60,21 @@ class Line(NamedTuple):
 class Narrator:
     """A listener (see `checks.listening`) that remembers what each replica last looked like."""
 
-    def __init__(self, now: Callable[[], float], tell: Callable[[Line], None]) -> None:
-        self.lines: list[Line] = []
+    def __init__(self, now: Callable[[], float], on_line: Callable[[NarratedLine], None]) -> None:
+        self.lines: list[NarratedLine] = []
         self._now = now
-        self._tell = tell
-        self._seen: dict[tuple[TopicPartition, int], Seen] = {}
+        self._on_line = on_line
+        self._seen: dict[tuple[TopicPartition, int], ReplicaSnapshot] = {}
         self._agreed_at: dict[TopicPartition, list[int]] = {}
         """Places in `lines` where all replicas of a partition had the same end and mark."""
 
-    def _add(self, line: Line) -> None:
+    def _add(self, line: NarratedLine) -> None:
         self.lines.append(line)
-        self._tell(line)
+        self._on_line(line)
 
     def fault(self, line: str) -> None:
         """As the schedule notes it: time, then what."""
-        self._add(Line(self._now(), f"world: {line.split(maxsplit=1)[-1]}"))
+        self._add(NarratedLine(self._now(), f"world: {line.split(maxsplit=1)[-1]}"))
 
     # ------------------------------------------------------------------------------------------------- as a listener
     def replica_loaded(self, replica: Partition) -> None:
@@ -96,7 +96,7 @@ class Narrator:
         state = replica.state
         key = replica.topic_partition, state.config.broker_id
         before = None if why else self._seen.get(key)
-        now = Seen(
+        now = ReplicaSnapshot(
             role=state.role.value,
             leader_epoch=state.leader_epoch,
             log_end_offset=state.log_end_offset,
@@ -107,13 +107,13 @@ class Narrator:
             return
         self._seen[key] = now
         what = why if before is None else ", ".join(difference(before, now))
-        self._add(Line(self._now(), what or "seen", state.config.broker_id, replica.topic_partition, now))
+        self._add(NarratedLine(self._now(), what or "seen", state.config.broker_id, replica.topic_partition, now))
         replicas = [seen for (partition, _), seen in self._seen.items() if partition == replica.topic_partition]
         if len({(each.log_end_offset, each.high_watermark) for each in replicas}) == 1 and now.high_watermark > 0:
             self._agreed_at.setdefault(replica.topic_partition, []).append(len(self.lines) - 1)
 
     # --------------------------------------------------------------------------------------------------- a failure
-    def shortest_history(self, finding: CheckerFinding) -> list[Line]:
+    def shortest_history(self, finding: CheckerFinding) -> list[NarratedLine]:
         """Lines about the finding's partition, and faults, since its replicas last agreed before it."""
         end = len(self.lines)
         if finding.at_seconds is not None:
@@ -128,7 +128,7 @@ class Narrator:
         return lines[-HISTORY_LINES_MAX:]
 
 
-def difference(before: Seen, now: Seen) -> list[str]:
+def difference(before: ReplicaSnapshot, now: ReplicaSnapshot) -> list[str]:
     """What changed, most important first."""
     found = []
     if now.role != before.role:

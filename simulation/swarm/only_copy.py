@@ -83,7 +83,7 @@ class OnlyCopy:
     async def _end_all(self, last: int) -> bool:
         """Whether the disk of the last one suffered."""
         injector = self.injector
-        injector.held.update(injector.cluster.broker_ids)
+        injector.kept_down.update(injector.cluster.broker_ids)
         injector.note("all end", f"{last} last")
         try:
             for broker_id in self.random.sample(injector.others(last), len(injector.others(last))):
@@ -96,7 +96,7 @@ class OnlyCopy:
             await self._end(last, way)
             return not injector.cluster.alive() and self._hurt(last, way)
         finally:
-            injector.held.clear()
+            injector.kept_down.clear()
 
     @staticmethod
     def _is_alone(last: int, members: tuple[int, ...]) -> bool:
@@ -142,7 +142,7 @@ class OnlyCopy:
         return False
 
     def _replace(self, last: int, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        self._faults.disk.becomes(last)
+        self._faults.disk.mark_faulty(last)
         self._faults.disk.replace()
         return safe
 
@@ -155,8 +155,8 @@ class OnlyCopy:
             return {}
         position, size = self.random.choice(batches)
         at = position + self.random.randrange(HEADER_BYTES, size)
-        self._faults.disk.becomes(last)
-        self._faults.disk.rots(path, at, file.content[at] ^ 1)
+        self._faults.disk.mark_faulty(last)
+        self._faults.disk.rot_byte(path, at, file.content[at] ^ 1)
         return {partition: safe[partition]}
 
     def _shorten(self, last: int, kind: str, safe: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -169,7 +169,7 @@ class OnlyCopy:
         changes.only = None
         end = end_of(storage, partition)
         if is_changed and end < reached(storage, partition, safe[partition]):
-            self._faults.disk.becomes(last)
+            self._faults.disk.mark_faulty(last)
             storage.trace.record("files-changed", storage.host, kind, str(partition))
             return {partition: safe[partition]}
         restore(storage, before)

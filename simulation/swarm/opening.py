@@ -7,12 +7,12 @@ from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.narrator import Narrator
-from minibroker.simulation.swarm.outcome import Outcome
+from minibroker.simulation.swarm.outcome import RunOutcome
 from minibroker.simulation.swarm.workload import Workload
 
 
 async def open_run(
-    cluster: SimulatedCluster, outcome: Outcome, reference: ReferenceState, narrator: Narrator | None
+    cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, narrator: Narrator | None
 ) -> FaultInjector:
     """The injector, once the cluster is ready and has its topics; the outcome watches from here on."""
     options = outcome.options

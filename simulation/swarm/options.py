@@ -10,7 +10,7 @@ import msgspec
 
 from minibroker.simulation.swarm.disk_options import DiskOptions
 
-FAILURE_DETECTION = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
+PROCESS_FAILURES = ("kill", "power", "power_many", "term", "kill_leader", "kill_controller", "blank_disk")
 STALLS = ("pause", "slow_disk")
 LINKS = (
     *("isolate", "cut_pair", "cut_one_way", "reset", "half_open", "slow_link", "narrow_link", "slow_broker"),
@@ -18,9 +18,9 @@ LINKS = (
 )
 ZOOKEEPER = ("zk_cut", "zk_down", "zk_restart", "zk_slow", "zk_lost_reply", "zk_reset", "zk_expire")
 DISKS = ("disk_full", "disk_fill", "disk_hang", "disk_error")
-FAULTS = (*FAILURE_DETECTION, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
+FAULTS = (*PROCESS_FAILURES, *STALLS, *LINKS, *ZOOKEEPER, *DISKS, "clock")
 ADDRESS_GONE = "address_gone"
-"""What comes after a broker's death where brokers are containers. Not drawn: see Options.containers."""
+"""What comes after a broker's death where brokers are containers. Not drawn: see RunOptions.containers."""
 SEQUENCES = (
     "tail",
     "tails",
@@ -64,7 +64,7 @@ SEQUENCES = (
 """Orders of several faults that real bugs needed, and that single faults hit too seldom."""
 
 
-class Options(msgspec.Struct, kw_only=True):
+class RunOptions(msgspec.Struct, kw_only=True):
     """One run's draw."""
 
     topics: dict[str, tuple[int, int, int]]
@@ -92,7 +92,7 @@ class Options(msgspec.Struct, kw_only=True):
     disks: DiskOptions | None = None
     """One disk may be faulty, and all brokers may end at once."""
 
-    def with_disks(self, disks: DiskOptions | None) -> "Options":
+    def with_disks(self, disks: DiskOptions | None) -> "RunOptions":
         """The same draw, and these beside it."""
         self.disks = disks
         if disks is not None:
@@ -112,13 +112,13 @@ class Options(msgspec.Struct, kw_only=True):
         return int(self.settings["replica.lag.time.max.ms"]) / 1000
 
 
-def draw_options(rng: random.Random, brokers: int = 3) -> Options:
+def draw_options(rng: random.Random, brokers: int = 3) -> RunOptions:
     """A subset of the faults with intensities of its own finds more than all of them at once."""
     topics = {"a": (rng.choice((1, 2, 3, 4)), min(3, brokers), rng.choice((1, 2, 2)))}
     if rng.random() < 0.25:
         topics["b"] = (rng.choice((1, 2)), 2, rng.choice((1, 2)))
     settings = _draw_settings(rng)
-    return Options(
+    return RunOptions(
         topics=topics,
         settings=settings,
         faults=tuple(sorted(rng.sample(FAULTS, rng.randint(2, 7)))),

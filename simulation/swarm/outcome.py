@@ -6,10 +6,10 @@ Owns: the form of a run's result. Refuses to run anything.
 from collections import Counter
 
 from minibroker.simulation.checks.finding import CheckerFinding
-from minibroker.simulation.swarm.coverage import Coverage
+from minibroker.simulation.swarm.coverage import RunCoverage
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.narrator import Narrator
-from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.options import RunOptions
 from minibroker.simulation.swarm.workload import ACKNOWLEDGED_MIN, PRODUCERS_MIN
 
 READERS_MIN = 2
@@ -18,10 +18,10 @@ TRUNCATIONS_MIN = 1
 """A run with less than this shows nothing, see also `workload`."""
 
 
-class Outcome:
+class RunOutcome:
     """One seed's run."""
 
-    def __init__(self, seed: int, options: Options, history: History) -> None:
+    def __init__(self, seed: int, options: RunOptions, history: History) -> None:
         self.seed = seed
         self.options = options
         self.history = history
@@ -34,7 +34,7 @@ class Outcome:
         self.elections = 0
         self.isr_changes = 0
         self.trace_hash = ""
-        self.coverage = Coverage()
+        self.coverage = RunCoverage()
         self.acknowledged: Counter[str] = Counter()
         self.injected: Counter[str] = Counter()
         self.seconds_to_repair: list[float] = []

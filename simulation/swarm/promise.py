@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from minibroker.simulation.swarm.disk_options import FAILURE_DETECTION, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
+from minibroker.simulation.swarm.disk_options import CRASHES, MISPLACED, NOTES, OLDER, RUNNING_ROT, SHORTENED
 
 
-class Verdict(StrEnum):
+class Guarantee(StrEnum):
     """What holds."""
 
     SURVIVES = "survives"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     MAY_LOSE = "may lose"
 
 
-class Setting(StrEnum):
+class Circumstance(StrEnum):
     """Under which circumstance."""
 
     ANY = "any"
@@ -31,12 +31,12 @@ class Setting(StrEnum):
     UNFLUSHED = "syncs left to the operating system (default)"
 
 
-class Row(Struct, frozen=True):
+class PromiseRow(Struct, frozen=True):
     """One line of the promise."""
 
     fault: str
-    setting: Setting
-    verdict: Verdict
+    circumstance: Circumstance
+    guarantee: Guarantee
     why: str
     kinds: tuple[str, ...] = ()
     """Names of the schedule's faults and sequences that this is about."""
@@ -52,163 +52,163 @@ _CALLS = ("call_fails", "call_finds_no_room", "call_finds_no_descriptor")
 _ENDS = ("all_stopped", "all_killed", "all_end_anyhow")
 
 PROMISE = (
-    Row(
+    PromiseRow(
         "one broker is killed, paused, cut off or loses power",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "an in-sync replica leads; who comes back cuts what was never committed and copies the rest. It may die between"
         " any two calls to its disk: each leaves files that the next start can tell",
-        FAILURE_DETECTION,
+        CRASHES,
     ),
-    Row(
+    PromiseRow(
         "one broker is killed, paused or cut off",
-        Setting.ONLY_COPY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ONLY_COPY,
+        Guarantee.STOPS_SAFELY,
         "nobody else has all that was acknowledged: the partition waits for this broker",
     ),
-    Row(
+    PromiseRow(
         "bit rot in any file of one disk, at rest or between stop and start",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "checksums and the history of epochs tell it; the replica goes offline alone and copies anew",
         _ROT,
     ),
-    Row(
+    PromiseRow(
         "bit rot in acknowledged records",
-        Setting.ONLY_COPY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ONLY_COPY,
+        Guarantee.STOPS_SAFELY,
         "the damaged range is named and kept from readers; nothing is invented, nothing else is deleted",
     ),
-    Row(
+    PromiseRow(
         "files of one disk are gone or foreign",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "files that contradict each other, or name another partition, are damage, never the leftover of a deletion; the"
         " replica copies anew",
         _FILES,
     ),
-    Row(
+    PromiseRow(
         "a log of one disk is cut at any batch, emptied, zeroed or removed, or files of one disk (or all of it) are put"
         " back as they were earlier",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "who was down is believed nothing until it has caught up; two logs that nothing has disturbed, or all, are"
         " asked before anybody is elected",
         (*SHORTENED, *OLDER),
     ),
-    Row(
+    PromiseRow(
         "files of one disk are gone, cut or older than they were",
-        Setting.ONLY_COPY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ONLY_COPY,
+        Guarantee.STOPS_SAFELY,
         "where the disk itself shows it: files contradict each other, or a log ends below its last checkpointed high"
         " watermark (after a power cut: and recovery point) or below the end that a clean stop wrote down. No leader"
         " until an operator elects on purpose",
         ("only_copy_is_damaged",),
     ),
-    Row(
+    PromiseRow(
         "files of one disk are gone, cut or older than they were, and nothing on it shows that",
-        Setting.ONLY_COPY,
-        Verdict.MAY_LOSE,
+        Circumstance.ONLY_COPY,
+        Guarantee.MAY_LOSE,
         "a log that ends early and agrees with all its files is a sound, shorter log",
     ),
-    Row(
+    PromiseRow(
         "the clock of a leader runs ahead",
-        Setting.ANY,
-        Verdict.MAY_LOSE,
+        Circumstance.ANY,
+        Guarantee.MAY_LOSE,
         "`retention.ms` counts by the leader's clock: what is too old by it is deleted, on all replicas",
     ),
-    Row(
+    PromiseRow(
         "a segment file of another partition of the same topic is put in under a name that it fits",
-        Setting.ANY,
-        Verdict.MAY_LOSE,
+        Circumstance.ANY,
+        Guarantee.MAY_LOSE,
         "it is not told, and served: nothing in a batch says its partition (nor does it in Kafka); only the audit sees"
         " it, when it compares the replicas",
     ),
-    Row(
+    PromiseRow(
         "an entry at the top of one log directory cannot be used (a directory in the place of a checkpoint)",
-        Setting.ANY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ANY,
+        Guarantee.STOPS_SAFELY,
         "the broker names it and does not start; leadership moves. Move the entry away and start the broker",
     ),
-    Row(
+    PromiseRow(
         "a sync fails, and the kernel has forgotten the pages",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "after any failed sync the directory is offline until the broker is started again, whatever the error was",
         _SYNCS,
     ),
-    Row(
+    PromiseRow(
         "a call to the disk fails (EIO, ENOSPC, EMFILE)",
-        Setting.ANY,
-        Verdict.SURVIVES,
+        Circumstance.ANY,
+        Guarantee.SURVIVES,
         "EIO takes the directory offline, a full disk refuses records until there is room, too few descriptors pass",
         _CALLS,
     ),
-    Row(
+    PromiseRow(
         "one disk is lost, and a blank one is put in",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "a member on another directory never leads; it copies everything before it is in sync",
         ("lost_disk",),
     ),
-    Row(
+    PromiseRow(
         "one disk is lost, and a blank one is put in",
-        Setting.ONLY_COPY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ONLY_COPY,
+        Guarantee.STOPS_SAFELY,
         "the partition has no leader until an operator elects on purpose (`minibroker partition elect`)",
     ),
-    Row(
+    PromiseRow(
         "another broker's disk is put in",
-        Setting.ANOTHER_COPY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.STOPS_SAFELY,
         "the broker refuses to start on it, leadership moves; put in its own disk or a blank one",
         ("foreign_disk",),
     ),
-    Row(
+    PromiseRow(
         "one disk says that it has synced and has not; then the power goes",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "a broker that starts again counts for nothing until it has caught up with its leader",
         ("lying_disk",),
     ),
-    Row(
+    PromiseRow(
         "one disk says that it has synced and has not; then the power goes",
-        Setting.ONLY_COPY,
-        Verdict.MAY_LOSE,
+        Circumstance.ONLY_COPY,
+        Guarantee.MAY_LOSE,
         "nobody else has the records, and the disk has forgotten them",
     ),
-    Row(
+    PromiseRow(
         "all brokers are stopped or killed, and started in any order",
-        Setting.ANY,
-        Verdict.SURVIVES,
+        Circumstance.ANY,
+        Guarantee.SURVIVES,
         "what was written is there; nobody is elected who may lack what another member has",
         _ENDS,
     ),
-    Row(
+    PromiseRow(
         "all brokers are killed, one of them by a power cut, and its starts die on the way",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "what proves that a log is whole is taken away before anything else is written",
         ("all_end_and_one_dies_in_its_start",),
     ),
-    Row(
+    PromiseRow(
         "all brokers lose power at once",
-        Setting.FLUSHED,
-        Verdict.SURVIVES,
+        Circumstance.FLUSHED,
+        Guarantee.SURVIVES,
         "a record is synced on every in-sync replica before it is acknowledged",
         ("all_without_power",),
     ),
-    Row(
+    PromiseRow(
         "all brokers lose power at once",
-        Setting.UNFLUSHED,
-        Verdict.MAY_LOSE,
+        Circumstance.UNFLUSHED,
+        Guarantee.MAY_LOSE,
         "an acknowledgement means copies in memory on several machines; those that lost power together lose them",
         ("all_without_power",),
     ),
-    Row(
+    PromiseRow(
         "all brokers are stopped or killed, and one disk is replaced or damaged meanwhile",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "the election waits for all members of the last ISR and takes the one that has most",
         (
             "all_stopped_and_a_disk_replaced",
@@ -219,45 +219,45 @@ PROMISE = (
             "all_end_and_an_older_copy_is_back",
         ),
     ),
-    Row(
+    PromiseRow(
         "all brokers are stopped, and the disk of the last in-sync one is replaced",
-        Setting.ONLY_COPY,
-        Verdict.STOPS_SAFELY,
+        Circumstance.ONLY_COPY,
+        Guarantee.STOPS_SAFELY,
         "no leader until an operator elects on purpose; the command names what may be lost",
     ),
-    Row(
+    PromiseRow(
         "a topic is deleted and made again under its name",
-        Setting.ANY,
-        Verdict.SURVIVES,
+        Circumstance.ANY,
+        Guarantee.SURVIVES,
         "files belong to a topic id, not to a name",
         ("topic_reborn",),
     ),
-    Row(
+    PromiseRow(
         "several faults of one disk, or of one disk after the other is whole again",
-        Setting.ANOTHER_COPY,
-        Verdict.SURVIVES,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.SURVIVES,
         "a broker is whole again when it is back in every ISR with nothing of the damage left",
     ),
-    Row(
+    PromiseRow(
         "a log of one disk is cut, the epoch of the batch that is its last one then rots, and all brokers end, within"
         " the five seconds before a checkpoint of high watermarks",
-        Setting.ANOTHER_COPY,
-        Verdict.MAY_LOSE,
+        Circumstance.ANOTHER_COPY,
+        Guarantee.MAY_LOSE,
         "no CRC covers an epoch: such a log claims to be later than the whole ones, and no high watermark speaks"
         " against it yet",
     ),
-    Row(
+    PromiseRow(
         "a small file of one disk is forged: it says what was never true, under a right checksum and its own topic and"
         " partition (`log-start`, an epoch history, the recovery points)",
-        Setting.ANY,
-        Verdict.MAY_LOSE,
+        Circumstance.ANY,
+        Guarantee.MAY_LOSE,
         "not promised: nothing else says where a log begins. No segment is removed for such a start behind the log's"
         " end; a start within the log is believed, and a recovery point that is too high calls sound logs damaged",
     ),
-    Row(
+    PromiseRow(
         "two disks are faulty at once",
-        Setting.ANY,
-        Verdict.MAY_LOSE,
+        Circumstance.ANY,
+        Guarantee.MAY_LOSE,
         "the two bad copies may be the only ones of a record",
     ),
 )
@@ -265,15 +265,15 @@ PROMISE = (
 HEAD = "| fault | circumstance | acknowledged records | why |\n|---|---|---|---|\n"
 
 
-def allows(kind: str, setting: Setting) -> bool:
+def allows(kind: str, circumstance: Circumstance) -> bool:
     """Whether the schedule may do this within the promise. A kind without a row is a mistake of the table."""
     rows = [row for row in PROMISE if kind in row.kinds]
     assert rows, f"the promise says nothing of {kind}"
-    fitting = [row for row in rows if row.setting in (setting, Setting.ANY)]
-    return bool(fitting) and all(row.verdict is not Verdict.MAY_LOSE for row in fitting)
+    fitting = [row for row in rows if row.circumstance in (circumstance, Circumstance.ANY)]
+    return bool(fitting) and all(row.guarantee is not Guarantee.MAY_LOSE for row in fitting)
 
 
 def render_promise() -> str:
     """The table as it stands in docs/OPERATIONS.md."""
-    lines = [f"| {row.fault} | {row.setting} | **{row.verdict}** | {row.why} |\n" for row in PROMISE]
+    lines = [f"| {row.fault} | {row.circumstance} | **{row.guarantee}** | {row.why} |\n" for row in PROMISE]
     return HEAD + "".join(lines)

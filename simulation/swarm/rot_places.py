@@ -68,7 +68,7 @@ def batches_of(content: bytes | bytearray) -> list[tuple[int, int]]:
     return found
 
 
-class Places:
+class RotPlaces:
     """Draws one place of each kind; None if the disk has no such file."""
 
     def __init__(self, rng: random.Random) -> None:

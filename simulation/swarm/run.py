@@ -28,14 +28,7 @@ from minibroker.simulation.swarm.beyond import DISASTERS, beyond_options, drive_
 from minibroker.simulation.swarm.disk_fault_schedule import DiskFaultSchedule, scrubbing_often
 from minibroker.simulation.swarm.disk_options import draw_disk_options
 from minibroker.simulation.swarm.fault_schedule import FaultSchedule
-from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.narrator import Line, Narrator
-from minibroker.simulation.swarm.opening import open_run
-from minibroker.simulation.swarm.options import Options, draw_options
-from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, Outcome
-from minibroker.simulation.swarm.rereader import Rereader
-from minibroker.simulation.swarm.second_life import compare_second_life
-from minibroker.simulation.swarm.verdict import (
+from minibroker.simulation.swarm.final_checks import (
     compare_history,
     compare_replicas,
     compare_witness,
@@ -43,6 +36,13 @@ from minibroker.simulation.swarm.verdict import (
     stay_idle,
     take_records,
 )
+from minibroker.simulation.swarm.history import History
+from minibroker.simulation.swarm.narrator import NarratedLine, Narrator
+from minibroker.simulation.swarm.opening import open_run
+from minibroker.simulation.swarm.options import RunOptions, draw_options
+from minibroker.simulation.swarm.outcome import ELECTIONS_MIN, TRUNCATIONS_MIN, RunOutcome
+from minibroker.simulation.swarm.recreated_topic import compare_recreated_topic
+from minibroker.simulation.swarm.rereader import Rereader
 from minibroker.simulation.world import ProcessCrashed, SimulatedWorld
 
 BROKERS = 3
@@ -52,7 +52,7 @@ HURRY_SECONDS_MAX = 20
 LINES_PER_SECOND_MAX = 300
 
 
-async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
+async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
     reference = ReferenceState(cluster, outcome.options.topics)
     fencing = FencingChecker(cluster, reference)
     WitnessRules(cluster, reference)
@@ -76,7 +76,7 @@ async def _drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator
 
 
 async def _drive_judged(
-    cluster: SimulatedCluster, outcome: Outcome, reference: ReferenceState, narrator: Narrator | None
+    cluster: SimulatedCluster, outcome: RunOutcome, reference: ReferenceState, narrator: Narrator | None
 ) -> None:
     options, history = outcome.options, outcome.history
     injector = await open_run(cluster, outcome, reference, narrator)
@@ -97,7 +97,7 @@ async def _drive_judged(
     )
     OfflineLeaders(cluster, reference, injector.is_calm)
     if disks is not None:
-        workload.besides.append(Rereader(cluster, workload, history, reference).run)
+        workload.other_clients.append(Rereader(cluster, workload, history, reference).run)
     sampling, working = asyncio.create_task(sample()), asyncio.create_task(workload.run())
     try:
         if disks is None:
@@ -124,7 +124,7 @@ async def _drive_judged(
         compare_replicas(cluster, workload, history)
         await compare_history(cluster, workload, history)
         if disks is not None:
-            await compare_second_life(cluster, workload, history)
+            await compare_recreated_topic(cluster, workload, history)
         outcome.findings += audit_disks(cluster, reference.states(), history.acked)
     finally:
         sampling.cancel()
@@ -144,42 +144,44 @@ def run_seed(
     seed: int,
     *,
     brokers: int = BROKERS,
-    tell: Callable[[Line], None] | None = None,
+    on_line: Callable[[NarratedLine], None] | None = None,
     disk_faults: bool | None = None,
-) -> Outcome:
-    """One run. What went wrong is in `findings`. With `tell`, each line of the run is told when it happens. Whether a
+) -> RunOutcome:
+    """One run. What went wrong is in `findings`. With `on_line`, it gets each line of the run as it happens. Whether a
     disk is faulty and whole clusters end in this run is the seed's to say, unless `disk_faults` does."""
     world = SimulatedWorld(seed)
     disks = draw_disk_options(world.random("disk options"), disk_faults)
     options = draw_options(world.random("options"), brokers).with_disks(disks)
-    return _perform(seed, brokers, options, tell, _drive)
+    return _perform(seed, brokers, options, on_line, _drive)
 
 
-def run_beyond(seed: int, *, brokers: int = BROKERS, tell: Callable[[Line], None] | None = None) -> Outcome:
+def run_beyond(
+    seed: int, *, brokers: int = BROKERS, on_line: Callable[[NarratedLine], None] | None = None
+) -> RunOutcome:
     """One run that goes beyond the promise. `losses` names what is gone; `findings` what nobody noticed."""
     rng = SimulatedWorld(seed).random("options")
     disaster = rng.choice(DISASTERS)
     options = beyond_options(draw_options(rng, brokers), disaster)
 
-    async def drive(cluster: SimulatedCluster, outcome: Outcome, narrator: Narrator | None) -> None:
+    async def drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
         with contextlib.ExitStack() as stack:
             if narrator is not None:
                 stack.enter_context(listening(narrator))
             await drive_beyond(cluster, outcome, disaster, narrator)
 
-    return _perform(seed, brokers, options, tell, drive)
+    return _perform(seed, brokers, options, on_line, drive)
 
 
 def _perform(
     seed: int,
     brokers: int,
-    options: Options,
-    tell: Callable[[Line], None] | None,
-    drive: Callable[[SimulatedCluster, Outcome, Narrator | None], Coroutine[Any, Any, None]],
-) -> Outcome:
+    options: RunOptions,
+    on_line: Callable[[NarratedLine], None] | None,
+    drive: Callable[[SimulatedCluster, RunOutcome, Narrator | None], Coroutine[Any, Any, None]],
+) -> RunOutcome:
     cluster = SimulatedCluster(seed, brokers, settings=options.settings)
-    narrator = None if tell is None else Narrator(lambda: cluster.world.loop.elapsed, tell)
-    outcome = Outcome(seed, options, History(lambda: cluster.world.loop.elapsed))
+    narrator = None if on_line is None else Narrator(lambda: cluster.world.loop.elapsed, on_line)
+    outcome = RunOutcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     try:
         with outcome.coverage.listening(cluster.world.trace):
             cluster.world.run(drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)

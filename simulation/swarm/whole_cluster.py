@@ -15,8 +15,8 @@ from minibroker.simulation.swarm.disk_faults import DiskFaults
 from minibroker.simulation.swarm.disk_options import FIRST_ROT, OLDER, SHORTENED
 from minibroker.simulation.swarm.fault_injector import FaultInjector, name_of
 from minibroker.simulation.swarm.only_copy import OnlyCopy
-from minibroker.simulation.swarm.promise import Setting, allows
-from minibroker.simulation.swarm.second_life import SecondLife
+from minibroker.simulation.swarm.promise import Circumstance, allows
+from minibroker.simulation.swarm.recreated_topic import RecreatedTopic
 
 END_SECONDS = 15.0
 """A clean stop asks the controller, and is answered or gives up by then."""
@@ -44,7 +44,7 @@ class WholeCluster:
         self._faults = faults
         self._crash_points = crash_points
         self._disk = faults.disk
-        self._life = SecondLife(injector, rng)
+        self._life = RecreatedTopic(injector, rng)
         self._only_copy = OnlyCopy(injector, faults, rng)
 
     async def all_stopped(self) -> None:
@@ -54,7 +54,7 @@ class WholeCluster:
         await self._all_end(("kill",))
 
     async def all_without_power(self) -> None:
-        setting = Setting.FLUSHED if self.injector.options.flushes else Setting.UNFLUSHED
+        setting = Circumstance.FLUSHED if self.injector.options.flushes else Circumstance.UNFLUSHED
         await self._all_end(("power" if allows("all_without_power", setting) else "kill",))
 
     async def all_end_anyhow(self) -> None:
@@ -87,7 +87,7 @@ class WholeCluster:
         victim = self.random.choice(brokers)
         if not injector.may_lose({victim}):
             return
-        injector.held.update(brokers)
+        injector.kept_down.update(brokers)
         injector.note("all end", f"{victim} without power")
         try:
             if not injector.options.flushes:
@@ -98,10 +98,10 @@ class WholeCluster:
                 self._end(broker_id, "kill")
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            injector.held.clear()
-        self._crash_points.lay("all_end_and_one_dies_in_its_start", victim, CALLS_OF_A_START)
+            injector.kept_down.clear()
+        self._crash_points.set_trap("all_end_and_one_dies_in_its_start", victim, CALLS_OF_A_START)
         injector.start(victim)
-        await self._crash_points.spring(victim)
+        await self._crash_points.await_trap(victim)
         injector.start(victim)
         for broker_id in self.random.sample(injector.others(victim), len(brokers) - 1):
             await asyncio.sleep(self.random.choice(BETWEEN_STARTS))
@@ -116,7 +116,7 @@ class WholeCluster:
 
     async def topic_reborn(self) -> None:
         """A topic whose log start had risen is deleted and made again; records; then one or all are killed."""
-        if not await self._life.live_again():
+        if not await self._life.recreate():
             return
         await asyncio.sleep(self.random.choice((0.0, 0.2, 0.6, 1.2)))
         if self.random.random() < 0.5:
@@ -139,7 +139,7 @@ class WholeCluster:
         ways = tuple(self.random.choice(ways) for _ in brokers)
         if "power" in ways and not injector.may_lose(set(brokers)):
             ways = tuple("kill" if way == "power" else way for way in ways)
-        injector.held.update(brokers)
+        injector.kept_down.update(brokers)
         injector.note("all end", *ways)
         try:
             order = self.random.sample(brokers, len(brokers))
@@ -153,7 +153,7 @@ class WholeCluster:
                 hurt = self._hurt(sound, meanwhile)
             await asyncio.sleep(self.random.choice(DOWN_SECONDS))
         finally:
-            injector.held.clear()
+            injector.kept_down.clear()
         pause = self.random.choice(BETWEEN_STARTS)
         order = self.random.sample(brokers, len(brokers))
         if is_first and hurt is not None and self.random.random() < FIRST_SHARE:
@@ -167,10 +167,10 @@ class WholeCluster:
         """Everybody is up and sound, so that what comes after says something."""
         injector = self.injector
         self._disk.settle()
-        for broker_id in sorted(set(injector.cluster.broker_ids) - set(injector.cluster.alive()) - injector.held):
+        for broker_id in sorted(set(injector.cluster.broker_ids) - set(injector.cluster.alive()) - injector.kept_down):
             injector.start(broker_id)
         is_whole = injector.steady_brokers() == set(injector.cluster.broker_ids)
-        return is_whole and not injector.hangs_by_a_thread() and not injector.held
+        return is_whole and not injector.has_weakened_broker() and not injector.kept_down
 
     def _end(self, broker_id: int, way: str) -> None:
         injector = self.injector
@@ -225,13 +225,13 @@ class WholeCluster:
                 self.injector.weaken(victim)
             self.injector.note("power loss", victim)
             self.injector.cluster.power_loss(victim)
-        return self._faults.let_rot(victim, self.random.choice(FIRST_ROT))
+        return self._faults.rot_now(victim, self.random.choice(FIRST_ROT))
 
     def _change(self, victim: int, kinds: tuple[str, ...]) -> bool:
         """The first of these changes that fits."""
         changes = self._faults.changes
         return any(
-            self._faults.suffer(victim, kind, changes.act(kind)) for kind in self.random.sample(kinds, len(kinds))
+            self._faults.apply_change(victim, kind, changes.act(kind)) for kind in self.random.sample(kinds, len(kinds))
         )
 
     def _lose_segment(self, victim: int) -> bool:

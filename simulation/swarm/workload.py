@@ -16,7 +16,7 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.options import RunOptions
 
 Acks: TypeAlias = Literal["all", 1, 0]
 
@@ -46,7 +46,7 @@ class ProducerKind(NamedTuple):
 class Workload:
     """Start it as a task; set `stop` to end it."""
 
-    def __init__(self, cluster: SimulatedCluster, options: Options, history: History, rng: random.Random) -> None:
+    def __init__(self, cluster: SimulatedCluster, options: RunOptions, history: History, rng: random.Random) -> None:
         self.stop = asyncio.Event()
         self.acknowledged: Counter[str] = Counter()
         """Records for which a producer was told that they are written, by producer."""
@@ -56,15 +56,15 @@ class Workload:
         """The run is at its end and has too few acknowledged records."""
         self.quiet_until: dict[TopicPartition, float] = {}
         """Partitions to which the producers send nothing before this time: an order of faults needs it."""
-        self.reborn: dict[int, bytes] = {}
-        """What was acknowledged in the newest life of the topic that is made again, by offset (`second_life`)."""
-        self.besides: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.recreated: dict[int, bytes] = {}
+        """What was acknowledged in the newest life of the topic that is made again, by offset (`recreated_topic`)."""
+        self.other_clients: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Other clients that run until `stop` is set."""
         self._cluster = cluster
         self._options = options
         self._history = history
         self._random = rng
-        self._doors = cluster.client_runtime()
+        self._runtime = cluster.client_runtime()
         self.partitions = [TopicPartition(t, p) for t, (n, _, _) in sorted(options.topics.items()) for p in range(n)]
         self._weights = [1.0 if partition.partition == 0 else RARE_WEIGHT for partition in self.partitions]
         self._replicas = min(3, len(cluster.broker_ids))
@@ -115,19 +115,19 @@ class Workload:
             group.create_task(self._consume(1))
             group.create_task(self._consume(2))
             group.create_task(self._poll_ends())
-            for beside in self.besides:
-                group.create_task(beside())
+            for run_client in self.other_clients:
+                group.create_task(run_client())
             if options.churn:
                 group.create_task(self._churn())
             if options.config_changes:
                 group.create_task(self._change_configs())
 
     def _admin(self) -> AdminClient:
-        return AdminClient(bootstrap_servers=self._cluster.bootstrap_servers, runtime=self._doors)
+        return AdminClient(bootstrap_servers=self._cluster.bootstrap_servers, runtime=self._runtime)
 
     def consumer(self) -> Consumer:
         return Consumer(
-            bootstrap_servers=self._cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=self._doors
+            bootstrap_servers=self._cluster.bootstrap_servers, auto_offset_reset="earliest", runtime=self._runtime
         )
 
     # ---------------------------------------------------------------------------------------------------- producers
@@ -140,7 +140,7 @@ class Workload:
             linger_ms=self._random.choice((0, 1, 20)),
             delivery_timeout_ms=delivery_ms,
             request_timeout_ms=min(delivery_ms, 1_000),
-            runtime=self._doors,
+            runtime=self._runtime,
         )
 
     async def _produce(self, kind: ProducerKind) -> None:
@@ -266,7 +266,7 @@ class Workload:
         async with (
             self._admin() as admin,
             Producer(
-                bootstrap_servers=self._cluster.bootstrap_servers, delivery_timeout_ms=4_000, runtime=self._doors
+                bootstrap_servers=self._cluster.bootstrap_servers, delivery_timeout_ms=4_000, runtime=self._runtime
             ) as producer,
         ):
             exists = False
@@ -286,7 +286,7 @@ class Workload:
                     exists = self._random.random() < 0.5
                 await asyncio.sleep(self._random.uniform(0.0, 2.0))
 
-    async def make_again(self, topic: str) -> None:
+    async def recreate_topic(self, topic: str) -> None:
         """Deleted if it is there, and made anew, with a record in each life; nothing is promised of those."""
         for _ in range(2):
             try:  # also around the start of the clients: all brokers may be down

@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.simulation.swarm.disk_options import CLUSTER_SEQUENCES, DISK_FAULTS
-from minibroker.simulation.swarm.promise import PROMISE, Setting, Verdict, allows
+from minibroker.simulation.swarm.promise import PROMISE, Circumstance, Guarantee, allows
 from tests.docs.promise_table import PAGE, page_with_table
 
 
@@ -13,14 +13,14 @@ def test_page_shows_the_promise() -> None:
 
 @pytest.mark.parametrize("kind", [*DISK_FAULTS, *CLUSTER_SEQUENCES])
 def test_promise_says_something_of_every_fault_that_is_drawn(kind: str) -> None:
-    assert any(kind in row.kinds and row.verdict is not Verdict.MAY_LOSE for row in PROMISE)
+    assert any(kind in row.kinds and row.guarantee is not Guarantee.MAY_LOSE for row in PROMISE)
 
 
 def test_power_cut_of_all_is_drawn_only_with_flushing() -> None:
-    assert allows("all_without_power", Setting.FLUSHED)
-    assert not allows("all_without_power", Setting.UNFLUSHED)
+    assert allows("all_without_power", Circumstance.FLUSHED)
+    assert not allows("all_without_power", Circumstance.UNFLUSHED)
 
 
 def test_fault_without_a_row_is_refused() -> None:
     with pytest.raises(AssertionError, match="says nothing of meteorite"):
-        allows("meteorite", Setting.ANY)
+        allows("meteorite", Circumstance.ANY)

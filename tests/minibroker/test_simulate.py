@@ -11,7 +11,7 @@ from minibroker.command_line import EXIT_FINE, EXIT_FOUND_WRONG, WrongUsage
 from minibroker.commands.simulate import _parse
 from minibroker.simulation.checks.finding import CheckerFinding
 from minibroker.simulation.swarm import run
-from minibroker.simulation.swarm.outcome import Outcome
+from minibroker.simulation.swarm.outcome import RunOutcome
 
 
 def test_one_seed_prints_state_changes_and_its_trace_hash() -> None:
@@ -37,7 +37,7 @@ def test_json_ends_with_a_summary() -> None:
 def test_failure_shows_rule_facts_history_and_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     run_seed = run.run_seed
 
-    def planted(seed: int, **options: Any) -> Outcome:
+    def planted(seed: int, **options: Any) -> RunOutcome:
         outcome = run_seed(seed, **options)
         partition = outcome.coverage.partitions()[0]
         facts = ("broker 1 says so", "broker 2 says otherwise")

@@ -29,9 +29,15 @@ from minibroker.simulation.checks.replicas import ReplicaChecker
 from minibroker.simulation.checks.sound_logs import SoundLogs
 from minibroker.simulation.checks.waiting import WaitingRules
 from minibroker.simulation.cluster import SimulatedCluster
+from minibroker.simulation.swarm.final_checks import (
+    compare_history,
+    compare_replicas,
+    converge,
+    stay_idle,
+    take_records,
+)
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.options import Options, draw_options
-from minibroker.simulation.swarm.verdict import compare_history, compare_replicas, converge, stay_idle, take_records
+from minibroker.simulation.swarm.options import RunOptions, draw_options
 from minibroker.simulation.swarm.workload import Workload
 from minibroker.simulation.world import ProcessCrashed
 from tests.mutants.one_run import SCRIPT_FAILED
@@ -68,7 +74,7 @@ class Directed:
     """A running cluster, and the injector of the script."""
 
     def __init__(
-        self, cluster: SimulatedCluster, options: Options, history: History, reference: ReferenceState
+        self, cluster: SimulatedCluster, options: RunOptions, history: History, reference: ReferenceState
     ) -> None:
         self.cluster = cluster
         self.world = cluster.world
@@ -196,7 +202,9 @@ def run_schedule(script: Script) -> tuple[list[CheckerFinding], float]:
     return findings, cluster.world.loop.elapsed
 
 
-async def _direct(script: Script, cluster: SimulatedCluster, options: Options, findings: list[CheckerFinding]) -> None:
+async def _direct(
+    script: Script, cluster: SimulatedCluster, options: RunOptions, findings: list[CheckerFinding]
+) -> None:
     reference = ReferenceState(cluster, options.topics)
     reference.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
@@ -214,7 +222,7 @@ async def _direct(script: Script, cluster: SimulatedCluster, options: Options, f
 async def _direct_judged(
     script: Script,
     cluster: SimulatedCluster,
-    options: Options,
+    options: RunOptions,
     findings: list[CheckerFinding],
     reference: ReferenceState,
 ) -> None:

@@ -49,9 +49,9 @@ def test_broker_that_died_between_two_calls_is_in_sync_again(kind: str) -> None:
 def test_who_may_not_fall_lives_on() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
-        injector.held.add(2)  # somebody is down on purpose, and maybe all will be
+        injector.kept_down.add(2)  # somebody is down on purpose, and maybe all will be
         points = CrashPoints(injector, random.Random(1))
-        points.lay("dies_at_work", 1, (1, 1))
+        points.set_trap("dies_at_work", 1, (1, 1))
         injector.workload.burst(injector.partition(), 5, acks="all")
         await injector.wait(lambda: not injector.is_alive(1), SESSION_SECONDS)
         assert injector.is_alive(1)

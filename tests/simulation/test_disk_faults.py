@@ -8,7 +8,7 @@ from minibroker.simulation.swarm.disk_options import RUNNING_ROT, draw_faulty
 from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.faulty_disk import UNSEEN_SECONDS, FaultyDisk
 from minibroker.simulation.swarm.file_changes import FileChanges
-from minibroker.simulation.swarm.rot_places import Places
+from minibroker.simulation.swarm.rot_places import RotPlaces
 from minibroker.simulation.swarm.run import run_seed
 from tests.simulation.test_promise import PARTITION, SESSION_SECONDS, under_faults
 
@@ -29,16 +29,16 @@ def test_second_disk_is_faulty_only_when_the_first_one_is_whole() -> None:
     async def case(injector: FaultInjector) -> None:
         disk = FaultyDisk(injector)
         await whole(injector)
-        assert disk.may_be(1)
-        disk.becomes(1)
-        place = Places(random.Random(1)).rot_identity(injector.storage(1))
+        assert disk.may_become_faulty(1)
+        disk.mark_faulty(1)
+        place = RotPlaces(random.Random(1)).rot_identity(injector.storage(1))
         assert place is not None
-        disk.rots(*place)
-        assert disk.may_be(1)
-        assert not disk.may_be(2)
-        assert disk.take_back() == 1
-        assert disk.may_be(2)
-        assert injector.reference.faulty == injector.suspects == set()
+        disk.rot_byte(*place)
+        assert disk.may_become_faulty(1)
+        assert not disk.may_become_faulty(2)
+        assert disk.undo_unscrubbed_rot() == 1
+        assert disk.may_become_faulty(2)
+        assert injector.reference.faulty == injector.faulty_disks == set()
 
     under_faults(case)
 
@@ -46,7 +46,7 @@ def test_second_disk_is_faulty_only_when_the_first_one_is_whole() -> None:
 def test_nobody_falls_while_a_faulty_disk_and_he_are_the_only_copies() -> None:
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
-        FaultyDisk(injector).becomes(1)
+        FaultyDisk(injector).mark_faulty(1)
         assert injector.kill(2)
         assert not injector.kill(3)
         assert injector.kill(1), "broker 3 has all that it has"
@@ -58,8 +58,8 @@ def test_rot_is_gone_when_the_file_is_another_one() -> None:
     async def case(injector: FaultInjector) -> None:
         disk = FaultyDisk(injector)
         await whole(injector)
-        disk.becomes(1)
-        assert DiskFaults(injector, disk, random.Random(1)).let_rot(1, "rot_identity")
+        disk.mark_faulty(1)
+        assert DiskFaults(injector, disk, random.Random(1)).rot_now(1, "rot_identity")
         [path, *_] = [each.path for each in disk.remaining()]
         content = bytes(injector.storage(1).find_file(path).content)
         injector.cluster.kill(1)
@@ -92,7 +92,7 @@ def test_disk_is_not_whole_while_the_kernel_shows_what_a_failed_sync_lost() -> N
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         disk, storage = FaultyDisk(injector), injector.storage(1)
-        disk.becomes(1)
+        disk.mark_faulty(1)
         file = storage.find_file("/data/log/meta.properties")
         file.content += b"more"
         file.forget_unsynced()
@@ -111,17 +111,17 @@ def test_broker_that_refuses_its_rotten_identity_starts_once_it_is_taken_back() 
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         disk, path = FaultyDisk(injector), "/data/log/meta.properties"
-        disk.becomes(1)
+        disk.mark_faulty(1)
         file = injector.storage(1).find_file(path)
         sound = bytes(file.content)
         at = sound.index(b"directory.id=") + len("directory.id=")
         injector.kill(1)
-        disk.rots(path, at, ord("b") if sound[at] != ord("b") else ord("c"))
+        disk.rot_byte(path, at, ord("b") if sound[at] != ord("b") else ord("c"))
         injector.start(1)
         await injector.wait(lambda: False, SESSION_SECONDS)
         assert [type(crash[1]).__name__ for crash in injector.world.crashes] == ["LogDirectoryError"]
         injector.world.crashes.clear()
-        disk.take_back()
+        disk.undo_unscrubbed_rot()
         assert bytes(file.content) == sound
         injector.start(1)
         assert await injector.wait(lambda: injector.is_in_every_isr(1), 10.0)
@@ -136,7 +136,7 @@ def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_se
         await injector.wait(lambda: injector.log_end(1, PARTITION) > 0, SESSION_SECONDS)
         disk = FaultyDisk(injector)
         faults = DiskFaults(injector, disk, random.Random(1))
-        assert faults.suffer(1, "zeroed_segment", faults.changes.zeroed_segment)
+        assert faults.apply_change(1, "zeroed_segment", faults.changes.zeroed_segment)
         injector.reference.robbed.add(injector.world.process("broker-1"))
         disk.rot.clear()
         disk.settle()
@@ -144,7 +144,7 @@ def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_se
         injector.reference.robbed.clear()
         disk.settle()
         assert disk.broker is None
-        faults.suffer(1, "zeroed_segment", faults.changes.zeroed_segment)
+        faults.apply_change(1, "zeroed_segment", faults.changes.zeroed_segment)
         disk.settle()
         assert disk.broker == 1, "the segment is damaged"
         working.cancel()

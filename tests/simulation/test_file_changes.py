@@ -10,7 +10,7 @@ from minibroker.simulation.storage import Storage
 from minibroker.simulation.swarm.disk_options import FILE_CHANGES, NOTES, OLDER, SHORTENED
 from minibroker.simulation.swarm.fault_injector import FaultInjector
 from minibroker.simulation.swarm.file_changes import FileChanges, directory_id, logs_of, put_file
-from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, Places, batches_of
+from minibroker.simulation.swarm.rot_places import LOG_DIRECTORY, RotPlaces, batches_of
 from minibroker.simulation.trace import Trace
 from tests.simulation.test_disk_faults import whole
 from tests.simulation.test_promise import under_faults
@@ -43,7 +43,7 @@ def contents(disk: Storage) -> dict[str, bytes]:
 
 def aged(disk: Storage, changes: FileChanges) -> None:
     """A copy is taken, and everything is written on."""
-    changes.album.take(disk)
+    changes.copies.take(disk)
     put_file(disk, f"{LAST}.log", 6 * BATCH)
     put_file(disk, f"{PARTITION}/leader-epoch-checkpoint", b"later epochs")
 
@@ -123,7 +123,7 @@ def test_notes_that_suffer_are_of_every_kind(kind: str) -> None:
 def test_notes_rot_where_something_is_written() -> None:
     for seed in range(20):
         disk = storage()
-        place = Places(random.Random(seed)).rot_notes(disk)
+        place = RotPlaces(random.Random(seed)).rot_notes(disk)
         assert place is not None
         assert disk.find_file(place[0]).content[place[1]] != ord("\n")
 

@@ -11,7 +11,7 @@ from minibroker.simulation.swarm.fault_schedule import FaultSchedule
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.opening import open_run
 from minibroker.simulation.swarm.options import draw_options
-from minibroker.simulation.swarm.outcome import Outcome
+from minibroker.simulation.swarm.outcome import RunOutcome
 
 PARTITION = TopicPartition("a", 0)
 SECONDS_MAX = 120
@@ -26,7 +26,7 @@ def under_faults(case: Callable[[FaultInjector], Awaitable[None]]) -> None:
         {PARTITION.topic: (1, 3, 1)},
         {"zookeeper.session.timeout.ms": str(SESSION_SECONDS * 1000)},
     )
-    outcome = Outcome(0, options, History(lambda: cluster.world.loop.elapsed))
+    outcome = RunOutcome(0, options, History(lambda: cluster.world.loop.elapsed))
 
     async def drive() -> None:
         await case(await open_run(cluster, outcome, ReferenceState(cluster, options.topics), None))
@@ -38,11 +38,11 @@ def test_mending_kills_nobody_while_another_counts_for_what_it_lost() -> None:
     """Else all members are strangers to the controller, and the one that lost its tail may be elected (seed 1862)."""
 
     async def case(injector: FaultInjector) -> None:
-        hung_by_a_thread: list[bool] = []
+        was_weakened: list[bool] = []
 
         def look(line: str) -> None:
             if "restart after a disk error" in line:
-                hung_by_a_thread.append(injector.hangs_by_a_thread())
+                was_weakened.append(injector.has_weakened_broker())
 
         injector.listeners.append(look)
         leader = injector.leader(PARTITION)
@@ -50,7 +50,7 @@ def test_mending_kills_nobody_while_another_counts_for_what_it_lost() -> None:
         injector.broken_disks |= set(injector.others(leader))
         assert injector.cut_power({leader})
         await FaultSchedule(injector, lambda: True).mend()
-        assert hung_by_a_thread == [False, False]
+        assert was_weakened == [False, False]
 
     under_faults(case)
 
@@ -90,7 +90,7 @@ def test_broker_that_loses_its_disk_before_it_has_registered_anew_counts_for_wha
             lambda: injector.reference.incarnation(victim) not in (before, None), SESSION_SECONDS
         )
         assert injector.cut_power({victim}, blank=True)
-        assert injector.hangs_by_a_thread()
+        assert injector.has_weakened_broker()
         assert not injector.kill(other)
 
     under_faults(case)

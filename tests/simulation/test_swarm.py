@@ -15,8 +15,8 @@ import pytest
 
 from minibroker.protocol.ids import TopicPartition
 from minibroker.simulation.checks.finding import CheckerFinding
-from minibroker.simulation.swarm.beyond import unnamed
-from minibroker.simulation.swarm.narrator import Line
+from minibroker.simulation.swarm.beyond import detection_errors
+from minibroker.simulation.swarm.narrator import NarratedLine
 from minibroker.simulation.swarm.run import run_beyond, run_seed
 from minibroker.swarm_runs import RUNS_TO_SEE_ALL, RunResult, SwarmSummary, run_many
 
@@ -73,10 +73,10 @@ def test_swarm_sees_every_kind_of_event_and_injects_every_kind_of_fault(swarm: S
 
 # -------------------------------------------------------------------------------------------------- one run, the same
 def test_one_seed_is_one_run_also_after_others_and_when_it_is_told() -> None:
-    lines: list[Line] = []
+    lines: list[NarratedLine] = []
     first = run_seed(11)
     run_seed(5)
-    again = run_seed(11, tell=lines.append)
+    again = run_seed(11, on_line=lines.append)
     assert first.trace_hash == again.trace_hash
     assert any(line.partition is not None for line in lines)
 
@@ -118,10 +118,10 @@ def test_loss_that_a_detector_does_not_name_is_a_finding() -> None:
     here, there = TopicPartition("a", 0), TopicPartition("a", 1)
     by_history = [CheckerFinding(invariant="I21", text="offset 7 lost its record", partition=here)]
     by_audit = [CheckerFinding(invariant="audit:acked-missing", text="gone", partition=here)]
-    assert unnamed({(here, 7)}, by_history, by_audit) == []
-    assert len(unnamed({(here, 7), (here, 8)}, by_history, by_audit)) == 1
-    assert len(unnamed({(here, 7), (there, 1)}, by_history, by_audit)) == 2
-    assert len(unnamed(set(), by_history, by_audit)) == 1
+    assert detection_errors({(here, 7)}, by_history, by_audit) == []
+    assert len(detection_errors({(here, 7), (here, 8)}, by_history, by_audit)) == 1
+    assert len(detection_errors({(here, 7), (there, 1)}, by_history, by_audit)) == 2
+    assert len(detection_errors(set(), by_history, by_audit)) == 1
 
 
 # ------------------------------------------------------------------------------------------------ what the swarm says
@@ -162,8 +162,8 @@ def test_failed_run_is_a_complaint_with_its_seed() -> None:
 
 
 def test_history_of_a_finding_is_short_and_about_its_partition() -> None:
-    lines: list[Line] = []
-    outcome = run_seed(11, tell=lines.append)
+    lines: list[NarratedLine] = []
+    outcome = run_seed(11, on_line=lines.append)
     assert outcome.narrator is not None
     last = next(line for line in reversed(lines) if line.partition is not None)
     finding = CheckerFinding(invariant="I0", text="planted", at_seconds=last.at_seconds, partition=last.partition)

@@ -11,7 +11,7 @@ from minibroker.client.admin import AdminClient
 from minibroker.client.errors import MinibrokerError
 from minibroker.client.producer import Producer
 from minibroker.simulation.cluster import SimulatedCluster
-from minibroker.simulation.swarm.fault_injector import REBORN, FaultInjector
+from minibroker.simulation.swarm.fault_injector import RECREATED, FaultInjector
 from minibroker.simulation.swarm.history import History
 from minibroker.simulation.swarm.workload import Workload
 
@@ -26,7 +26,7 @@ READ_SECONDS = 15
 SMALL = {"segment.bytes": "4096", "retention.bytes": "4096"}
 
 
-class SecondLife:
+class RecreatedTopic:
     """Of one run."""
 
     def __init__(self, injector: FaultInjector, rng: random.Random) -> None:
@@ -38,9 +38,9 @@ class SecondLife:
         self._runtime = injector.cluster.client_runtime()
 
     def leader(self) -> int | None:
-        return self._cluster.leader(REBORN.topic)
+        return self._cluster.leader(RECREATED.topic)
 
-    async def live_again(self) -> bool:
+    async def recreate(self) -> bool:
         """The old life ends, a new one begins; whether it has acknowledged records."""
         try:
             async with self._admin() as admin, self._producer() as producer:
@@ -50,7 +50,7 @@ class SecondLife:
                 await self._write(producer, SHORT_LIFE_RECORDS, is_promised=True)
         except MinibrokerError as error:
             self._injector.workload.note_error("reborn", error)
-        return bool(self._injector.workload.reborn)
+        return bool(self._injector.workload.recreated)
 
     def _admin(self) -> AdminClient:
         return AdminClient(bootstrap_servers=self._cluster.bootstrap_servers, runtime=self._runtime)
@@ -63,7 +63,7 @@ class SecondLife:
     async def _create(self, admin: AdminClient, configs: dict[str, str]) -> None:
         replicas = min(3, len(self._cluster.broker_ids))
         await admin.create_topic(
-            REBORN.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
+            RECREATED.topic, partitions=1, replication_factor=replicas, configs=configs, timeout_ms=ANSWER_MS
         )
 
     async def _long_life(self, admin: AdminClient, producer: Producer) -> None:
@@ -79,14 +79,14 @@ class SecondLife:
         await self._end(admin)
 
     def _has_risen(self) -> bool:
-        replicas = [self._injector.replica(b, REBORN) for b in self._cluster.alive()]
+        replicas = [self._injector.replica(b, RECREATED) for b in self._cluster.alive()]
         return bool(replicas) and all(replica is not None and replica.log.log_start_offset > 0 for replica in replicas)
 
     async def _end(self, admin: AdminClient) -> None:
         """Nothing is promised of it from here on."""
-        self._injector.workload.reborn.clear()
-        self._injector.note("life ends", REBORN)
-        await admin.delete_topic(REBORN.topic, timeout_ms=ANSWER_MS)
+        self._injector.workload.recreated.clear()
+        self._injector.note("life ends", RECREATED)
+        await admin.delete_topic(RECREATED.topic, timeout_ms=ANSWER_MS)
         self._has_life = False
 
     async def _write(self, producer: Producer, records: int, is_promised: bool) -> None:
@@ -94,24 +94,24 @@ class SecondLife:
             self._number += 1
             value = b"life-%d-" % self._number
             try:
-                found = await producer.send_and_wait(REBORN.topic, value.ljust(VALUE_BYTES, b"."), partition=0)
+                found = await producer.send_and_wait(RECREATED.topic, value.ljust(VALUE_BYTES, b"."), partition=0)
             except MinibrokerError as error:
                 self._injector.workload.note_error("reborn", error)
                 return
             if is_promised and found.offset is not None:
-                self._injector.workload.reborn[found.offset] = value.ljust(VALUE_BYTES, b".")
+                self._injector.workload.recreated[found.offset] = value.ljust(VALUE_BYTES, b".")
 
 
-async def compare_second_life(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
+async def compare_recreated_topic(cluster: SimulatedCluster, workload: Workload, history: History) -> None:
     """I21 of the topic that was made again: all that its newest life acknowledged is there, at its offset."""
-    expected, held = dict(workload.reborn), dict[int, bytes]()
+    expected, held = dict(workload.recreated), dict[int, bytes]()
     if not expected:
         return
     try:
         async with asyncio.timeout(READ_SECONDS), workload.consumer() as consumer:
-            consumer.assign([REBORN])
+            consumer.assign([RECREATED])
             while not expected.keys() <= held.keys():
-                for record in (await consumer.getmany(timeout_ms=1000)).get(REBORN, ()):
+                for record in (await consumer.getmany(timeout_ms=1000)).get(RECREATED, ()):
                     held[record.offset] = record.value or b""
     except TimeoutError:
         history.note_error("reader of the reborn topic", TimeoutError())
@@ -120,4 +120,4 @@ async def compare_second_life(cluster: SimulatedCluster, workload: Workload, his
     for offset, value in sorted(expected.items()):
         if held.get(offset) != value:
             facts = (f"{value!r:.60} was acknowledged in its newest life", f"{held.get(offset)!r:.60} is held")
-            history.find("I21", f"offset {offset} lost its record", REBORN, *facts)
+            history.find("I21", f"offset {offset} lost its record", RECREATED, *facts)

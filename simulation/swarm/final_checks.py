@@ -14,7 +14,7 @@ from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.checks.witnessed import compare_notes, lacking_notes
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.swarm.history import History
-from minibroker.simulation.swarm.options import Options
+from minibroker.simulation.swarm.options import RunOptions
 from minibroker.simulation.swarm.workload import Workload
 
 FULL_ISR_SECONDS = 40
@@ -26,7 +26,7 @@ WITNESS_SECONDS = 45
 CALLBACKS_PER_IDLE_SECOND_MAX = 4_000
 
 
-async def converge(cluster: SimulatedCluster, options: Options, reference: ReferenceState, history: History) -> None:
+async def converge(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState, history: History) -> None:
     """I36, I37, I38: every replica returns to the ISR, every partition takes a record, nothing spins."""
     try:
         await cluster.until(lambda: not _out_of_sync(cluster, options, reference), FULL_ISR_SECONDS, "a full ISR")
@@ -35,7 +35,7 @@ async def converge(cluster: SimulatedCluster, options: Options, reference: Refer
         history.find("I36", f"{error}: {missing}", None, f"true: {reference.states()[:2]}")
 
 
-def _out_of_sync(cluster: SimulatedCluster, options: Options, reference: ReferenceState) -> list[str]:
+def _out_of_sync(cluster: SimulatedCluster, options: RunOptions, reference: ReferenceState) -> list[str]:
     """By the leader's word and by ZooKeeper's: a leader whose proposal hangs does not know what became of it."""
     found = [
         f"{state.partition} ISR {state.members} by ZooKeeper's word"
