@@ -1,41 +1,41 @@
 """A replica that starts from nothing."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write(*(f"m{number}" for number in range(40)))
-    await stage.tell(
+    await stage.step(
         "Forty records are on all three.",
-        A=Shows(role="leader", leo=40, hw=40, isr="ABC"),
-        B=Shows(hw=40),
-        C=Shows(hw=40),
+        A=Expected(role="leader", leo=40, hw=40, isr="ABC"),
+        B=Expected(hw=40),
+        C=Expected(hw=40),
     )
     await stage.kill("C")
-    await stage.until(A=Shows(isr="AB"))
+    await stage.until(A=Expected(isr="AB"))
     stage.blank_disk("C")
     await stage.write("n0")
-    await stage.tell(
+    await stage.step(
         "C dies and leaves the ISR; its disk is replaced by an empty one. A and B go on: n0 is committed without C.",
-        A=Shows(leo=41, hw=41, isr="AB"),
-        C=Shows(role="dead", leo=0, records=""),
+        A=Expected(leo=41, hw=41, isr="AB"),
+        C=Expected(role="dead", leo=0, records=""),
     )
     stage.slow_disk("C", 1.0)
     await stage.start("C")
-    await stage.until(C=Shows(leo=14))
+    await stage.until(C=Expected(leo=14))
     await stage.write("n1")
-    await stage.tell(
+    await stage.step(
         "C starts with an empty log and no epoch: there is nothing to ask about, it fetches from offset 0. While it is"
         " behind it counts for nothing: n1 is committed without it.",
-        A=Shows(leo=42, hw=42, isr="AB"),
-        C=Shows(role="follower", leo=14),
+        A=Expected(leo=42, hw=42, isr="AB"),
+        C=Expected(role="follower", leo=14),
     )
-    await stage.tell(
+    await stage.step(
         "C has reached A's LEO, and joins the ISR.",
-        A=Shows(isr="ABC"),
-        C=Shows(leo=42, hw=42, epochs=[(0, 0), (1, 40)]),
+        A=Expected(isr="ABC"),
+        C=Expected(leo=42, hw=42, epochs=[(0, 0), (1, 40)]),
     )
     return Ending(moral="A new replica is a follower that is far behind: it needs no rule of its own.")
 
@@ -46,12 +46,12 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": "10000",
 }
 
-STORY = Story(
+SCENARIO = Scenario(
     name="bootstrapping-follower",
     title="A replica that starts from nothing",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2, settings=SETTINGS), play=play),),
     page=Page(
-        story="C's disk is replaced by an empty one.",
+        summary="C's disk is replaced by an empty one.",
         rule=(
             "A replica without an epoch has nothing to align, and fetches from offset 0, or from the leader's log "
             "start if that is later. It joins the ISR when it has reached the HW and the start of the leader's "

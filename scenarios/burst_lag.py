@@ -1,19 +1,19 @@
 """Lag counted in messages makes the ISR flap (before 0.9); lag in time does not."""
 
 from minibroker.scenarios import patches
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write("m0", acks=1)
     stage.slow_link("A", "B", LINK_SECONDS)
     stage.slow_link("A", "C", LINK_SECONDS)
-    await stage.tell(
+    await stage.step(
         f"B and C are well, at the end of a link that takes {LINK_SECONDS * 1000:g} ms. Bursts of {BURST} records come"
         " every half second.",
-        A=Shows(role="leader", leo=1, isr="ABC"),
+        A=Expected(role="leader", leo=1, isr="ABC"),
     )
     before = len(stage.isr_changes)
     for burst in range(BURSTS):
@@ -24,20 +24,20 @@ async def play(stage: SimulatedStage) -> Ending:
     last = 1 + BURSTS * BURST
     if stage.patched:
         stage.check("the ISR flapped", changes >= 4)
-        await stage.until(A=Shows(hw=last, isr="ABC"))
-        await stage.tell(
+        await stage.until(A=Expected(hw=last, isr="ABC"))
+        await stage.step(
             f"Whenever the check fell into a burst, B and C were more than {patches.LAG_MESSAGES} messages behind,"
             " and were"
             f" thrown out; a moment later they were back. {changes} changes of the ISR for {BURSTS} bursts.",
-            A=Shows(leo=last, hw=last, isr="ABC"),
+            A=Expected(leo=last, hw=last, isr="ABC"),
         )
         return Ending(moral="No number of messages fits: what is lag for a quiet topic is a moment for a busy one.")
     stage.check("the ISR stayed", changes == 0)
-    await stage.tell(
+    await stage.step(
         "B and C are behind for a moment after each burst, and never for replica.lag.time.max.ms: nobody leaves.",
-        A=Shows(leo=last, hw=last, isr="ABC"),
-        B=Shows(leo=last),
-        C=Shows(leo=last),
+        A=Expected(leo=last, hw=last, isr="ABC"),
+        B=Expected(leo=last),
+        C=Expected(leo=last),
     )
     return Ending(moral="Time behind the leader's LEO means the same for every topic.")
 
@@ -48,7 +48,7 @@ BURST = 20
 BURSTS = 20
 CAST = Cast(brokers="ABCD", controller="D", settings={"replica.lag.time.max.ms": "2000"})
 
-STORY = Story(
+SCENARIO = Scenario(
     name="burst-lag",
     title="Lag counted in messages makes the ISR flap; lag in time does not",
     acts=(
@@ -64,7 +64,7 @@ STORY = Story(
         Act(name="time", title="replica.lag.time.max.ms", cast=CAST, play=play),
     ),
     page=Page(
-        story=(
+        summary=(
             "Bursts of twenty records reach followers that are 200 ms away. First the rule of before 0.9 judges "
             "them, then today's."
         ),

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from importlib import import_module
 
-from minibroker.scenarios.telling.story import Story
+from minibroker.scenarios.staging.scenario import Scenario
 
 NAMES = (
     "two-rounds",
@@ -32,20 +32,20 @@ NAMES = (
 )
 
 
-class NoSuchStory(Exception):
+class UnknownScenario(Exception):
     """One sentence with what was probably meant."""
 
 
-def story(name: str) -> Story:
-    """Raises NoSuchStory."""
+def find_scenario(name: str) -> Scenario:
+    """Raises UnknownScenario."""
     if name not in NAMES:
         near = get_close_matches(name, NAMES, n=1)
         meant = f"did you mean '{near[0]}'?" if near else "`minibroker scenario list` names all"
-        raise NoSuchStory(f"there is no story '{name}'; {meant}")
-    found = import_module(f"minibroker.scenarios.{name.replace('-', '_')}").STORY
-    assert isinstance(found, Story)
+        raise UnknownScenario(f"there is no scenario '{name}'; {meant}")
+    found = import_module(f"minibroker.scenarios.{name.replace('-', '_')}").SCENARIO
+    assert isinstance(found, Scenario)
     return found
 
 
-def all_stories() -> list[Story]:
-    return [story(name) for name in NAMES]
+def all_scenarios() -> list[Scenario]:
+    return [find_scenario(name) for name in NAMES]

@@ -1,59 +1,59 @@
 """A follower that is caught up and not yet admitted."""
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.simulation.message_holds import requests
 
 
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write("m0", acks=1)
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1))
     stage.hold("B", "A")
     stage.hold("A", "B")
     await stage.write("m1", acks=1)
-    await stage.tell(
+    await stage.step(
         "B cannot reach A and leaves the ISR. m1 is committed on A alone (min.insync.replicas=1).",
-        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A"),
-        B=Shows(leo=1),
+        A=Expected(role="leader", epoch=0, leo=2, hw=2, isr="A"),
+        B=Expected(leo=1),
     )
     asked = stage.hold_messages("A", "C", requests(ApiKey.ALTER_PARTITION))
     stage.release("A", "B")
     stage.release("B", "A")
-    await stage.tell(
+    await stage.step(
         "B is back, fetches m1 and has reached the HW, 2, and the start of A's epoch, 0: both are needed. A proposes to"
         " take B in. The proposal has not reached the controller C yet.",
-        A=Shows(leo=2, hw=2, isr="A", pending="AB"),
-        B=Shows(leo=2, hw=2),
+        A=Expected(leo=2, hw=2, isr="A", pending="AB"),
+        B=Expected(leo=2, hw=2),
     )
     stage.hold("A", "B")
     m2 = await stage.produce("m2")
-    await stage.tell(
+    await stage.step(
         "m2 comes, and B cannot fetch it now. The ISR is still A alone, but B may have been taken in: the HW waits"
         " for B.",
-        A=Shows(leo=3, hw=2, isr="A", pending="AB", remote={"B": 2}),
-        B=Shows(leo=2),
+        A=Expected(leo=3, hw=2, isr="A", pending="AB", remote={"B": 2}),
+        B=Expected(leo=2),
     )
     stage.check("m2 waits", not m2.is_settled)
     asked.release()
-    await stage.until(A=Shows(isr="AB"))
-    await stage.tell(
+    await stage.until(A=Expected(isr="AB"))
+    await stage.step(
         "The controller takes B in. Had the HW run away, B would now be in the ISR without a committed record.",
-        A=Shows(leo=3, hw=2, isr="AB", pending=""),
+        A=Expected(leo=3, hw=2, isr="AB", pending=""),
     )
     stage.release("A", "B")
     await stage.settled(m2)
-    await stage.tell("B fetches m2: HW 3.", A=Shows(hw=3), B=Shows(leo=3, hw=3))
+    await stage.step("B fetches m2: HW 3.", A=Expected(hw=3), B=Expected(leo=3, hw=3))
     return Ending(moral="The HW never passes the LEO of a replica that may join: it must not join with a hole.")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="catching-up",
     title="A follower that is caught up and not yet admitted",
     acts=(Act(cast=Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"}), play=play),),
     page=Page(
-        story=(
+        summary=(
             "B was out of the ISR and is caught up again. The controller has not admitted it yet, and a new "
             "record comes."
         ),

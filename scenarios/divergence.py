@@ -1,9 +1,9 @@
 """Two replicas hold different records at one offset, for ever."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import BOTH_RULES, Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
+from minibroker.scenarios.staging.stage import Stage
 
 SESSIONS_ENDED_SECONDS = 10.0
 """ZooKeeper then knows that nobody is alive."""
@@ -11,22 +11,22 @@ SESSIONS_ENDED_SECONDS = 10.0
 
 async def play_unclean(stage: Stage) -> Ending:
     await stage.write("m0", acks=1)
-    await stage.until(A=Shows(hw=1), B=Shows(leo=1, hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(leo=1, hw=1))
     stage.hold("A", "B")
     stage.hold("B", "A")
     await stage.write("m1", acks=1)
-    await stage.tell(
+    await stage.step(
         "m0 is on A and B. Then B can no longer reach A and leaves the ISR. m1 is on A alone; with"
         " min.insync.replicas=1 that is committed.",
-        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A", records="m0 m1"),
-        B=Shows(leo=1, hw=1, records="m0"),
+        A=Expected(role="leader", epoch=0, leo=2, hw=2, isr="A", records="m0 m1"),
+        B=Expected(leo=1, hw=1, records="m0"),
     )
     await stage.checkpointed()
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies. No in-sync replica is left, and unclean.leader.election.enable=true: B leads, in epoch 1, from"
         " offset 1.",
-        B=Shows(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
+        B=Expected(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
     )
     stage.release("A", "B")
     stage.release("B", "A")
@@ -35,60 +35,60 @@ async def play_unclean(stage: Stage) -> Ending:
 
 async def play_power(stage: SimulatedStage) -> Ending:
     await stage.write("m0", acks=1)
-    await stage.until(A=Shows(hw=1), B=Shows(leo=1, hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(leo=1, hw=1))
     stage.sync_disk("A", "B")
     await stage.write("m1", acks=1)
-    await stage.until(A=Shows(hw=2), B=Shows(leo=2, hw=2))
+    await stage.until(A=Expected(hw=2), B=Expected(leo=2, hw=2))
     await stage.checkpointed()
     stage.sync_disk("A")
-    await stage.tell(
+    await stage.step(
         "m0 and m1 are on A and B, both in the ISR. A's kernel has written both to the disk, B's only m0.",
-        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="AB", records="m0 m1"),
-        B=Shows(leo=2, hw=2, records="m0 m1"),
+        A=Expected(role="leader", epoch=0, leo=2, hw=2, isr="AB", records="m0 m1"),
+        B=Expected(leo=2, hw=2, records="m0 m1"),
     )
     await stage.cut_power("A", "B", "C")
-    await stage.tell(
+    await stage.step(
         "The power fails for all brokers at once, the controller included. What B had not synced is gone.",
-        A=Shows(role="dead", records="m0 m1"),
-        B=Shows(role="dead", records="m0"),
+        A=Expected(role="dead", records="m0 m1"),
+        B=Expected(role="dead", records="m0"),
     )
     await stage.wait(SESSIONS_ENDED_SECONDS)
     await stage.start("B", "C")
-    await stage.tell(
+    await stage.step(
         "B is back first. Its log may be short, so it would wait for A, the other member of the ISR; but"
         " unclean.leader.election.enable=true: B leads, from offset 1.",
-        B=Shows(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)]),
+        B=Expected(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)]),
     )
     return await _end(stage, epoch=2)
 
 
 async def _end(stage: Stage, epoch: int) -> Ending:
     await stage.write("m2", acks=1)
-    await stage.tell(
+    await stage.step(
         "The producer sends m2 to B, which puts it at offset 1.",
-        B=Shows(leo=2, hw=2, records="m0 m2"),
+        B=Expected(leo=2, hw=2, records="m0 m2"),
     )
     await stage.checkpointed()
     await stage.start("A")
     if stage.by_epoch:
-        await stage.tell(
+        await stage.step(
             "A returns and asks where epoch 0 ended. B answers: at 1. A cuts m1 and fetches m2: both logs are the same."
             " m1 is lost, though it was acknowledged to a producer that asked for no more than acks=1.",
-            A=Shows(role="follower", epoch=epoch, leo=2, hw=2, epochs=[(0, 0), (epoch, 1)], records="m0 m2"),
-            B=Shows(leo=2, hw=2, isr="AB", records="m0 m2"),
+            A=Expected(role="follower", epoch=epoch, leo=2, hw=2, epochs=[(0, 0), (epoch, 1)], records="m0 m2"),
+            B=Expected(leo=2, hw=2, isr="AB", records="m0 m2"),
         )
         return Ending(moral="Both logs are the same: the epochs tell where A's history and B's parted.")
-    await stage.tell(
+    await stage.step(
         "A returns with HW 2, cuts its log there, that is nothing, and fetches from offset 2. Its LEO is B's LEO, so it"
         " joins the ISR. Offset 1 is m1 on A and m2 on B, for ever.",
-        A=Shows(role="follower", epoch=epoch, leo=2, hw=2, records="m0 m1"),
-        B=Shows(leo=2, hw=2, isr="AB", records="m0 m2"),
+        A=Expected(role="follower", epoch=epoch, leo=2, hw=2, records="m0 m1"),
+        B=Expected(leo=2, hw=2, isr="AB", records="m0 m2"),
     )
     await stage.write("m3", acks=1)
-    await stage.tell(
+    await stage.step(
         "m3 follows on both, and nobody ever looks at offset 1 again.",
-        A=Shows(leo=3, hw=3, records="m0 m1 m3"),
-        B=Shows(leo=3, hw=3, records="m0 m2 m3"),
+        A=Expected(leo=3, hw=3, records="m0 m1 m3"),
+        B=Expected(leo=3, hw=3, records="m0 m2 m3"),
     )
     return Ending(
         moral="What a consumer reads at offset 1 depends on who leads: the HW cannot tell two histories apart.",
@@ -104,7 +104,7 @@ UNCLEAN = Cast(
 )
 POWER = Cast(replicas="AB", controller="C", configs={"unclean.leader.election.enable": "true"})
 
-STORY = Story(
+SCENARIO = Scenario(
     name="divergence",
     title="Cutting at the high watermark leaves two histories at one offset",
     acts=(
@@ -113,7 +113,7 @@ STORY = Story(
     ),
     rules=BOTH_RULES,
     page=Page(
-        story=(
+        summary=(
             "A holds m0 and m1, B only m0, and B leads: by an unclean election, or because the power failed for "
             "all brokers at once and B had not synced m1. B puts m2 at offset 1. A returns with HW 2."
         ),

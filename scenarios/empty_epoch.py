@@ -1,64 +1,64 @@
 """An epoch without a record still has an entry in the epoch file (KAFKA-7415)."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
     stage.hold("A", "B")
     stage.hold("A", "C")
     await stage.write("x1", acks=1)
-    await stage.tell(
+    await stage.step(
         "A leads in epoch 0; m0 is on all three. x1 is on A alone, not committed.",
-        A=Shows(role="leader", epoch=0, leo=2, hw=1, isr="ABC", records="m0 x1"),
-        B=Shows(leo=1, hw=1),
-        C=Shows(leo=1, hw=1),
+        A=Expected(role="leader", epoch=0, leo=2, hw=1, isr="ABC", records="m0 x1"),
+        B=Expected(leo=1, hw=1),
+        C=Expected(leo=1, hw=1),
     )
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies. B leads and enters (1, 1) into its epoch file at once, though nothing is written in epoch 1.",
-        B=Shows(role="leader", epoch=1, leo=1, isr="BC", epochs=[(0, 0), (1, 1)]),
-        C=Shows(role="follower", epoch=1, epochs=[(0, 0)]),
+        B=Expected(role="leader", epoch=1, leo=1, isr="BC", epochs=[(0, 0), (1, 1)]),
+        C=Expected(role="follower", epoch=1, epochs=[(0, 0)]),
     )
     stage.release("A", "B")
     stage.release("A", "C")
     await stage.kill("B")
-    await stage.tell(
+    await stage.step(
         "B dies, too. C leads and enters (2, 1). It has no entry for epoch 1: it never saw a record of it.",
-        C=Shows(role="leader", epoch=2, leo=1, isr="C", epochs=[(0, 0), (2, 1)]),
+        C=Expected(role="leader", epoch=2, leo=1, isr="C", epochs=[(0, 0), (2, 1)]),
     )
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "A returns and asks where epoch 0 ended. C answers: at 1, where epoch 2 began, though nobody has written since."
         " A cuts x1, and m0 stays.",
-        A=Shows(role="follower", epoch=2, leo=1, hw=1, epochs=[(0, 0)], records="m0"),
-        C=Shows(isr="AC"),
+        A=Expected(role="follower", epoch=2, leo=1, hw=1, epochs=[(0, 0)], records="m0"),
+        C=Expected(isr="AC"),
     )
     await stage.start("B")
-    await stage.tell(
+    await stage.step(
         "B returns. Nothing is cut.",
-        B=Shows(role="follower", epoch=2, leo=1, hw=1, epochs=[(0, 0)], records="m0"),
-        C=Shows(isr="ABC"),
+        B=Expected(role="follower", epoch=2, leo=1, hw=1, epochs=[(0, 0)], records="m0"),
+        C=Expected(isr="ABC"),
     )
     await stage.write("m1")
-    await stage.tell(
+    await stage.step(
         "m1 is the first record of epoch 2. With it A and B learn of the epoch.",
-        A=Shows(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
-        B=Shows(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
-        C=Shows(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
+        A=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
+        B=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
+        C=Expected(leo=2, hw=2, epochs=[(0, 0), (2, 1)], records="m0 m1"),
     )
     return Ending(moral="The entry is written on becoming leader, so every epoch has a beginning, empty or not.")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="empty-epoch",
     title="An epoch without a record has an entry, too",
     acts=(Act(cast=Cast(brokers="ABCD", replicas="ABC", controller="D"), play=play),),
     page=Page(
-        story=(
+        summary=(
             "Two elections follow each other without a record between. The old leader returns with a tail that "
             "nobody else has."
         ),

@@ -1,8 +1,8 @@
 """The leader epoch tells a follower where its log parts from the leader's."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import BOTH_RULES, Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 SHARED = [f"m{number}" for number in range(50)]
 ON_A_ALONE = [f"m{number}" for number in range(50, 200)]
@@ -14,40 +14,44 @@ BATCH_RECORDS = 10
 
 async def play(stage: Stage) -> Ending:
     await stage.write(*SHARED, acks=1, batch_records=BATCH_RECORDS)
-    await stage.until(A=Shows(hw=50), B=Shows(leo=50, hw=50))
+    await stage.until(A=Expected(hw=50), B=Expected(leo=50, hw=50))
     stage.hold("A", "B")
     stage.hold("B", "A")
     await stage.write(*ON_A_ALONE, acks=1, batch_records=BATCH_RECORDS)
-    await stage.tell(
+    await stage.step(
         "In epoch 0 the leader A writes offsets 0 to 199. B has 0 to 49, cannot reach A any more, and leaves the ISR.",
-        A=Shows(role="leader", epoch=0, leo=200, hw=200, isr="A", epochs=[(0, 0)]),
-        B=Shows(leo=50, hw=50, epochs=[(0, 0)]),
+        A=Expected(role="leader", epoch=0, leo=200, hw=200, isr="A", epochs=[(0, 0)]),
+        B=Expected(leo=50, hw=50, epochs=[(0, 0)]),
     )
     await stage.checkpointed()
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies, and an unclean election is allowed: B leads. It notes that epoch 1 begins at offset 50.",
-        B=Shows(role="leader", epoch=1, leo=50, isr="B", epochs=[(0, 0), (1, 50)]),
+        B=Expected(role="leader", epoch=1, leo=50, isr="B", epochs=[(0, 0), (1, 50)]),
     )
     stage.release("A", "B")
     stage.release("B", "A")
     await stage.write(*ON_B, acks=1, batch_records=BATCH_RECORDS)
-    await stage.tell("B takes ten records, n0 to n9, at offsets 50 to 59.", B=Shows(leo=60, hw=60))
+    await stage.step("B takes ten records, n0 to n9, at offsets 50 to 59.", B=Expected(leo=60, hw=60))
     await stage.checkpointed()
     await stage.start("A")
     if stage.by_epoch:
-        await stage.tell(
+        await stage.step(
             "A returns and asks B where epoch 0 ended: OffsetForLeaderEpoch(0) is answered (0, 50). A cuts 50 to 199,"
             " fetches from 50, and learns epoch 1 from B's records.",
-            A=Shows(role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
-            B=Shows(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
+            A=Expected(
+                role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)
+            ),
+            B=Expected(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
         )
-        stage.check_heard("A asks B for OffsetForLeaderEpoch(0): (0, 50)")
+        stage.check_noted("A asks B for OffsetForLeaderEpoch(0): (0, 50)")
         return Ending(moral="Both logs and both epoch files are the same: epoch 0 ends at 50, epoch 1 begins there.")
-    await stage.tell(
+    await stage.step(
         "A returns with HW 200. B's log ends at 60, so A cuts to 60, and no further: 50 to 59 stay its own.",
-        A=Shows(role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0)], records=" ".join(SHARED + ON_A_ALONE[:10])),
-        B=Shows(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
+        A=Expected(
+            role="follower", epoch=1, leo=60, hw=60, epochs=[(0, 0)], records=" ".join(SHARED + ON_A_ALONE[:10])
+        ),
+        B=Expected(leo=60, hw=60, isr="AB", epochs=[(0, 0), (1, 50)], records=" ".join(SHARED + ON_B)),
     )
     return Ending(
         moral="Ends and marks are the same on both, ten records are not: offsets alone do not tell histories apart.",
@@ -62,13 +66,13 @@ CAST = Cast(
     configs={"unclean.leader.election.enable": "true"},
 )
 
-STORY = Story(
+SCENARIO = Scenario(
     name="epochs",
     title="The leader epoch tells where two histories part",
     acts=(Act(cast=CAST, play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
-        story=(
+        summary=(
             "The leader of epoch 0 writes 200 records, its follower gets 50 of them, and leads from there on in "
             "epoch 1. The old leader returns."
         ),

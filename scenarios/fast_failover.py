@@ -1,18 +1,18 @@
 """Leadership changes faster than records are copied (KIP-279)."""
 
 from minibroker.scenarios import patches
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await _until_b_returns(stage)
-    await stage.tell(
+    await stage.step(
         "B returns and asks where epoch 1 ended. A never had epoch 1: it answers with the largest epoch below, (0, 2)."
         " So B cuts what it has above its own epoch 0, that is n1, and fetches m1 and m2.",
-        A=Shows(isr="AB", hw=3),
-        B=Shows(role="follower", epoch=3, leo=3, hw=3, epochs=[(0, 0), (3, 2)], records="m0 m1 m2"),
+        A=Expected(isr="AB", hw=3),
+        B=Expected(role="follower", epoch=3, leo=3, hw=3, epochs=[(0, 0), (3, 2)], records="m0 m1 m2"),
     )
     await _c_returns(stage)
     return Ending(moral="The answer names the epoch it speaks of, so the follower can step back, epoch by epoch.")
@@ -20,11 +20,11 @@ async def play(stage: Stage) -> Ending:
 
 async def play_patched(stage: Stage) -> Ending:
     await _until_b_returns(stage)
-    await stage.tell(
+    await stage.step(
         "B returns and asks where epoch 1 ended. A says 2, where its next epoch began. B's log ends at 2, so it cuts"
         " nothing: its n1 stays at offset 1, where A has m1. Then it fetches m2.",
-        A=Shows(isr="AB", hw=3),
-        B=Shows(role="follower", epoch=3, leo=3, hw=3, records="m0 n1 m2"),
+        A=Expected(isr="AB", hw=3),
+        B=Expected(role="follower", epoch=3, leo=3, hw=3, records="m0 n1 m2"),
     )
     await _c_returns(stage)
     return Ending(
@@ -35,52 +35,52 @@ async def play_patched(stage: Stage) -> Ending:
 
 async def _until_b_returns(stage: Stage) -> None:
     await stage.write("m0", acks=1)
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
     for follower in "BC":
         stage.hold("A", follower)
     await stage.write("m1", acks=1)
-    await stage.tell(
+    await stage.step(
         "A leads in epoch 0. m0 is on all three; m1 is on A alone.",
-        A=Shows(role="leader", epoch=0, leo=2, hw=1, isr="ABC", records="m0 m1"),
-        B=Shows(leo=1, hw=1),
-        C=Shows(leo=1, hw=1),
+        A=Expected(role="leader", epoch=0, leo=2, hw=1, isr="ABC", records="m0 m1"),
+        B=Expected(leo=1, hw=1),
+        C=Expected(leo=1, hw=1),
     )
     await stage.kill("A", "C")
-    await stage.tell(
+    await stage.step(
         "A and C die. B leads, in epoch 1.",
-        B=Shows(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
+        B=Expected(role="leader", epoch=1, leo=1, isr="B", epochs=[(0, 0), (1, 1)]),
     )
     for follower in "BC":
         stage.release("A", follower)
     await stage.write("n1", acks=1)
-    await stage.tell("B takes n1 at offset 1.", B=Shows(leo=2, hw=2, records="m0 n1"))
+    await stage.step("B takes n1 at offset 1.", B=Expected(leo=2, hw=2, records="m0 n1"))
     await stage.kill("B")
     await stage.wait(SESSION_ENDED_SECONDS)
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "B dies before anybody has fetched n1, and A returns. unclean.leader.election.enable=true: A leads, in epoch 3"
         " (epoch 2 had no leader).",
-        A=Shows(role="leader", leo=2, isr="A", records="m0 m1"),
+        A=Expected(role="leader", leo=2, isr="A", records="m0 m1"),
     )
     await stage.write("m2", acks=1)
-    await stage.tell("A takes m2 at offset 2.", A=Shows(leo=3, hw=3, records="m0 m1 m2"))
+    await stage.step("A takes m2 at offset 2.", A=Expected(leo=3, hw=3, records="m0 m1 m2"))
     await stage.checkpointed()
     await stage.start("B")
 
 
 async def _c_returns(stage: Stage) -> None:
     await stage.start("C")
-    await stage.tell(
+    await stage.step(
         "C returns with m0 and fetches the rest.",
-        A=Shows(isr="ABC"),
-        C=Shows(role="follower", leo=3, hw=3, records="m0 m1 m2"),
+        A=Expected(isr="ABC"),
+        C=Expected(role="follower", leo=3, hw=3, records="m0 m1 m2"),
     )
 
 
 SESSION_ENDED_SECONDS = 5.0
 CAST = Cast(brokers="ABCD", replicas="ABC", controller="D", configs={"unclean.leader.election.enable": "true"})
 
-STORY = Story(
+SCENARIO = Scenario(
     name="fast-failover",
     title="Leadership changes faster than records are copied",
     acts=(
@@ -95,7 +95,7 @@ STORY = Story(
         ),
     ),
     page=Page(
-        story=(
+        summary=(
             "A leads, then B, then A again, and each writes one record that nobody copies in time. B's log ends "
             "with an epoch that A has never heard of."
         ),

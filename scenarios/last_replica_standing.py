@@ -1,31 +1,31 @@
 """The ISR shrinks to one replica, and that one loses power."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
 async def play_kept(stage: SimulatedStage) -> Ending:
     await _until_alone(stage)
     await stage.write("m2", acks=1)
     stage.check("m0 alone is readable", await stage.read() == ["m0"])
-    await stage.tell(
+    await stage.step(
         "A proposes an ISR without B and C, and syncs its log first: it is about to be the only complete copy. Then the"
         " ISR is A alone. That is below min.insync.replicas, so the HW stands still: m1 and m2 are not readable.",
-        A=Shows(role="leader", leo=3, hw=1, isr="A", records="m0 m1 m2"),
+        A=Expected(role="leader", leo=3, hw=1, isr="A", records="m0 m1 m2"),
     )
     await _power_fails(stage)
-    await stage.tell(
+    await stage.step(
         "A's power fails, and A returns: m0 and m1 were synced before the shrink. m2 was not, is gone, and never was"
         " readable. A leads again; what was readable stays readable.",
-        A=Shows(role="leader", leo=2, records="m0 m1"),
+        A=Expected(role="leader", leo=2, records="m0 m1"),
     )
     await _others_return(stage)
-    await stage.tell(
+    await stage.step(
         "B and C return and copy A's log.",
-        A=Shows(leo=2, hw=2, isr="ABC"),
-        B=Shows(leo=2, hw=2, records="m0 m1"),
-        C=Shows(leo=2, hw=2, records="m0 m1"),
+        A=Expected(leo=2, hw=2, isr="ABC"),
+        B=Expected(leo=2, hw=2, records="m0 m1"),
+        C=Expected(leo=2, hw=2, records="m0 m1"),
     )
     stage.check("m0 is still read", await stage.read() == ["m0", "m1"])
     return Ending(moral="What remains: the disk itself may die. Against that only another copy helps.")
@@ -35,22 +35,22 @@ async def play_lost(stage: SimulatedStage) -> Ending:
     await _until_alone(stage)
     await stage.write("m2", acks=1)
     stage.check("all are readable", await stage.read() == ["m0", "m1", "m2"])
-    await stage.tell(
+    await stage.step(
         "A proposes an ISR without B and C at once. Alone it is enough for min.insync.replicas=1: HW 3. Nothing is"
         " synced, and a consumer has read all three.",
-        A=Shows(role="leader", leo=3, hw=3, isr="A", records="m0 m1 m2"),
+        A=Expected(role="leader", leo=3, hw=3, isr="A", records="m0 m1 m2"),
     )
     await _power_fails(stage)
-    await stage.tell(
+    await stage.step(
         "A's power fails, and A returns with nothing. It is the only member of the ISR, so it leads.",
-        A=Shows(role="leader", leo=0, hw=0, records=""),
+        A=Expected(role="leader", leo=0, hw=0, records=""),
     )
     await _others_return(stage)
-    await stage.tell(
+    await stage.step(
         "B and C wake. They hold what A has lost, and cut it: their leader does not have it.",
-        A=Shows(leo=0, hw=0, isr="ABC"),
-        B=Shows(leo=0, records=""),
-        C=Shows(leo=0, records=""),
+        A=Expected(leo=0, hw=0, isr="ABC"),
+        B=Expected(leo=0, records=""),
+        C=Expected(leo=0, records=""),
     )
     return Ending(
         moral="m0 was acknowledged with acks=all by three replicas and is gone from all of them.",
@@ -60,23 +60,23 @@ async def play_lost(stage: SimulatedStage) -> Ending:
 
 async def _until_alone(stage: SimulatedStage) -> None:
     await stage.write("m0")
-    await stage.until(B=Shows(hw=1), C=Shows(hw=1))
-    await stage.tell(
+    await stage.until(B=Expected(hw=1), C=Expected(hw=1))
+    await stage.step(
         "m0 is on all three and acknowledged with acks=all. As usual nothing is synced yet: copies keep it, not disks.",
-        A=Shows(role="leader", leo=1, hw=1, isr="ABC"),
-        B=Shows(leo=1, hw=1),
-        C=Shows(leo=1, hw=1),
+        A=Expected(role="leader", leo=1, hw=1, isr="ABC"),
+        B=Expected(leo=1, hw=1),
+        C=Expected(leo=1, hw=1),
     )
     await stage.pause("B")
     await stage.pause("C")
     await stage.write("m1", acks=1)
-    await stage.tell(
+    await stage.step(
         "B and C stand still. m1 (acks=1) is on A alone.",
-        A=Shows(leo=2, hw=1, isr="ABC"),
-        B=Shows(role="follower, paused"),
-        C=Shows(role="follower, paused"),
+        A=Expected(leo=2, hw=1, isr="ABC"),
+        B=Expected(role="follower, paused"),
+        C=Expected(role="follower, paused"),
     )
-    await stage.until(A=Shows(isr="A"))
+    await stage.until(A=Expected(isr="A"))
 
 
 async def _power_fails(stage: SimulatedStage) -> None:
@@ -91,7 +91,7 @@ async def _others_return(stage: SimulatedStage) -> None:
 
 SETTINGS = {"replica.lag.time.max.ms": "3000", "zookeeper.session.timeout.ms": "10000"}
 
-STORY = Story(
+SCENARIO = Scenario(
     name="last-replica-standing",
     title="The ISR shrinks to one replica, and that one loses power",
     acts=(
@@ -109,7 +109,7 @@ STORY = Story(
         ),
     ),
     page=Page(
-        story=(
+        summary=(
             "All followers stand still, the ISR shrinks to the leader, and the leader's power fails before its "
             "kernel has written anything to the disk."
         ),

@@ -1,29 +1,29 @@
 """An acknowledged record is lost when followers cut their logs at the high watermark."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import BOTH_RULES, Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.tell(
+    await stage.step(
         "A leads in epoch 0. m0 is on all three, committed, and everybody knows.",
-        A=Shows(role="leader", epoch=0, leo=1, hw=1, isr="ABC"),
-        B=Shows(leo=1, hw=1),
-        C=Shows(leo=1, hw=1),
+        A=Expected(role="leader", epoch=0, leo=1, hw=1, isr="ABC"),
+        B=Expected(leo=1, hw=1),
+        C=Expected(leo=1, hw=1),
     )
     stage.hold("B", "A")
     m1 = await stage.produce("m1")
-    await stage.until(A=Shows(leo=2), B=Shows(leo=2), C=Shows(leo=2))
+    await stage.until(A=Expected(leo=2), B=Expected(leo=2), C=Expected(leo=2))
     stage.hold("A", "B")
     stage.release("B", "A")
     await stage.settled(m1)
-    await stage.tell(
+    await stage.step(
         "m1 is on all three and acknowledged: HW 2 at A. The reply that would tell B of HW 2 gets lost: B's HW is 1.",
-        A=Shows(leo=2, hw=2, remote={"B": 2, "C": 2}),
-        B=Shows(leo=2, hw=1, records="m0 m1"),
-        C=Shows(leo=2, hw=2),
+        A=Expected(leo=2, hw=2, remote={"B": 2, "C": 2}),
+        B=Expected(leo=2, hw=1, records="m0 m1"),
+        C=Expected(leo=2, hw=2),
     )
     await stage.checkpointed()
     await stage.kill("C")
@@ -38,71 +38,71 @@ async def play(stage: Stage) -> Ending:
 
 
 async def _goes_well(stage: Stage) -> None:
-    await stage.tell(
+    await stage.step(
         "C dies and leaves the ISR: epoch 1 begins at A. B is to follow anew, and asks A where epoch 0 ended."
         " Nothing gets from A to B yet. B cuts nothing.",
-        A=Shows(role="leader", epoch=1, leo=2, hw=2, isr="AB", epochs=[(0, 0), (1, 2)]),
-        B=Shows(role="follower", epoch=1, leo=2, hw=1, records="m0 m1"),
+        A=Expected(role="leader", epoch=1, leo=2, hw=2, isr="AB", epochs=[(0, 0), (1, 2)]),
+        B=Expected(role="follower", epoch=1, leo=2, hw=1, records="m0 m1"),
     )
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies before B has fetched. B is in the ISR, so it leads, in epoch 2, from offset 2.",
-        B=Shows(role="leader", epoch=2, leo=2, isr="B", epochs=[(0, 0), (2, 2)], records="m0 m1"),
+        B=Expected(role="leader", epoch=2, leo=2, isr="B", epochs=[(0, 0), (2, 2)], records="m0 m1"),
     )
     stage.release("A", "B")
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "A returns. Its empty entry (1, 2) is dropped when it loads its log. It asks B where epoch 0 ended: at 2. No"
         " record is cut.",
-        A=Shows(role="follower", epoch=2, leo=2, hw=2, epochs=[(0, 0)], records="m0 m1"),
-        B=Shows(leo=2, hw=2, isr="AB"),
+        A=Expected(role="follower", epoch=2, leo=2, hw=2, epochs=[(0, 0)], records="m0 m1"),
+        B=Expected(leo=2, hw=2, isr="AB"),
     )
     await stage.start("C")
-    await stage.tell(
+    await stage.step(
         "C returns, too. m1 is at offset 1 on all three.",
-        A=Shows(records="m0 m1"),
-        B=Shows(leo=2, hw=2, isr="ABC", records="m0 m1"),
-        C=Shows(role="follower", leo=2, hw=2, records="m0 m1"),
+        A=Expected(records="m0 m1"),
+        B=Expected(leo=2, hw=2, isr="ABC", records="m0 m1"),
+        C=Expected(role="follower", leo=2, hw=2, records="m0 m1"),
     )
 
 
 async def _goes_wrong(stage: Stage) -> None:
-    await stage.tell(
+    await stage.step(
         "C dies and leaves the ISR: epoch 1 begins at A. B is to follow anew, and cuts its log at its HW: m1 is gone"
         " from B, and nothing gets from A to B yet.",
-        A=Shows(role="leader", epoch=1, leo=2, hw=2, isr="AB"),
-        B=Shows(role="follower", epoch=1, leo=1, hw=1, records="m0"),
+        A=Expected(role="leader", epoch=1, leo=2, hw=2, isr="AB"),
+        B=Expected(role="follower", epoch=1, leo=1, hw=1, records="m0"),
     )
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies before B has fetched m1 again. B is in the ISR, so it leads, in epoch 2, from offset 1.",
-        B=Shows(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)], records="m0"),
+        B=Expected(role="leader", epoch=2, leo=1, isr="B", epochs=[(0, 0), (2, 1)], records="m0"),
     )
     stage.release("A", "B")
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "A returns and follows B. Its HW is 2, but B's log ends at 1: A cuts m1, too.",
-        A=Shows(role="follower", epoch=2, leo=1, records="m0"),
-        B=Shows(leo=1, hw=1, isr="AB"),
+        A=Expected(role="follower", epoch=2, leo=1, records="m0"),
+        B=Expected(leo=1, hw=1, isr="AB"),
     )
     await stage.start("C")
-    await stage.tell(
+    await stage.step(
         "C returns and cuts it as well. m1 was acknowledged with acks=all, and nobody holds it any more.",
-        A=Shows(records="m0"),
-        B=Shows(leo=1, hw=1, isr="ABC", records="m0"),
-        C=Shows(role="follower", leo=1, records="m0"),
+        A=Expected(records="m0"),
+        B=Expected(leo=1, hw=1, isr="ABC", records="m0"),
+        C=Expected(role="follower", leo=1, records="m0"),
     )
 
 
 CAST = Cast(brokers="ABCD", replicas="ABC", controller="D", min_insync_replicas=2)
 
-STORY = Story(
+SCENARIO = Scenario(
     name="loss",
     title="Cutting at the high watermark loses an acknowledged record",
     acts=(Act(cast=CAST, play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
-        story=(
+        summary=(
             "m1 is acknowledged with acks=all. The follower B holds it, but has not heard that it is committed. A "
             "new epoch begins, B follows anew, and the leader A dies before B has fetched again. B leads. Under "
             "the old rule B has cut m1 in the meantime, and everybody cuts it after B."

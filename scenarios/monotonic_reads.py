@@ -1,53 +1,53 @@
 """What a consumer has seen stays, also when the leader changes."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
     stage.hold("B", "A")
     m1 = await stage.produce("m1")
-    await stage.until(A=Shows(leo=2), B=Shows(leo=2), C=Shows(leo=2))
+    await stage.until(A=Expected(leo=2), B=Expected(leo=2), C=Expected(leo=2))
     stage.hold("A", "B")
     stage.release("B", "A")
     await stage.settled(m1)
     stage.check("both are read", await stage.read() == ["m0", "m1"])
     await stage.imagine_read("B")
-    await stage.tell(
+    await stage.step(
         "A consumer reads m0 and m1 at A. B has both, but its HW is still 1. If a second read went to B, m1 would"
         " be gone again.",
-        A=Shows(role="leader", epoch=0, leo=2, hw=2),
-        B=Shows(leo=2, hw=1),
+        A=Expected(role="leader", epoch=0, leo=2, hw=2),
+        B=Expected(leo=2, hw=1),
     )
     stage.hold("B", "C")
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies and B leads, with HW 1: it cannot know yet that m1 is committed. An end of 1 would be behind what was"
         " already read. So B does not name an end before its HW has reached the start of its epoch, 2"
         " (OFFSET_NOT_AVAILABLE, KIP-207), and the consumer asks again.",
-        B=Shows(role="leader", epoch=1, leo=2, hw=1, epochs=[(0, 0), (1, 2)]),
+        B=Expected(role="leader", epoch=1, leo=2, hw=1, epochs=[(0, 0), (1, 2)]),
     )
     stage.release("A", "B")
     stage.release("B", "C")
-    await stage.until(B=Shows(hw=2), C=Shows(hw=2))
+    await stage.until(B=Expected(hw=2), C=Expected(hw=2))
     stage.check("both are read again", await stage.read() == ["m0", "m1"])
-    await stage.tell(
+    await stage.step(
         "C fetches from B: HW 2. The HW was tried again when B began to lead. The second read sees what the first saw.",
-        B=Shows(leo=2, hw=2, isr="BC"),
-        C=Shows(leo=2, hw=2),
+        B=Expected(leo=2, hw=2, isr="BC"),
+        C=Expected(leo=2, hw=2),
     )
     return Ending(moral="What was read once was below the HW, so every later leader has it: reads never go back.")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="monotonic-reads",
     title="What a consumer has seen stays, also when the leader changes",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", min_insync_replicas=2), play=play),),
     page=Page(
-        story=(
+        summary=(
             "A consumer has read a record; then the leader dies, and the new one does not know yet that the "
             "record is committed."
         ),

@@ -1,6 +1,6 @@
-"""docs/scenarios/: a page for each story, written from the story itself and its printed runs.
+"""docs/scenarios/: a page for each scenario, generated from its text and its printed runs.
 
-`python -m minibroker.scenarios.pages` writes them anew, in the project's folder; a test says when that is due.
+`python -m minibroker.scenarios.pages`, run in the project's folder, rewrites them; a test fails while they are stale.
 """
 
 import textwrap
@@ -8,75 +8,76 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from minibroker.scenarios.catalogue import NAMES, all_stories, story
-from minibroker.scenarios.telling.performance import Performance, perform
-from minibroker.scenarios.telling.slides import plain_lines
-from minibroker.scenarios.telling.story import Act, Story, TruncationRule
+from minibroker.scenarios.catalogue import NAMES, all_scenarios, find_scenario
+from minibroker.scenarios.staging.performance import Performance, perform
+from minibroker.scenarios.staging.scenario import Act, Scenario, TruncationRule
+from minibroker.scenarios.staging.slides import plain_lines
 
 FOLDER = Path("docs/scenarios")
 INDEX = "README"
 WIDTH = 120
 
 INTRODUCTION = """\
-# Stories of replication
+# Scenarios of replication
 
 Each is one run of `minibroker scenario run NAME`: the real broker, controller and client code, in one process and
-in virtual time, with control over every message. After each step stands a table with a row for each replica; at the
-end the audit judges the disks. A story that goes another way than it is told ends with exit code 10; `--step` waits
-for a key after each step, `--json` prints one object a line.
+in virtual time, with control over every message. After each step, a table shows one row for each replica; at the
+end the audit checks the disks. A scenario that does not go as scripted ends with exit code 10; `--step` waits for a
+key after each step, `--json` prints one object a line.
 
-Words: LEO is the log end offset, the offset of the next record. HW is the high watermark, the first offset that a
-consumer may not read. Remote LEO is what the leader knows of a follower's LEO. The ISR are the in-sync replicas.
+Terms: LEO is the log end offset, the offset of the next record. HW is the high watermark, the first offset that a
+consumer may not read. Remote LEO is a follower's LEO as the leader knows it. The ISR is the set of in-sync replicas.
 The epoch file has a line `epoch start` for each leader epoch that a log knows.
 
 `--truncation` chooses how a follower cuts its log when it begins to follow: `leader-epoch`, or `high-watermark`,
-which is what Kafka did before 0.11. Brokers have it as `replica.truncation.rule`, and warn at their start: it loses
-acknowledged records.
+which is what Kafka did before 0.11. In brokers this is `replica.truncation.rule`; with `high-watermark` they warn at
+their start, because it loses acknowledged records.
 
-`--live` plays the same script on a real ZooKeeper and real broker processes on this machine, where kills, pauses and
-holds in the network between them can force the steps: the column says which stories. It needs Java, and 10 to 25 s.
+`--live` plays the same script on a real ZooKeeper and real broker processes on this machine, if kills, pauses and
+holds in the network between them can force the steps: see the column. It needs Java, and takes 10 to 25 s.
 """
 
 
 @cache
-def performance(story_name: str, act_name: str, rule: TruncationRule) -> Performance:
-    """Each is played once in a process: it is the same every time."""
-    return perform(next(act for act in story(story_name).acts if act.name == act_name), rule)
+def performance(scenario_name: str, act_name: str, rule: TruncationRule) -> Performance:
+    """Each act is played once per process: every run is the same."""
+    return perform(next(act for act in find_scenario(scenario_name).acts if act.name == act_name), rule)
 
 
 def page_names() -> list[str]:
-    """One for each story, and the index."""
+    """One for each scenario, and the index."""
     return [*NAMES, INDEX]
 
 
 def page_text(name: str) -> str:
-    """Plays the story."""
-    return index(all_stories()) if name == INDEX else page(story(name))
+    """Plays the scenario."""
+    return index(all_scenarios()) if name == INDEX else page(find_scenario(name))
 
 
-def index(stories: list[Story]) -> str:
+def index(stories: list[Scenario]) -> str:
     rows = [
-        f"| [{told.name}]({told.name}.md) | {told.title} | {'both' if len(told.rules) > 1 else 'leader-epoch'}"
-        f" | {'yes' if any(act.live for act in told.acts) else ''} |"
-        for told in stories
+        f"| [{scenario.name}]({scenario.name}.md) | {scenario.title}"
+        f" | {'both' if len(scenario.rules) > 1 else 'leader-epoch'}"
+        f" | {'yes' if any(act.live for act in scenario.acts) else ''} |"
+        for scenario in stories
     ]
-    return "\n".join([INTRODUCTION, "| story | what it tells | truncation | live |", "|---|---|---|---|", *rows, ""])
+    return "\n".join([INTRODUCTION, "| scenario | what it shows | truncation | live |", "|---|---|---|---|", *rows, ""])
 
 
-def page(told: Story) -> str:
-    return "\n".join([*_words(told), *_runs(told)]).rstrip() + "\n"
+def page(scenario: Scenario) -> str:
+    return "\n".join([*_description(scenario), *_runs(scenario)]).rstrip() + "\n"
 
 
-def _words(told: Story) -> Iterator[str]:
-    said = told.page
-    yield f"# {told.title}"
+def _description(scenario: Scenario) -> Iterator[str]:
+    content = scenario.page
+    yield f"# {scenario.title}"
     yield ""
-    yield from _paragraph(said.story)
+    yield from _paragraph(content.summary)
     for name, text in (
-        ("The rule", said.rule),
-        ("Source", said.source),
-        ("Older texts", said.old_texts),
-        ("Limits", said.limits),
+        ("The rule", content.rule),
+        ("Source", content.source),
+        ("Older texts", content.old_texts),
+        ("Limits", content.limits),
     ):
         if text:
             yield from _paragraph(f"**{name}.** {text}")
@@ -86,18 +87,18 @@ def _paragraph(text: str) -> list[str]:
     return [*textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False), ""]
 
 
-def _runs(told: Story) -> Iterator[str]:
-    for rule in told.rules:
-        option = f" --truncation {rule.value}" if len(told.rules) > 1 else ""
-        yield f"## `minibroker scenario run {told.name}{option}`"
+def _runs(scenario: Scenario) -> Iterator[str]:
+    for rule in scenario.rules:
+        option = f" --truncation {rule.value}" if len(scenario.rules) > 1 else ""
+        yield f"## `minibroker scenario run {scenario.name}{option}`"
         yield ""
-        for act in told.acts:
-            yield from _run(told, act, rule)
+        for act in scenario.acts:
+            yield from _run(scenario, act, rule)
 
 
-def _run(told: Story, act: Act, rule: TruncationRule) -> Iterator[str]:
+def _run(scenario: Scenario, act: Act, rule: TruncationRule) -> Iterator[str]:
     yield "```text"
-    yield from plain_lines(told, act, rule, performance(told.name, act.name, rule))
+    yield from plain_lines(scenario, act, rule, performance(scenario.name, act.name, rule))
     yield "```"
     yield ""
 

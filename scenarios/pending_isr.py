@@ -1,9 +1,9 @@
 """A change of the ISR is under way, and the leader dies."""
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
 from minibroker.simulation.message_holds import responses
 
 
@@ -12,41 +12,41 @@ async def play_expand(stage: SimulatedStage) -> Ending:
     stage.hold("A", "B")
     stage.hold("B", "A")
     await stage.write("m1")
-    await stage.tell(
+    await stage.step(
         "B cannot reach A and is out of the ISR. m1 is committed on A alone (min.insync.replicas=1).",
-        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A"),
-        B=Shows(leo=1),
+        A=Expected(role="leader", epoch=0, leo=2, hw=2, isr="A"),
+        B=Expected(leo=1),
     )
     stage.hold_messages("C", "A", responses(ApiKey.ALTER_PARTITION))
     stage.release("A", "B")
     stage.release("B", "A")
-    await stage.until(A=Shows(pending="AB"), B=Shows(leo=2))
-    await stage.tell(
+    await stage.until(A=Expected(pending="AB"), B=Expected(leo=2))
+    await stage.step(
         "B has caught up. A asks to take it in, and the controller has done so: ZooKeeper says A B. The reply is still"
         " under way, so A knows of A alone, and of A B as a possibility.",
-        A=Shows(isr="A", pending="AB", hw=2),
-        B=Shows(leo=2),
+        A=Expected(isr="A", pending="AB", hw=2),
+        B=Expected(leo=2),
     )
     stage.hold("A", "B")
     m2 = await stage.produce("m2")
-    await stage.tell(
+    await stage.step(
         "m2 is on A. Both sets count until the reply is there, so the HW waits for B: m2 is not acknowledged.",
-        A=Shows(leo=3, hw=2, remote={"B": 2}),
-        B=Shows(leo=2),
+        A=Expected(leo=3, hw=2, remote={"B": 2}),
+        B=Expected(leo=2),
     )
     stage.check("m2 waits", not m2.is_settled)
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "A dies, and B leads: it is in the ISR. It has everything that was ever acknowledged.",
-        B=Shows(role="leader", leo=2, isr="B", records="m0 m1"),
+        B=Expected(role="leader", leo=2, isr="B", records="m0 m1"),
     )
     stage.release("A", "B")
     await stage.settled(m2)
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "The producer sends m2 to B. A returns and follows.",
-        A=Shows(role="follower", leo=3, hw=3, records="m0 m1 m2"),
-        B=Shows(leo=3, hw=3, isr="AB", records="m0 m1 m2"),
+        A=Expected(role="follower", leo=3, hw=3, records="m0 m1 m2"),
+        B=Expected(leo=3, hw=3, isr="AB", records="m0 m1 m2"),
     )
     return Ending(moral="Until the answer is known, every replica that may be in the ISR counts for the HW.")
 
@@ -57,27 +57,29 @@ async def play_shrink(stage: SimulatedStage) -> Ending:
     stage.hold("B", "A")
     stage.hold("A", "B")
     m1 = await stage.produce("m1")
-    await stage.until(A=Shows(pending="A"))
-    await stage.tell(
+    await stage.until(A=Expected(pending="A"))
+    await stage.step(
         "B cannot reach A. After replica.lag.time.max.ms A asks to drop it, and the controller has done so. The"
         " reply is"
         " under way: for A the old set counts, the HW stays, m1 waits.",
-        A=Shows(leo=2, hw=1, isr="AB", pending="A"),
-        B=Shows(leo=1),
+        A=Expected(leo=2, hw=1, isr="AB", pending="A"),
+        B=Expected(leo=1),
     )
     stage.check("m1 waits", not m1.is_settled)
     hold.release()
     await stage.settled(m1)
-    await stage.tell("The reply arrives: the ISR is A, and m1 is committed.", A=Shows(leo=2, hw=2, isr="A", pending=""))
+    await stage.step(
+        "The reply arrives: the ISR is A, and m1 is committed.", A=Expected(leo=2, hw=2, isr="A", pending="")
+    )
     stage.release("B", "A")
     stage.release("A", "B")
-    await stage.tell("B returns.", A=Shows(isr="AB"), B=Shows(leo=2, hw=2, records="m0 m1"))
+    await stage.step("B returns.", A=Expected(isr="AB"), B=Expected(leo=2, hw=2, records="m0 m1"))
     return Ending(moral="A replica is let go for the HW when that is certain, not when it is wished.")
 
 
 CAST = Cast(replicas="AB", controller="C", settings={"replica.lag.time.max.ms": "2000"})
 
-STORY = Story(
+SCENARIO = Scenario(
     name="pending-isr",
     title="A change of the ISR is under way, and the leader dies",
     acts=(
@@ -85,7 +87,7 @@ STORY = Story(
         Act(name="shrink", title="the reply to a shrink is late", cast=CAST, play=play_shrink),
     ),
     page=Page(
-        story="The leader has asked for another ISR. The controller has decided; its reply is late.",
+        summary="The leader has asked for another ISR. The controller has decided; its reply is late.",
         rule=(
             "Until the reply is there, both sets count for the HW: the old one for what may not have been "
             "applied, the new one for what may have been. One proposal is under way at a time."

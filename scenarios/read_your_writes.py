@@ -1,55 +1,55 @@
 """What was acknowledged can be read, at the leader."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
     stage.check("m0 is read", await stage.read() == ["m0"])
-    await stage.tell(
+    await stage.step(
         "m0 is acknowledged with acks=all, and a consumer at the leader reads it: acknowledged means below the HW.",
-        A=Shows(role="leader", leo=1, hw=1, isr="AB"),
-        B=Shows(leo=1),
+        A=Expected(role="leader", leo=1, hw=1, isr="AB"),
+        B=Expected(leo=1),
     )
     stage.hold("A", "B")
     await stage.write("m1", acks=1)
     stage.check("m1 is not read", await stage.read() == ["m0"])
-    await stage.tell(
+    await stage.step(
         "m1 is acknowledged with acks=1, that is as soon as A has it. It is above the HW: its writer does not read"
         " it yet.",
-        A=Shows(leo=2, hw=1),
-        B=Shows(leo=1),
+        A=Expected(leo=2, hw=1),
+        B=Expected(leo=1),
     )
     stage.release("A", "B")
-    await stage.until(A=Shows(hw=2), B=Shows(leo=2))
+    await stage.until(A=Expected(hw=2), B=Expected(leo=2))
     stage.check("m1 is read", await stage.read() == ["m0", "m1"])
     stage.hold("B", "A")
     m2 = await stage.produce("m2")
-    await stage.until(A=Shows(leo=3), B=Shows(leo=3))
+    await stage.until(A=Expected(leo=3), B=Expected(leo=3))
     stage.hold("A", "B")
     stage.release("B", "A")
     await stage.settled(m2)
     await stage.imagine_read("B")
     stage.check("m2 is read", await stage.read() == ["m0", "m1", "m2"])
-    await stage.tell(
+    await stage.step(
         "m2 is acknowledged with acks=all and read at A. B holds it, but has not heard of HW 3. A read from B, if there"
         " were one, would end at offset 2: the writer would miss its own m2.",
-        A=Shows(leo=3, hw=3),
-        B=Shows(leo=3, hw=2),
+        A=Expected(leo=3, hw=3),
+        B=Expected(leo=3, hw=2),
     )
     stage.release("A", "B")
-    await stage.tell("The next reply tells B.", A=Shows(hw=3), B=Shows(hw=3))
+    await stage.step("The next reply tells B.", A=Expected(hw=3), B=Expected(hw=3))
     return Ending(moral="Whoever writes with acks=all and reads at the leader reads what he wrote.")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="read-your-writes",
     title="What was acknowledged can be read, at the leader",
     acts=(Act(cast=Cast(replicas="AB", controller="C", min_insync_replicas=2), play=play),),
     page=Page(
-        story="A producer reads what it wrote: after acks=all, and after acks=1.",
+        summary="A producer reads what it wrote: after acks=all, and after acks=1.",
         rule=("acks=all is answered when the HW has passed the record. A consumer reads at the leader, up to the HW."),
         source="[section 5](../REPLICATION.md#5-consumer-fetch); invariants I23 and I24.",
         limits=(

@@ -1,39 +1,39 @@
 """Retention deletes what a follower has not copied yet."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1))
     stage.hold("A", "B")
     stage.hold("B", "A")
     await stage.write(*(f"m{number}" for number in range(1, 60)), acks=1)
-    await stage.until(A=Shows(isr="A"))
-    await stage.tell(
+    await stage.until(A=Expected(isr="A"))
+    await stage.step(
         "B cannot reach A and leaves the ISR. Sixty records are on A, in segments of one kilobyte.",
-        A=Shows(role="leader", leo=60, hw=60, isr="A"),
-        B=Shows(leo=1, hw=1),
+        A=Expected(role="leader", leo=60, hw=60, isr="A"),
+        B=Expected(leo=1, hw=1),
     )
     await stage.wait(RETENTION_CHECKED_SECONDS)
-    await stage.tell(
+    await stage.step(
         "retention.bytes is two kilobytes: A deletes whole segments from the head, never one above the HW. Its log"
         " starts later now, and B's next offset is not there any more.",
-        A=Shows(leo=60, hw=60),
+        A=Expected(leo=60, hw=60),
     )
     start = next(row for row in stage.steps[-1].rows if row.broker == "A").log_start_offset
     stage.check("A's log starts behind B's end", start > 1)
     stage.release("A", "B")
     stage.release("B", "A")
-    await stage.tell(
+    await stage.step(
         "B reaches A again. Its fetch is answered OFFSET_OUT_OF_RANGE. B asks for A's ends, drops its log and starts"
         " anew at A's log start. Its HW is never below its log start.",
-        A=Shows(isr="AB"),
-        B=Shows(start=start, leo=60, hw=60),
+        A=Expected(isr="AB"),
+        B=Expected(start=start, leo=60, hw=60),
     )
-    stage.check_heard("A refuses B's fetch: OFFSET_OUT_OF_RANGE")
+    stage.check_noted("A refuses B's fetch: OFFSET_OUT_OF_RANGE")
     return Ending(moral="What is committed may go by retention; who comes too late begins where the log does.")
 
 
@@ -41,7 +41,7 @@ RETENTION_CHECKED_SECONDS = 5.0
 SETTINGS = {"replica.lag.time.max.ms": "2000", "log.retention.check.interval.ms": "2000"}
 CONFIGS = {"segment.bytes": "1024", "retention.bytes": "2048"}
 
-STORY = Story(
+SCENARIO = Scenario(
     name="retention-vs-slow-follower",
     title="Retention deletes what a follower has not copied yet",
     acts=(
@@ -51,7 +51,7 @@ STORY = Story(
         ),
     ),
     page=Page(
-        story="A follower is away for so long that retention deletes what it needs next.",
+        summary="A follower is away for so long that retention deletes what it needs next.",
         rule=(
             "Only whole segments below the HW are deleted. A follower that asks for less than the leader's log "
             "start is answered OFFSET_OUT_OF_RANGE, asks for the leader's ends, and starts anew at its log start, "

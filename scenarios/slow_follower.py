@@ -2,38 +2,38 @@
 
 import asyncio
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
 
 
 async def play(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
-    await stage.tell(
-        "m0 is on all three.", A=Shows(role="leader", leo=1, hw=1, isr="ABC"), B=Shows(hw=1), C=Shows(hw=1)
+    await stage.step(
+        "m0 is on all three.", A=Expected(role="leader", leo=1, hw=1, isr="ABC"), B=Expected(hw=1), C=Expected(hw=1)
     )
     stage.slow_disk("C", APPEND_SECONDS)
     await stage.write(*(f"m{number}" for number in range(1, 1 + BURST)), acks=1)
-    await stage.until(A=Shows(hw=1 + BURST), C=Shows(leo=1 + BURST))
-    await stage.tell(
+    await stage.until(A=Expected(hw=1 + BURST), C=Expected(leo=1 + BURST))
+    await stage.step(
         f"C's disk now takes {APPEND_SECONDS:g} s for a write. A burst of {BURST} records alone drops nobody: C is"
         " there within replica.lag.time.max.ms.",
-        A=Shows(leo=1 + BURST, hw=1 + BURST, isr="ABC"),
-        C=Shows(leo=1 + BURST),
+        A=Expected(leo=1 + BURST, hw=1 + BURST, isr="ABC"),
+        C=Expected(leo=1 + BURST),
     )
     writing = asyncio.create_task(_write_on(stage))
-    await stage.until(A=Shows(isr="AB"))
-    await stage.tell(
+    await stage.until(A=Expected(isr="AB"))
+    await stage.step(
         "Then records come, for long, faster than C can write. C fetches without a pause and is never at A's LEO: after"
         " replica.lag.time.max.ms it leaves the ISR. The HW goes on with A and B.",
-        A=Shows(isr="AB"),
+        A=Expected(isr="AB"),
     )
     await writing
-    await stage.tell(
+    await stage.step(
         "Nothing more comes. C reaches A's LEO and is in the ISR again.",
-        A=Shows(isr="ABC", leo=LAST, hw=LAST),
-        B=Shows(leo=LAST, hw=LAST),
-        C=Shows(leo=LAST, hw=LAST),
+        A=Expected(isr="ABC", leo=LAST, hw=LAST),
+        B=Expected(leo=LAST, hw=LAST),
+        C=Expected(leo=LAST, hw=LAST),
     )
     return Ending(moral="A slow follower costs the others nothing but redundancy; a burst costs nothing at all.")
 
@@ -55,12 +55,14 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": "10000",
 }
 
-STORY = Story(
+SCENARIO = Scenario(
     name="slow-follower",
     title="A follower whose disk is slower than the records come",
     acts=(Act(cast=Cast(brokers="ABCD", controller="D", settings=SETTINGS), play=play),),
     page=Page(
-        story=("C's disk takes a second for each write. A burst does not matter; a stream that is faster than C does."),
+        summary=(
+            "C's disk takes a second for each write. A burst does not matter; a stream that is faster than C does."
+        ),
         rule=(
             "A follower is in sync while it is at the leader's LEO, or was so at some time in the last "
             "replica.lag.time.max.ms. A fetch from where the leader's log ended at the fetch before also counts "

@@ -1,36 +1,36 @@
 """A client that still believes in the old leader."""
 
 from minibroker.protocol.messages import ApiKey
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.simulated import SimulatedStage
+from minibroker.scenarios.staging.stage import Stage
 from minibroker.simulation.message_holds import requests
 
 
 async def play_traffic(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.tell("A leads; the producer knows.", A=Shows(role="leader", epoch=0, leo=1, hw=1, isr="AB"))
+    await stage.step("A leads; the producer knows.", A=Expected(role="leader", epoch=0, leo=1, hw=1, isr="AB"))
     await _leadership_moves(stage)
     began = stage.now()
     m1 = await stage.settled(await stage.produce("m1"))
     took_ms = (stage.now() - began) * 1000
     stage.check("m1 is at offset 1", m1.offset == 1)
     stage.check("it took less than a second", took_ms < 1000)
-    await stage.tell(
+    await stage.step(
         "The producer sends m1 to A, as before. A answers NOT_LEADER_OR_FOLLOWER, and whom it knows as leader. The"
         " client"
         " asks for metadata at once, and reaches B. Nothing is lost, and nothing is there twice.",
-        A=Shows(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
-        B=Shows(leo=2, hw=2, records="m0 m1"),
+        A=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
+        B=Expected(leo=2, hw=2, records="m0 m1"),
     )
-    stage.check_heard("A refuses the client's produce request: NOT_LEADER_OR_FOLLOWER")
+    stage.check_noted("A refuses the client's produce request: NOT_LEADER_OR_FOLLOWER")
     return Ending(moral="A wrong address costs one refusal: no client needs to be told of an election.")
 
 
 async def play_idle(stage: SimulatedStage) -> Ending:
     await stage.write("m0")
-    await stage.tell("A leads; the producer knows.", A=Shows(role="leader", epoch=0, leo=1, hw=1, isr="AB"))
+    await stage.step("A leads; the producer knows.", A=Expected(role="leader", epoch=0, leo=1, hw=1, isr="AB"))
     await _leadership_moves(stage)
     asked = stage.count("client", requests(ApiKey.METADATA))
     await stage.wait(MAX_AGE_MS / 1000 + 1)
@@ -38,29 +38,29 @@ async def play_idle(stage: SimulatedStage) -> Ending:
     refused = stage.count("client", requests(ApiKey.PRODUCE))
     await stage.settled(await stage.produce("m1"))
     stage.check("its first request went to B", {frame.target for frame in refused.seen} == {stage.machine("B")})
-    await stage.tell(
+    await stage.step(
         f"Nothing is sent for metadata.max.age.ms, {MAX_AGE_MS} ms. The idle client has asked for metadata by"
         " itself: m1"
         " goes to B, without a refusal.",
-        A=Shows(role="follower", leo=2, hw=2),
-        B=Shows(leo=2, hw=2, records="m0 m1"),
+        A=Expected(role="follower", leo=2, hw=2),
+        B=Expected(leo=2, hw=2, records="m0 m1"),
     )
     return Ending(moral="metadata.max.age.ms bounds how long a quiet client is wrong.")
 
 
 async def _leadership_moves(stage: Stage) -> None:
     await stage.expire_session("A")
-    await stage.tell(
+    await stage.step(
         "ZooKeeper ends A's session. A registers anew, but B leads in epoch 1 by then. A is alive, and follows. The"
         " producer has not heard of it.",
-        A=Shows(role="follower", epoch=1),
-        B=Shows(role="leader", epoch=1, isr="AB"),
+        A=Expected(role="follower", epoch=1),
+        B=Expected(role="leader", epoch=1, isr="AB"),
     )
 
 
 MAX_AGE_MS = 5_000
 
-STORY = Story(
+SCENARIO = Scenario(
     name="stale-metadata",
     title="A client that still believes in the old leader",
     acts=(
@@ -73,7 +73,7 @@ STORY = Story(
         ),
     ),
     page=Page(
-        story="Leadership moves from A to B while A stays alive. The producer still believes in A.",
+        summary="Leadership moves from A to B while A stays alive. The producer still believes in A.",
         rule=(
             "A broker that does not lead answers NOT_LEADER_OR_FOLLOWER, with the leader that it knows of. A "
             "client then asks for metadata at once, and sends again with the same sequence number. A client that "

@@ -1,43 +1,43 @@
 """A follower that stops fetching leaves the ISR; an idle one does not."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.tell(
-        "m0 is on all three.", A=Shows(role="leader", leo=1, hw=1, isr="ABC"), B=Shows(hw=1), C=Shows(hw=1)
+    await stage.step(
+        "m0 is on all three.", A=Expected(role="leader", leo=1, hw=1, isr="ABC"), B=Expected(hw=1), C=Expected(hw=1)
     )
     idle_seconds = stage.patience(IDLE_SECONDS)
     await stage.wait(idle_seconds)
-    await stage.tell(
+    await stage.step(
         f"Nothing is written for {idle_seconds:g} seconds, longer than replica.lag.time.max.ms. B and C are at A's LEO:"
         " nobody is dropped for being idle.",
-        A=Shows(isr="ABC"),
+        A=Expected(isr="ABC"),
     )
     await stage.pause("C")
     m1 = await stage.produce("m1")
-    await stage.tell(
+    await stage.step(
         "C stands still. m1 reaches B, but C is in the ISR: the HW waits for it, and so does the producer.",
-        A=Shows(leo=2, hw=1, isr="ABC"),
-        B=Shows(leo=2),
+        A=Expected(leo=2, hw=1, isr="ABC"),
+        B=Expected(leo=2),
     )
     stage.check("m1 waits", not m1.is_settled)
     await stage.settled(m1)
-    await stage.tell(
+    await stage.step(
         "After replica.lag.time.max.ms C leaves the ISR, and the HW is tried again at once: it goes on with A and B.",
-        A=Shows(leo=2, hw=2, isr="AB"),
-        B=Shows(leo=2, hw=2),
-        C=Shows(leo=1),
+        A=Expected(leo=2, hw=2, isr="AB"),
+        B=Expected(leo=2, hw=2),
+        C=Expected(leo=1),
     )
     await stage.write("m2")
     await stage.resume("C")
-    await stage.tell(
+    await stage.step(
         "C wakes, fetches what it missed, and comes back once it has reached A's LEO.",
-        A=Shows(leo=3, hw=3, isr="ABC"),
-        C=Shows(leo=3, hw=3, records="m0 m1 m2"),
+        A=Expected(leo=3, hw=3, isr="ABC"),
+        C=Expected(leo=3, hw=3, records="m0 m1 m2"),
     )
     return Ending(moral="Lag is time behind the leader's LEO: who is at the LEO has none, however long it is quiet.")
 
@@ -45,7 +45,7 @@ async def play(stage: Stage) -> Ending:
 IDLE_SECONDS = 30.0
 LAG = {"replica.lag.time.max.ms": "3000", "zookeeper.session.timeout.ms": "10000"}
 
-STORY = Story(
+SCENARIO = Scenario(
     name="stuck-follower",
     title="A follower that stops fetching leaves the ISR; an idle one does not",
     acts=(
@@ -56,7 +56,7 @@ STORY = Story(
         ),
     ),
     page=Page(
-        story="First nothing is written for long. Then C stands still, and something is.",
+        summary="First nothing is written for long. Then C stands still, and something is.",
         rule=(
             "Who is at the leader's LEO is in sync, however long ago it said so. Who is not, for "
             "replica.lag.time.max.ms, is proposed to leave. The HW is tried again when the ISR has changed, "

@@ -1,55 +1,55 @@
 """Two rounds of fetching commit a record."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import BOTH_RULES, Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import BOTH_RULES, Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
-    await stage.tell(
+    await stage.step(
         "A leads; B has asked for offset 0, and its request waits at A.",
-        A=Shows(role="leader", leo=0, hw=0, remote={"B": 0}),
-        B=Shows(role="follower", leo=0, hw=0),
+        A=Expected(role="leader", leo=0, hw=0, remote={"B": 0}),
+        B=Expected(role="follower", leo=0, hw=0),
     )
     stage.hold("A", "B")
     m0 = await stage.produce("m0")
-    await stage.tell(
+    await stage.step(
         "The producer sends m0. A writes it and answers B's fetch; the reply is still under way.",
-        A=Shows(leo=1, hw=0, remote={"B": 0}),
-        B=Shows(leo=0, hw=0),
+        A=Expected(leo=1, hw=0, remote={"B": 0}),
+        B=Expected(leo=0, hw=0),
     )
     stage.hold("B", "A")
     stage.release("A", "B")
-    await stage.tell(
+    await stage.step(
         "Round 1: the reply reaches B, which writes m0. A does not know it yet, so nothing is committed.",
-        A=Shows(leo=1, hw=0, remote={"B": 0}),
-        B=Shows(leo=1, hw=0),
+        A=Expected(leo=1, hw=0, remote={"B": 0}),
+        B=Expected(leo=1, hw=0),
     )
     stage.check("m0 is not acknowledged yet", not m0.is_settled)
     stage.hold("A", "B")
     stage.release("B", "A")
-    await stage.tell(
+    await stage.step(
         "Round 2: B's next fetch asks for offset 1. That is how A learns that B holds m0: HW 1, m0 is acknowledged.",
-        A=Shows(leo=1, hw=1, remote={"B": 1}),
-        B=Shows(leo=1, hw=0),
+        A=Expected(leo=1, hw=1, remote={"B": 1}),
+        B=Expected(leo=1, hw=0),
     )
     await stage.settled(m0)
     stage.release("A", "B")
-    await stage.tell(
+    await stage.step(
         "The reply of round 2 tells B of HW 1: now a consumer could read m0 from B, if B led.",
-        A=Shows(hw=1),
-        B=Shows(leo=1, hw=1, records="m0"),
+        A=Expected(hw=1),
+        B=Expected(leo=1, hw=1, records="m0"),
     )
     return Ending(moral="A record is committed after two rounds: one brings it, the next one tells that it arrived.")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="two-rounds",
     title="Two rounds of fetching commit a record",
     acts=(Act(cast=Cast(brokers="ABC", replicas="AB", min_insync_replicas=2), play=play, live=True),),
     rules=BOTH_RULES,
     page=Page(
-        story=(
+        summary=(
             "A producer sends one record to a leader with one follower. The first fetch of the follower brings "
             "the record. Only the second fetch tells the leader that it arrived, for a fetch from offset 1 says: "
             "I hold everything below 1."

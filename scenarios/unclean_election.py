@@ -1,42 +1,42 @@
 """No in-sync replica is alive: wait, or lose."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play_wait(stage: Stage) -> Ending:
     await _until_a_dies(stage)
-    await stage.tell(
+    await stage.step(
         "A dies. B is alive, but was not in sync: with unclean.leader.election.enable=false the partition has no"
         " leader.",
-        B=Shows(role="no leader", leo=1),
+        B=Expected(role="no leader", leo=1),
     )
     m2 = await stage.settled(await stage.produce("m2"))
     stage.check("m2 is refused", m2.error is not None)
-    await stage.tell("m2 finds no leader. Nothing is written, nothing is lost.", B=Shows(role="no leader", leo=1))
+    await stage.step("m2 finds no leader. Nothing is written, nothing is lost.", B=Expected(role="no leader", leo=1))
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "A returns, leads, and B catches up: everything is there.",
-        A=Shows(role="leader", leo=2, hw=2, isr="AB", records="m0 m1"),
-        B=Shows(role="follower", leo=2, hw=2, records="m0 m1"),
+        A=Expected(role="leader", leo=2, hw=2, isr="AB", records="m0 m1"),
+        B=Expected(role="follower", leo=2, hw=2, records="m0 m1"),
     )
     return Ending(moral="Consistency was kept, and availability was not, until A was back.")
 
 
 async def play_lose(stage: Stage) -> Ending:
     await _until_a_dies(stage)
-    await stage.tell(
+    await stage.step(
         "A dies. unclean.leader.election.enable=true: B leads though it was not in sync; the ISR is B.",
-        B=Shows(role="leader", leo=1, hw=1, isr="B"),
+        B=Expected(role="leader", leo=1, hw=1, isr="B"),
     )
     await stage.write("m2")
-    await stage.tell("m2 is accepted, at offset 1, where A has m1.", B=Shows(leo=2, hw=2, records="m0 m2"))
+    await stage.step("m2 is accepted, at offset 1, where A has m1.", B=Expected(leo=2, hw=2, records="m0 m2"))
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "A returns and cuts its log to B's history. m1 was acknowledged, and is gone.",
-        A=Shows(role="follower", leo=2, hw=2, records="m0 m2"),
-        B=Shows(isr="AB"),
+        A=Expected(role="follower", leo=2, hw=2, records="m0 m2"),
+        B=Expected(isr="AB"),
     )
     return Ending(
         moral="Availability was kept, and acknowledged records were not: the audit names each.",
@@ -46,14 +46,14 @@ async def play_lose(stage: Stage) -> Ending:
 
 async def _until_a_dies(stage: Stage) -> None:
     await stage.write("m0")
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1))
     stage.hold("A", "B")
     stage.hold("B", "A")
     await stage.write("m1")
-    await stage.tell(
+    await stage.step(
         "B cannot reach A and leaves the ISR. m1 is committed on A alone (min.insync.replicas=1) and acknowledged.",
-        A=Shows(role="leader", epoch=0, leo=2, hw=2, isr="A", records="m0 m1"),
-        B=Shows(leo=1, hw=1, records="m0"),
+        A=Expected(role="leader", epoch=0, leo=2, hw=2, isr="A", records="m0 m1"),
+        B=Expected(leo=1, hw=1, records="m0"),
     )
     await stage.checkpointed()
     await stage.kill("A")
@@ -66,7 +66,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 WAIT = Cast(replicas="AB", controller="C", settings=LAG, delivery_timeout_ms=8_000)
 LOSE = Cast(replicas="AB", controller="C", settings=LAG, configs=UNCLEAN)
 
-STORY = Story(
+SCENARIO = Scenario(
     name="unclean-election",
     title="No in-sync replica is alive: wait, or lose",
     acts=(
@@ -74,7 +74,7 @@ STORY = Story(
         Act(name="true", title="unclean.leader.election.enable=true", cast=LOSE, play=play_lose, live=True),
     ),
     page=Page(
-        story="The only in-sync replica dies, and a replica that lags is alive.",
+        summary="The only in-sync replica dies, and a replica that lags is alive.",
         rule=(
             "`unclean.leader.election.enable=false` (the default): no leader until an in-sync replica is back. "
             "`true`: the first living replica leads, it is the ISR, and what it lacks is lost."

@@ -1,8 +1,8 @@
 """A follower that slept through two elections is fenced (KIP-320)."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 BACK_OFF_SECONDS = 1.5
 """B has asked A again by then: a follower that is refused, or finds nobody, tries again after a second at most."""
@@ -10,62 +10,62 @@ BACK_OFF_SECONDS = 1.5
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.tell(
+    await stage.step(
         "A leads in epoch 0; m0 is on all three.",
-        A=Shows(role="leader", epoch=0, leo=1, hw=1, isr="ABC"),
-        B=Shows(leo=1, hw=1),
-        C=Shows(leo=1, hw=1),
+        A=Expected(role="leader", epoch=0, leo=1, hw=1, isr="ABC"),
+        B=Expected(leo=1, hw=1),
+        C=Expected(leo=1, hw=1),
     )
     await stage.checkpointed()
     stage.hold("D", "B")
     await stage.kill("A")
-    await stage.tell(
+    await stage.step(
         "From here on the controller D cannot reach B. A dies, and D lets C lead, in epoch 1; the ISR is B and C. B"
         " does not hear of it, and goes on looking for A.",
-        B=Shows(role="follower", epoch=0),
-        C=Shows(role="leader", epoch=1, isr="BC"),
+        B=Expected(role="follower", epoch=0),
+        C=Expected(role="leader", epoch=1, isr="BC"),
     )
     await stage.start("A")
-    await stage.tell(
+    await stage.step(
         "A returns and follows C. B finds A at its old address and asks it for records, in epoch 0: A does not lead.",
-        A=Shows(role="follower", epoch=1, leo=1),
-        B=Shows(role="follower", epoch=0),
-        C=Shows(role="leader", isr="ABC"),
+        A=Expected(role="follower", epoch=1, leo=1),
+        B=Expected(role="follower", epoch=0),
+        C=Expected(role="leader", isr="ABC"),
     )
     await stage.kill("C")
-    await stage.until(A=Shows(role="leader", epoch=2))
+    await stage.until(A=Expected(role="leader", epoch=2))
     await stage.wait(BACK_OFF_SECONDS)
-    await stage.tell(
+    await stage.step(
         "C dies, and A leads again, in epoch 2. B still follows A in epoch 0, as it did at the beginning. Its fetch is"
         " refused: FENCED_LEADER_EPOCH. B stops and waits for the controller.",
-        A=Shows(role="leader", epoch=2, isr="AB", remote={"B": None}),
-        B=Shows(role="follower", epoch=0),
+        A=Expected(role="leader", epoch=2, isr="AB", remote={"B": None}),
+        B=Expected(role="follower", epoch=0),
     )
-    stage.check_heard("A refuses B's fetch: FENCED_LEADER_EPOCH")
+    stage.check_noted("A refuses B's fetch: FENCED_LEADER_EPOCH")
     m1 = await stage.produce("m1")
-    await stage.tell(
+    await stage.step(
         "m1 is on A alone. B is in the ISR, and A does not know B's LEO in this epoch: the HW stays, m1 is not"
         " acknowledged. What B said in epoch 0 proves nothing: its log may have been cut since.",
-        A=Shows(leo=2, hw=1, remote={"B": None}),
-        B=Shows(leo=1),
+        A=Expected(leo=2, hw=1, remote={"B": None}),
+        B=Expected(leo=1),
     )
     stage.check("m1 is not acknowledged", not m1.is_settled)
     stage.release("D", "B")
     await stage.settled(m1)
-    await stage.tell(
+    await stage.step(
         "D reaches B. B follows A in epoch 2, asks where epoch 0 ended, fetches m1 and then from offset 2: HW 2.",
-        A=Shows(leo=2, hw=2, isr="AB", remote={"B": 2}),
-        B=Shows(role="follower", epoch=2, leo=2, hw=2, records="m0 m1"),
+        A=Expected(leo=2, hw=2, isr="AB", remote={"B": 2}),
+        B=Expected(role="follower", epoch=2, leo=2, hw=2, records="m0 m1"),
     )
     return Ending(moral="A position counts only in the epoch in which it was reported.")
 
 
-STORY = Story(
+SCENARIO = Scenario(
     name="zombie-fetch",
     title="A follower that slept through two elections is fenced",
     acts=(Act(cast=Cast(brokers="ABCD", replicas="ACB", controller="D"), play=play),),
     page=Page(
-        story=(
+        summary=(
             "B does not hear of two elections. It looks for the leader that it knows, A, and finds it leading "
             "again, in a later epoch."
         ),

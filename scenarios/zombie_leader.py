@@ -1,89 +1,89 @@
 """A leader stands still for longer than its session, and wakes."""
 
-from minibroker.scenarios.telling.rows import Shows
-from minibroker.scenarios.telling.stage import Stage
-from minibroker.scenarios.telling.story import Act, Cast, Ending, Page, Story
+from minibroker.scenarios.staging.rows import Expected
+from minibroker.scenarios.staging.scenario import Act, Cast, Ending, Page, Scenario
+from minibroker.scenarios.staging.stage import Stage
 
 
 async def play(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
     stage.hold("A", "B")
     stage.hold("A", "C")
     m1 = await stage.produce("m1")
-    await stage.until(A=Shows(leo=2))
+    await stage.until(A=Expected(leo=2))
     await stage.pause("A")
-    await stage.tell(
+    await stage.step(
         "m1 is on A alone, and its producer waits (acks=all). Then A stands still: a stopped process, a long pause"
         " of the"
         " machine.",
-        A=Shows(role="leader, paused", epoch=0, leo=2, hw=1),
-        B=Shows(leo=1),
-        C=Shows(leo=1),
+        A=Expected(role="leader, paused", epoch=0, leo=2, hw=1),
+        B=Expected(leo=1),
+        C=Expected(leo=1),
     )
-    await stage.until(B=Shows(role="leader"))
+    await stage.until(B=Expected(role="leader"))
     stage.release("A", "B")
     stage.release("A", "C")
     await stage.new_producer(1)
     n1 = await stage.settled(await stage.produce("n1", acks=1))
     await stage.settled(m1)
     records = "m0 n1 m1" if n1.offset == 1 else "m0 m1 n1"  # on real processes m1's producer may be at B first
-    await stage.tell(
+    await stage.step(
         f"A's ZooKeeper session ends, and B leads in epoch 1. n1, of another producer, takes offset {n1.offset}. The"
         " producer of m1 has waited long enough: it asks others who leads, and sends m1 to B. A does not know: two"
         " brokers believe that they lead.",
-        A=Shows(role="leader, paused", epoch=0, leo=2, hw=1),
-        B=Shows(role="leader", epoch=1, isr="BC", records=records),
-        C=Shows(records=records),
+        A=Expected(role="leader, paused", epoch=0, leo=2, hw=1),
+        B=Expected(role="leader", epoch=1, isr="BC", records=records),
+        C=Expected(records=records),
     )
     await stage.resume("A")
-    await stage.tell(
+    await stage.step(
         "A wakes. Its deadline has passed, so it is fenced before it decides anything: it acknowledges nothing. Told of"
         " epoch 1, it asks where epoch 0 ended, cuts its m1 at offset 1 and follows.",
-        A=Shows(role="follower", epoch=1, leo=3, hw=3, records=records),
-        B=Shows(leo=3, hw=3, isr="ABC", records=records),
-        C=Shows(leo=3, hw=3),
+        A=Expected(role="follower", epoch=1, leo=3, hw=3, records=records),
+        B=Expected(leo=3, hw=3, isr="ABC", records=records),
+        C=Expected(leo=3, hw=3),
     )
     return Ending(moral="Two may believe that they lead; only the one of the newest epoch can commit.")
 
 
 async def play_fetches(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.until(A=Shows(hw=1), B=Shows(hw=1), C=Shows(hw=1))
+    await stage.until(A=Expected(hw=1), B=Expected(hw=1), C=Expected(hw=1))
     stage.hold("D", "C")
     stage.hold("D", "A")
     await stage.pause("A")
-    await stage.tell(
+    await stage.step(
         "A stands still, and B leads in epoch 1. The controller D cannot reach C, which still follows A.",
-        A=Shows(role="leader, paused", epoch=0),
-        B=Shows(role="leader", epoch=1, isr="BC"),
-        C=Shows(role="follower", epoch=0),
+        A=Expected(role="leader, paused", epoch=0),
+        B=Expected(role="leader", epoch=1, isr="BC"),
+        C=Expected(role="follower", epoch=0),
     )
     await stage.resume("A")
-    await stage.tell(
+    await stage.step(
         "A wakes, and D cannot reach it either: nobody tells A of epoch 1. But A knows that its deadline has passed. It"
         " refuses C's fetch.",
-        A=Shows(role="leader, fenced", epoch=0, hw=1),
-        C=Shows(role="follower", epoch=0),
+        A=Expected(role="leader, fenced", epoch=0, hw=1),
+        C=Expected(role="follower", epoch=0),
     )
-    stage.check_heard("A refuses C's fetch: NOT_LEADER_OR_FOLLOWER")
+    stage.check_noted("A refuses C's fetch: NOT_LEADER_OR_FOLLOWER")
     stage.release("D", "A")
-    await stage.until(A=Shows(role="follower"))
+    await stage.until(A=Expected(role="follower"))
     await stage.wait(BACK_OFF_SECONDS)
-    await stage.tell(
+    await stage.step(
         "D reaches A, which follows B in epoch 1. C's fetch, of epoch 0, is fenced: C stops and waits for the"
         " controller.",
-        A=Shows(role="follower", epoch=1),
-        C=Shows(role="follower", epoch=0),
+        A=Expected(role="follower", epoch=1),
+        C=Expected(role="follower", epoch=0),
     )
-    stage.check_heard("A refuses C's fetch: FENCED_LEADER_EPOCH")
+    stage.check_noted("A refuses C's fetch: FENCED_LEADER_EPOCH")
     stage.release("D", "C")
     await stage.write("m1")
-    await stage.tell(
+    await stage.step(
         "D reaches C, too. Everybody follows B.",
-        A=Shows(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
-        B=Shows(leo=2, hw=2, isr="ABC"),
-        C=Shows(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
+        A=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
+        B=Expected(leo=2, hw=2, isr="ABC"),
+        C=Expected(role="follower", epoch=1, leo=2, hw=2, records="m0 m1"),
     )
     return Ending(moral="A deposed leader proves nothing to anybody: it refuses by its clock, then by the epoch.")
 
@@ -92,7 +92,7 @@ BACK_OFF_SECONDS = 2.0
 """A follower that was refused asks again by then."""
 CAST = Cast(brokers="ABCD", controller="D", min_insync_replicas=2)
 
-STORY = Story(
+SCENARIO = Scenario(
     name="zombie-leader",
     title="A leader stands still for longer than its session, and wakes",
     acts=(
@@ -100,7 +100,7 @@ STORY = Story(
         Act(name="fetches", title="a follower still asks it", cast=CAST, play=play_fetches),
     ),
     page=Page(
-        story=(
+        summary=(
             "The leader stands still with a record of its own that nobody has copied. It wakes when another one leads."
         ),
         rule=(

@@ -19,9 +19,9 @@ from minibroker.command_line import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.scenarios.telling.performance import Performance
-    from minibroker.scenarios.telling.stage import Step
-    from minibroker.scenarios.telling.story import Act, Story, TruncationRule
+    from minibroker.scenarios.staging.performance import Performance
+    from minibroker.scenarios.staging.scenario import Act, Scenario, TruncationRule
+    from minibroker.scenarios.staging.stage import ScenarioStep
 
 COMMANDS = {
     "list": ("minibroker.commands.scenario:list_stories", "Name the stories."),
@@ -42,9 +42,9 @@ def scenario() -> None:
 @json_option
 def list_stories(as_json: bool) -> int:
     """Name the stories."""
-    from minibroker.scenarios.catalogue import all_stories
+    from minibroker.scenarios.catalogue import all_scenarios
 
-    stories = all_stories()
+    stories = all_scenarios()
     if as_json:
         for story in stories:
             rules = [rule.value for rule in story.rules]
@@ -60,7 +60,7 @@ def list_stories(as_json: bool) -> int:
         )
         for story in stories
     ]
-    print_table(("NAME", "TRUNCATION", "LIVE", "STORY"), rows)
+    print_table(("NAME", "TRUNCATION", "LIVE", "SCENARIO"), rows)
     return EXIT_FINE
 
 
@@ -93,12 +93,12 @@ def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: st
 
     Exit code 0 if it went as it is told under this rule, the expected loss included; 10 if not.
     """
-    from minibroker.scenarios.catalogue import NoSuchStory, story
-    from minibroker.scenarios.telling.story import TruncationRule
+    from minibroker.scenarios.catalogue import UnknownScenario, find_scenario
+    from minibroker.scenarios.staging.scenario import TruncationRule
 
     try:
-        found = story(name)
-    except NoSuchStory as error:
+        found = find_scenario(name)
+    except UnknownScenario as error:
         raise WrongUsage(str(error)) from None
     rule = TruncationRule(truncation)
     if rule not in found.rules:
@@ -116,15 +116,15 @@ def run(name: str, truncation: str, lag_rule: str | None, live: bool, engine: st
 
 
 def _play(
-    story: "Story", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
+    story: "Scenario", act: "Act", rule: "TruncationRule", live_engine: str | None, by_step: bool, as_json: bool
 ) -> bool:
-    from minibroker.scenarios.telling import slides
-    from minibroker.scenarios.telling.performance import perform
+    from minibroker.scenarios.staging import slides
+    from minibroker.scenarios.staging.performance import perform
 
     on_terminal = sys.stdout.isatty()
     progress = ProgressLine(after_s=0.5)
 
-    def show(step: "Step") -> None:
+    def show(step: "ScenarioStep") -> None:
         progress.clear()
         if as_json:
             print_json(slides.step_as_json(step))
@@ -158,7 +158,7 @@ def _play(
 def _perform_live(
     act: "Act",
     rule: "TruncationRule",
-    show: Callable[["Step"], None],
+    show: Callable[["ScenarioStep"], None],
     engine: str,
     progress: ProgressLine,
     pause: Callable[[], None] | None,
@@ -168,7 +168,7 @@ def _perform_live(
     from minibroker.scenarios.live.performance import CANNOT_PLAY, perform_live
 
     try:
-        return asyncio.run(perform_live(act, rule, show, engine=engine, tell=progress.show, pause=pause))
+        return asyncio.run(perform_live(act, rule, show, engine=engine, report=progress.show, pause=pause))
     except CANNOT_PLAY as error:
         raise CommandFailed(str(error)) from None
     finally:

@@ -14,10 +14,10 @@ from minibroker.client.errors import MinibrokerError
 from minibroker.local_cluster import ClusterFailed
 from minibroker.runtime.ports import CoordinationError
 from minibroker.scenarios.live.stage import LiveStage
-from minibroker.scenarios.telling.performance import Performance, performance_of, play_script
-from minibroker.scenarios.telling.stage import Step
-from minibroker.scenarios.telling.story import Act, TruncationRule
-from minibroker.scenarios.telling.verdict import audit_disks, write_facts
+from minibroker.scenarios.staging.performance import Performance, performance_of, play_script
+from minibroker.scenarios.staging.scenario import Act, TruncationRule
+from minibroker.scenarios.staging.stage import ScenarioStep
+from minibroker.scenarios.staging.verdict import audit_disks, write_facts
 from minibroker.zookeeper_process import (
     MissingJava,
     MissingZooKeeper,
@@ -44,10 +44,10 @@ CANNOT_PLAY = (
 async def perform_live(
     act: Act,
     rule: TruncationRule,
-    listener: Callable[[Step], None],
+    listener: Callable[[ScenarioStep], None],
     *,
     engine: str,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     pause: Callable[[], None] | None = None,
 ) -> Performance:
     """`listener` gets each step as it is told, `tell` what goes on in between; `pause` is called in a thread after
@@ -56,12 +56,12 @@ async def perform_live(
     find_java()
     zookeeper_jars()
     with tempfile.TemporaryDirectory(prefix="minibroker-scenario-") as name:
-        stage = LiveStage(act.cast, rule, listener, Path(name), tell, pause)
+        stage = LiveStage(act.cast, rule, listener, Path(name), report, pause)
         async with stage.opened():
             ending, problem = await play_script(act, stage)
             await stage.checkpointed()
             state = await stage.state_at_the_end()
-        tell(f"{engine} audit of the files")
+        report(f"{engine} audit of the files")
         write_facts(Path(name), stage.acknowledged, state)
         verdict = await asyncio.to_thread(audit_disks, Path(name), engine)
     return performance_of(stage, ending, problem, verdict, trace_hash=None)

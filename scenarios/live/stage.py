@@ -19,14 +19,14 @@ from minibroker.network_proxies import ZOOKEEPER, NetworkProxies, broker_name
 from minibroker.protocol.messages import DescribeReplicaStateResponse, ReplicaStateDescription
 from minibroker.protocol.znodes import PartitionState, partition_state_path
 from minibroker.runtime.ports import Coordination, CoordinationError, CoordinationUnavailable
-from minibroker.scenarios.live.ears import Ears
 from minibroker.scenarios.live.files import read_files
-from minibroker.scenarios.telling.client_stage import ClientStage, in_words, settings_of
-from minibroker.scenarios.telling.clients import PARTITION
-from minibroker.scenarios.telling.rows import Row, Shows
-from minibroker.scenarios.telling.said import letter
-from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Listener, StoryFailed
-from minibroker.scenarios.telling.story import TOPIC, Cast
+from minibroker.scenarios.live.log_watcher import LogWatcher
+from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
+from minibroker.scenarios.staging.clients import PARTITION
+from minibroker.scenarios.staging.rows import Expected, ReplicaRow
+from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, ScenarioFailed, StepListener
 
 ANSWER_SECONDS = 1.0
 ASKED_TIMES = 2
@@ -53,9 +53,9 @@ class LiveStage(ClientStage):
         self,
         cast: Cast,
         rule: TruncationRule,
-        listener: Listener,
+        listener: StepListener,
         directory: Path,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         pause: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(cast, rule, listener, lambda: None)
@@ -66,13 +66,15 @@ class LiveStage(ClientStage):
         }
         self.cluster = LocalCluster(directory, len(cast.brokers), settings=settings)
         self.holds = NetworkProxies()
-        self._tell = tell
+        self._report = report
         self._pause_after_step = pause
         self._ports: dict[int, int] = {}
         self._queries = BrokerQueries(CLIENT_ID)
         self._observer: Coordination | None = None
-        self._ears = {broker: Ears(self.cluster.process_log(self.number(broker))) for broker in cast.brokers}
-        self._last_said: dict[str, ReplicaStateDescription] = {}
+        self._log_watchers = {
+            broker: LogWatcher(self.cluster.process_log(self.number(broker))) for broker in cast.brokers
+        }
+        self._last_states: dict[str, ReplicaStateDescription] = {}
         """Of each broker, for the time while it stands still."""
         self._began = 0.0
 
@@ -81,7 +83,7 @@ class LiveStage(ClientStage):
     async def opened(self) -> AsyncIterator[None]:
         """As on every stage: brokers run, the first replica leads an empty topic, producers are connected."""
         try:
-            self._tell("starting ZooKeeper and brokers")
+            self._report("starting ZooKeeper and brokers")
             await self.holds.surround(self.cluster, self._ports)
             first = self.number(self.cast.controller or self.cast.brokers[-1])
             await self.cluster.up(first=first)
@@ -92,7 +94,7 @@ class LiveStage(ClientStage):
             self._began = asyncio.get_running_loop().time()
             yield
         finally:
-            self._tell("stopping everything")
+            self._report("stopping everything")
             await self._end()
 
     async def _end(self) -> None:
@@ -123,29 +125,29 @@ class LiveStage(ClientStage):
         awake = [b for b in self.cluster.broker_ids if self.cluster.process_state(b) == "running"]
         return [f"127.0.0.1:{self._ports[broker_id]}" for broker_id in awake]
 
-    async def true_state(self) -> PartitionState:
+    async def zookeeper_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them. Raises CoordinationError."""
         assert self._observer is not None
         return PartitionState.decode((await self._observer.get(partition_state_path(PARTITION)))[0])
 
     async def state_at_the_end(self) -> PartitionState:
-        """As `true_state`; an observer that is still on its way back to ZooKeeper after an outage gets its time.
+        """As `zookeeper_state`; an observer that is still on its way back to ZooKeeper after an outage gets its time.
 
         Raises CoordinationError where it does not come back.
         """
         deadline = asyncio.get_running_loop().time() + RECONNECTED_WITHIN_SECONDS
         while True:
             try:
-                return await self.true_state()
+                return await self.zookeeper_state()
             except CoordinationUnavailable:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(self.poll_seconds)
 
     # ------------------------------------------------------------------------------------------------------ looking
-    async def tell(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
-        self._tell(f"step {len(self.steps) + 1}, after {self.now():.1f} s")
-        await super().tell(sentence, within_seconds, **rows)
+    async def step(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Expected) -> None:
+        self._report(f"step {len(self.steps) + 1}, after {self.now():.1f} s")
+        await super().step(sentence, within_seconds, **rows)
         if self._pause_after_step is not None:
             await asyncio.to_thread(self._pause_after_step)  # the holds go on forwarding meanwhile
 
@@ -162,36 +164,36 @@ class LiveStage(ClientStage):
         if not self.cluster.zookeeper_is_running():
             return ""
         try:
-            state = await self.true_state()
+            state = await self.zookeeper_state()
         except CoordinationError:
             return ""
         return in_words(state)
 
-    async def look(self) -> list[Row]:
-        for broker, ears in self._ears.items():
-            for line in ears.news():
+    async def look(self) -> list[ReplicaRow]:
+        for broker, watcher in self._log_watchers.items():
+            for line in watcher.new_events():
                 self.note(f"{broker}: {line}")
         brokers = sorted(self.cast.replicas)
         return list(await asyncio.gather(*(self._row(broker) for broker in brokers)))
 
-    async def _row(self, broker: str) -> Row:
+    async def _row(self, broker: str) -> ReplicaRow:
         files = read_files(self.cluster.log_directory(self.number(broker)), PARTITION)
         state = self.cluster.process_state(self.number(broker))
         answer = await self._ask(broker) if state == "running" else None
         said = None if answer is None else _replica(answer)
         if said is not None:
-            self._last_said[broker] = said
+            self._last_states[broker] = said
         elif state == "paused":
-            said = self._last_said.get(broker)
+            said = self._last_states.get(broker)
         if said is None:
             role = "starting" if state == "running" else "dead"
-            return Row(broker=broker, role=role, **files.as_row())
+            return ReplicaRow(broker=broker, role=role, **files.as_row())
         role = "no leader" if said.role == "none" else said.role
         if state == "paused":
             role += ", paused"
         if answer is not None and answer.fenced and said.role == "leader":
             role += ", fenced"
-        return Row(
+        return ReplicaRow(
             broker=broker,
             role=role,
             leader_epoch=said.leader_epoch,
@@ -247,15 +249,15 @@ class LiveStage(ClientStage):
 
     async def expire_session(self, broker: str) -> None:
         """A hold keeps it from ZooKeeper until somebody else leads."""
-        name, before = broker_name(self.number(broker)), await self.true_state()
+        name, before = broker_name(self.number(broker)), await self.zookeeper_state()
         self.holds.hold(name, ZOOKEEPER)
         self.holds.hold(ZOOKEEPER, name)
         try:
             async with asyncio.timeout(ELECTED_WITHIN_SECONDS):
-                while (await self.true_state()).leader_epoch == before.leader_epoch:  # noqa: ASYNC110
+                while (await self.zookeeper_state()).leader_epoch == before.leader_epoch:  # noqa: ASYNC110
                     await asyncio.sleep(self.poll_seconds)
         except TimeoutError:
-            raise StoryFailed(f"nobody was elected while {broker} could not reach ZooKeeper") from None
+            raise ScenarioFailed(f"nobody was elected while {broker} could not reach ZooKeeper") from None
         finally:
             self.holds.release(name, ZOOKEEPER)
             self.holds.release(ZOOKEEPER, name)

@@ -211,7 +211,7 @@ class WholeCluster:
         return 0 if replica is None else replica.log.log_end_offset
 
     def _replace(self, victim: int) -> bool:
-        self._disk.becomes(victim)
+        self._disk.mark_faulty(victim)
         self._disk.replace()
         self.injector.note("disk lost_disk", victim)
         return True
@@ -239,6 +239,6 @@ class WholeCluster:
             return False
         what = self._faults.remove_segment(self.injector.storage(victim))
         if what is not None:
-            self._disk.becomes(victim)
+            self._disk.mark_faulty(victim)
             self.injector.note("disk missing_segment", victim, what)
         return what is not None

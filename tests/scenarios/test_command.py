@@ -47,7 +47,7 @@ def test_a_story_that_goes_another_way_is_exit_code_10(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("los",), "there is no story 'los'; did you mean 'loss'?"),
+        (("los",), "there is no scenario 'los'; did you mean 'loss'?"),
         (("min-isr", "--truncation", "high-watermark"), "the rule makes no difference to it"),
         (("loss", "--lag-rule", "time"), "--lag-rule belongs to burst-lag"),
     ],

@@ -8,10 +8,10 @@ import pytest
 
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, Stat
-from minibroker.scenarios.catalogue import story
+from minibroker.scenarios.catalogue import find_scenario
 from minibroker.scenarios.live import stage as live_stage
 from minibroker.scenarios.live.stage import LiveStage
-from minibroker.scenarios.telling.story import LEADER_EPOCH
+from minibroker.scenarios.staging.scenario import LEADER_EPOCH
 
 STATE = PartitionState(leader=1, leader_epoch=2, controller_epoch=1, isr=[1, 2])
 
@@ -30,7 +30,7 @@ class ReconnectingObserver:
 
 
 def stage_of(directory: Path, refusals: int) -> LiveStage:
-    act = story("two-rounds").acts[0]
+    act = find_scenario("two-rounds").acts[0]
     stage = LiveStage(act.cast, LEADER_EPOCH, cast(Any, lambda step: None), directory, lambda words: None)
     stage.poll_seconds = 0
     stage._observer = cast(Coordination, ReconnectingObserver(refusals))

@@ -17,11 +17,11 @@ import pytest
 
 from minibroker.command_line import EXIT_COULD_NOT, EXIT_INTERRUPTED, EXIT_USAGE
 from minibroker.processes import identify
-from minibroker.scenarios.catalogue import all_stories, story
+from minibroker.scenarios.catalogue import all_scenarios, find_scenario
 from minibroker.scenarios.live.performance import perform_live
-from minibroker.scenarios.telling.performance import Performance
-from minibroker.scenarios.telling.rows import Row
-from minibroker.scenarios.telling.story import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
+from minibroker.scenarios.staging.performance import Performance
+from minibroker.scenarios.staging.rows import ReplicaRow
+from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -89,7 +89,7 @@ def played() -> dict[Key, Performance | BaseException]:
 
     async def play(key: Key) -> Performance:
         name, act_name, rule = key
-        act = next(act for act in story(name).acts if act.name == act_name)
+        act = next(act for act in find_scenario(name).acts if act.name == act_name)
         async with places, asyncio.timeout(SECONDS_MAX):
             return await perform_live(act, rule, lambda step: None, engine="local")
 
@@ -111,7 +111,7 @@ def test_a_live_story_ends_as_it_is_told(key: Key, played: dict[Key, Performance
     assert performance.verdict.findings == findings
 
 
-def told(key: Key, row: Row) -> str:
+def told(key: Key, row: ReplicaRow) -> str:
     """What its story says of a broker at the end."""
     leadership = "" if key[0] == "zookeeper-outage" else f"{row.role} epoch {row.leader_epoch} "
     records = " ".join(row.records)
@@ -121,7 +121,7 @@ def told(key: Key, row: Row) -> str:
 
 
 def test_every_story_that_can_be_played_live_is_known() -> None:
-    live = {(each.name, act.name) for each in all_stories() for act in each.acts if act.live}
+    live = {(each.name, act.name) for each in all_scenarios() for act in each.acts if act.live}
     assert {(name, act) for name, act, _ in ENDS} <= live
 
 

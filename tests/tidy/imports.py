@@ -95,8 +95,8 @@ BROKER_COMMAND = "minibroker/commands/broker.py"
 BROKER_COMMAND_ALLOWED = ("minibroker.broker.__main__", "minibroker.broker.config")
 
 # What a story takes out of the brokers to show what it is for; no other file of the stories knows a rule's inside.
-STORY_PATCHES = "scenarios/patches.py"
-STORY_PATCHES_ALLOWED = ("minibroker.broker.replication",)
+SCENARIO_PATCHES = "scenarios/patches.py"
+SCENARIO_PATCHES_ALLOWED = ("minibroker.broker.replication",)
 
 PROTOCOL_LIBRARIES = {"msgpack", "msgspec", "crc32c", "google_crc32c"}
 
@@ -110,8 +110,8 @@ def check_imports(file: SourceFile) -> list[str]:
         allowed, why = COMPOSER_ALLOWED, "broker/__main__.py composes broker, controller and the real ports, no more"
     if file.path == BROKER_COMMAND:
         allowed += BROKER_COMMAND_ALLOWED
-    if file.path == STORY_PATCHES:
-        allowed += STORY_PATCHES_ALLOWED
+    if file.path == SCENARIO_PATCHES:
+        allowed += SCENARIO_PATCHES_ALLOWED
     for item in file.imports:
         if _is_project(item.module) and not _may(file, item.module, allowed):
             problems.append(f"{file.path}:{item.line}: imports {item.module}: {why}")

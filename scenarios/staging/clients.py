@@ -13,9 +13,9 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.acked_list import record_checksum
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.ports import Runtime
-from minibroker.scenarios.telling.rows import shortened
-from minibroker.scenarios.telling.stage import Acks, Sending, StoryFailed
-from minibroker.scenarios.telling.story import TOPIC, Cast
+from minibroker.scenarios.staging.rows import shortened
+from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.stage import Acks, ScenarioFailed, SentBatch
 
 PARTITION = TopicPartition(TOPIC, 0)
 PRODUCER_REQUEST_TIMEOUT_MS = 30_000
@@ -63,14 +63,14 @@ class StageClients:
             task.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    async def produce(self, values: tuple[str, ...], acks: Acks, quietly: bool) -> Sending:
+    async def produce(self, values: tuple[str, ...], acks: Acks, quietly: bool) -> SentBatch:
         """FaultInjector over one batch; see Stage.produce."""
-        producer, sending = self._producers[acks], Sending(values)
+        producer, sending = self._producers[acks], SentBatch(values)
         deliveries = [await producer.send(TOPIC, value.encode(), partition=0) for value in values]
-        self._waiting.append(asyncio.create_task(self._hear(sending, deliveries, acks, quietly)))
+        self._waiting.append(asyncio.create_task(self._await_answers(sending, deliveries, acks, quietly)))
         return sending
 
-    async def _hear(self, sending: Sending, deliveries: list[Delivery], acks: Acks, quietly: bool) -> None:
+    async def _await_answers(self, sending: SentBatch, deliveries: list[Delivery], acks: Acks, quietly: bool) -> None:
         try:
             found = [await delivery for delivery in deliveries]
         except MinibrokerError as error:
@@ -88,14 +88,14 @@ class StageClients:
         if not quietly:
             self._note(f"producer: {sending.name} acknowledged at {at} (acks={acks})")
 
-    async def settled(self, sending: Sending, within_seconds: float) -> Sending:
-        """Raises StoryFailed."""
+    async def settled(self, sending: SentBatch, within_seconds: float) -> SentBatch:
+        """Raises ScenarioFailed."""
         try:
             async with asyncio.timeout(within_seconds):
                 while not sending.is_settled:  # noqa: ASYNC110  (looked at like everything else on a stage)
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            raise StoryFailed(f"the producer has no answer for {sending.name} after {within_seconds:g} s") from None
+            raise ScenarioFailed(f"the producer has no answer for {sending.name} after {within_seconds:g} s") from None
         return sending
 
     async def read(self) -> list[str]:

@@ -11,18 +11,18 @@ from pathlib import Path
 import msgspec
 
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.scenarios.telling.disks import export
-from minibroker.scenarios.telling.said import listening
-from minibroker.scenarios.telling.simulated import SimulatedStage
-from minibroker.scenarios.telling.stage import Stage, Step, StoryFailed
-from minibroker.scenarios.telling.story import Act, Ending
-from minibroker.scenarios.telling.verdict import AuditVerdict, audit_disks, write_facts
+from minibroker.scenarios.staging.broker_logs import listening
+from minibroker.scenarios.staging.disks import export
+from minibroker.scenarios.staging.scenario import Act, Ending
+from minibroker.scenarios.staging.simulated import SimulatedStage
+from minibroker.scenarios.staging.stage import ScenarioFailed, ScenarioStep, Stage
+from minibroker.scenarios.staging.verdict import AuditVerdict, audit_disks, write_facts
 
 
 class Performance(msgspec.Struct, frozen=True, kw_only=True):
     """One act, played."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     ending: Ending | None
     """None: it did not get there."""
     verdict: AuditVerdict
@@ -36,7 +36,7 @@ class Performance(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem is None
 
 
-def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = lambda _: None) -> Performance:
+def perform(act: Act, rule: TruncationRule, listener: Callable[[ScenarioStep], None] = lambda _: None) -> Performance:
     """Play an act on simulated brokers; `listener` gets each step as it is told."""
     stage = SimulatedStage(act.cast, rule, listener)
     ending: Ending | None = None
@@ -50,7 +50,7 @@ def perform(act: Act, rule: TruncationRule, listener: Callable[[Step], None] = l
 
     patch = contextlib.nullcontext() if act.patch is None else act.patch()
     stage.patched = act.patch is not None
-    with listening(stage.hear), patch:
+    with listening(stage.note_broker_log), patch:
         stage.world.run(play())
     verdict = _audit(stage)
     return performance_of(stage, ending, problem, verdict, stage.world.trace_hash)
@@ -60,7 +60,7 @@ async def play_script(act: Act, stage: Stage) -> tuple[Ending | None, str | None
     """The end that the script reached, or where it went another way."""
     try:
         return await act.play(stage), None
-    except StoryFailed as failure:
+    except ScenarioFailed as failure:
         return None, str(failure)
 
 
@@ -91,5 +91,5 @@ def _audit(stage: SimulatedStage) -> AuditVerdict:
         for broker in stage.cast.replicas:
             machine = stage.machine(broker)
             export(stage.world.machine(machine).storage, directory / machine)
-        write_facts(directory, stage.acknowledged, stage.true_state())
+        write_facts(directory, stage.acknowledged, stage.zookeeper_state())
         return audit_disks(directory)

@@ -2,20 +2,20 @@
 
 import msgspec
 
-from minibroker.scenarios.catalogue import story
+from minibroker.scenarios.catalogue import find_scenario
 from minibroker.scenarios.patches import answers_without_epoch
-from minibroker.scenarios.telling.performance import perform
-from minibroker.scenarios.telling.rows import Row, Shows, changed_cells, shortened
-from minibroker.scenarios.telling.slides import slide
-from minibroker.scenarios.telling.stage import Stage, Step
-from minibroker.scenarios.telling.story import LEADER_EPOCH, Act, Cast, Ending
+from minibroker.scenarios.staging.performance import perform
+from minibroker.scenarios.staging.rows import Expected, ReplicaRow, changed_cells, shortened
+from minibroker.scenarios.staging.scenario import LEADER_EPOCH, Act, Cast, Ending
+from minibroker.scenarios.staging.slides import slide
+from minibroker.scenarios.staging.stage import ScenarioStep, Stage
 
-ROW = Row(broker="A", role="leader", leader_epoch=0, log_end_offset=1, high_watermark=0, records=("m0",))
+ROW = ReplicaRow(broker="A", role="leader", leader_epoch=0, log_end_offset=1, high_watermark=0, records=("m0",))
 
 
 async def expects_too_much(stage: Stage) -> Ending:
     await stage.write("m0")
-    await stage.tell("m0 is written.", within_seconds=2, A=Shows(leo=2))
+    await stage.step("m0 is written.", within_seconds=2, A=Expected(leo=2))
     return Ending(moral="never")
 
 
@@ -41,7 +41,7 @@ def test_an_audit_that_finds_less_than_was_told_is_a_failure() -> None:
 
 def test_a_broker_with_the_wrong_rule_is_found_out_by_the_story() -> None:
     with answers_without_epoch():
-        played = perform(story("fast-failover").acts[0], LEADER_EPOCH)
+        played = perform(find_scenario("fast-failover").acts[0], LEADER_EPOCH)
     assert played.problem == "B: epoch file is (0, 0) (1, 1) (3, 2), expected (0, 0) (3, 2);" + (
         " B: records is m0 n1 m2, expected m0 m1 m2"
     )
@@ -49,7 +49,7 @@ def test_a_broker_with_the_wrong_rule_is_found_out_by_the_story() -> None:
 
 def test_a_slide_marks_what_is_new() -> None:
     after = msgspec.structs.replace(ROW, high_watermark=1)
-    step = Step(
+    step = ScenarioStep(
         number=2,
         sentence="HW rises.",
         notes=("producer: m0 acknowledged",),

@@ -14,17 +14,17 @@ from minibroker.client.descriptions import NewTopic
 from minibroker.client.errors import MinibrokerError
 from minibroker.protocol.znodes import PartitionState
 from minibroker.runtime.ports import Runtime
-from minibroker.scenarios.telling.clients import StageClients
-from minibroker.scenarios.telling.said import letter
-from minibroker.scenarios.telling.stage import EXPECTED_WITHIN_SECONDS, Acks, Listener, Sending, Stage
-from minibroker.scenarios.telling.story import TOPIC, Cast
+from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.clients import StageClients
+from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.stage import EXPECTED_WITHIN_SECONDS, Acks, SentBatch, Stage, StepListener
 
 
 class ClientStage(Stage):
     """`runtime` are the doors of its clients (None: this machine's)."""
 
     def __init__(
-        self, cast: Cast, rule: TruncationRule, listener: Listener, runtime: Callable[[], Runtime | None]
+        self, cast: Cast, rule: TruncationRule, listener: StepListener, runtime: Callable[[], Runtime | None]
     ) -> None:
         super().__init__(cast, rule, listener)
         self._runtime = runtime
@@ -59,13 +59,13 @@ class ClientStage(Stage):
             await self._clients.open_producer(acks)
 
     # -------------------------------------------------------------------------------------------------------- verbs
-    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
+    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> SentBatch:
         return await self._clients.produce(values, acks, quietly)
 
     async def new_producer(self, acks: Acks) -> None:
         await self._clients.open_producer(acks)
 
-    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
+    async def settled(self, sending: SentBatch, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> SentBatch:
         return await self._clients.settled(sending, within_seconds)
 
     async def read(self) -> list[str]:

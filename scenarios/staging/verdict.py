@@ -16,7 +16,7 @@ from minibroker.audit.run import LOCAL, run_audit
 from minibroker.protocol.acked_list import AckedListWriter
 from minibroker.protocol.cluster_state import CLUSTER_STATE
 from minibroker.protocol.znodes import PartitionState
-from minibroker.scenarios.telling.story import TOPIC
+from minibroker.scenarios.staging.scenario import TOPIC
 
 ACKNOWLEDGED = "acknowledged.tsv"
 _CHECKSUM = re.compile(" with CRC [0-9a-f]{8}")

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from minibroker.scenarios.telling.performance import Performance
-from minibroker.scenarios.telling.rows import HEADER, Row
-from minibroker.scenarios.telling.stage import Step
-from minibroker.scenarios.telling.story import HIGH_WATERMARK, Act, Story, TruncationRule
+from minibroker.scenarios.staging.performance import Performance
+from minibroker.scenarios.staging.rows import HEADER, ReplicaRow
+from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, Act, Scenario, TruncationRule
+from minibroker.scenarios.staging.stage import ScenarioStep
 
 WIDTH = 110
 INDENT = "   "
@@ -29,12 +29,12 @@ RULE_IN_WORDS = {
 }
 
 
-def heading(story: Story, act: Act, rule: TruncationRule) -> list[str]:
+def heading(scenario: Scenario, act: Act, rule: TruncationRule) -> list[str]:
     """What stands above the slides of an act."""
     cast = act.cast
     replicas = " ".join(cast.replicas)
     others = [broker for broker in cast.brokers if broker not in cast.replicas]
-    lines = [f"{story.name}: {story.title}"]
+    lines = [f"{scenario.name}: {scenario.title}"]
     if act.title:
         lines.append(f"Act '{act.name}': {act.title}")
     lines.append(f"truncation rule {rule.value}: {RULE_IN_WORDS[rule.value]}")
@@ -49,7 +49,7 @@ def heading(story: Story, act: Act, rule: TruncationRule) -> list[str]:
     return [line for text in (*lines, LEGEND) for line in textwrap.wrap(text, WIDTH)]
 
 
-def slide(step: Step) -> list[str]:
+def slide(step: ScenarioStep) -> list[str]:
     """One step as plain text."""
     first, rest = f"{step.number}. ", INDENT
     lines = textwrap.wrap(step.sentence, WIDTH, initial_indent=first, subsequent_indent=rest)
@@ -58,11 +58,11 @@ def slide(step: Step) -> list[str]:
     return [*lines, "", *(INDENT + line for line in _table(step)), *_reference(step), ""]
 
 
-def _reference(step: Step) -> list[str]:
+def _reference(step: ScenarioStep) -> list[str]:
     return [f"{INDENT}ZooKeeper: {step.reference}"] if step.reference else []
 
 
-def _table(step: Step) -> list[str]:
+def _table(step: ScenarioStep) -> list[str]:
     columns = shown_columns(step.rows)
     changed = set(step.changed)
     body = [
@@ -78,7 +78,7 @@ def _table(step: Step) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def shown_columns(rows: Sequence[Row]) -> list[int]:
+def shown_columns(rows: Sequence[ReplicaRow]) -> list[int]:
     """Where every log starts at 0 nobody needs to read so."""
     trimmed = any(row.log_start_offset for row in rows)
     return [column for column in range(len(HEADER)) if column != START_COLUMN or trimmed]
@@ -98,11 +98,11 @@ def ending(performance: Performance) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------------- JSON
-def act_as_json(story: Story, act: Act, rule: TruncationRule) -> dict[str, Any]:
-    return {"event": "act", "story": story.name, "act": act.name, "title": story.title, "truncation": rule.value}
+def act_as_json(scenario: Scenario, act: Act, rule: TruncationRule) -> dict[str, Any]:
+    return {"event": "act", "story": scenario.name, "act": act.name, "title": scenario.title, "truncation": rule.value}
 
 
-def step_as_json(step: Step) -> dict[str, Any]:
+def step_as_json(step: ScenarioStep) -> dict[str, Any]:
     return {
         "event": "step",
         "number": step.number,
@@ -115,7 +115,7 @@ def step_as_json(step: Step) -> dict[str, Any]:
     }
 
 
-def _row_as_json(row: Row) -> dict[str, Any]:
+def _row_as_json(row: ReplicaRow) -> dict[str, Any]:
     return {
         "broker": row.broker,
         "role": row.role,
@@ -145,17 +145,17 @@ def ending_as_json(performance: Performance) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
-def plain_lines(story: Story, act: Act, rule: TruncationRule, performance: Performance) -> Iterator[str]:
+def plain_lines(scenario: Scenario, act: Act, rule: TruncationRule, performance: Performance) -> Iterator[str]:
     """A whole act, for a file or a page."""
-    yield from heading(story, act, rule)
+    yield from heading(scenario, act, rule)
     yield ""
     for step in performance.steps:
         yield from slide(step)
     yield from ending(performance)
 
 
-def print_heading(story: Story, act: Act, rule: TruncationRule) -> None:
-    first, *rest = heading(story, act, rule)
+def print_heading(scenario: Scenario, act: Act, rule: TruncationRule) -> None:
+    first, *rest = heading(scenario, act, rule)
     click.secho(first, bold=True)
     for line in rest:
         wrong = rule is HIGH_WATERMARK and line.startswith("truncation rule")
@@ -163,7 +163,7 @@ def print_heading(story: Story, act: Act, rule: TruncationRule) -> None:
     click.echo()
 
 
-def print_slide(step: Step, on_terminal: bool) -> None:
+def print_slide(step: ScenarioStep, on_terminal: bool) -> None:
     """On a terminal what is new stands out, otherwise it is marked."""
     if not on_terminal:
         click.echo("\n".join(slide(step)))

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from minibroker.scenarios.live.ears import Ears
+from minibroker.scenarios.live.log_watcher import LogWatcher
 
 FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -21,16 +21,19 @@ def test_lines_that_matter_are_put_in_few_words(tmp_path: Path) -> None:
         + line("%s: follower in leader epoch %d", "story-0", 1)
         + "Traceback (most recent call last):\n"
     )
-    assert list(Ears(log).news()) == ["cuts its log from 2 to 1: the leader's log ends there", "ISR A B C -> A B"]
+    assert list(LogWatcher(log).new_events()) == [
+        "cuts its log from 2 to 1: the leader's log ends there",
+        "ISR A B C -> A B",
+    ]
 
 
 def test_a_line_is_heard_once_and_when_it_is_whole(tmp_path: Path) -> None:
     log = tmp_path / "broker-1.log"
-    ears = Ears(log)
-    assert list(ears.news()) == []  # no file yet
+    watcher = LogWatcher(log)
+    assert list(watcher.new_events()) == []  # no file yet
     whole = line("%s: deleted up to offset %d by retention", "story-0", 7, name="minibroker.replica_manager")
     log.write_text(whole[:30])
-    assert list(ears.news()) == []
+    assert list(watcher.new_events()) == []
     log.write_text(whole)
-    assert list(ears.news()) == ["retention deletes up to offset 7"]
-    assert list(ears.news()) == []
+    assert list(watcher.new_events()) == ["retention deletes up to offset 7"]
+    assert list(watcher.new_events()) == []

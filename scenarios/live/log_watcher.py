@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from minibroker.scenarios.telling.said import LINES, Arguments
+from minibroker.scenarios.staging.broker_logs import LOG_LINES, Arguments
 
 ANYTHING = "%s: %s"
 """A template that any line fits."""
@@ -21,17 +21,17 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(_HEAD + "(.*?)".join(pieces) + "$")
 
 
-_PATTERNS = [(_pattern(template), put) for template, put in LINES.items() if template != ANYTHING]
+_PATTERNS = [(_pattern(template), put) for template, put in LOG_LINES.items() if template != ANYTHING]
 
 
-class Ears:
-    """One broker's log. `news` gives what was said since the last call."""
+class LogWatcher:
+    """One broker's log. `new_events` gives what was said since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
 
-    def news(self) -> Iterator[str]:
+    def new_events(self) -> Iterator[str]:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)

@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from minibroker.broker.replication.state import TruncationRule
-from minibroker.scenarios.telling.rows import Row, Shows, changed_cells, problems_of, shortened
-from minibroker.scenarios.telling.story import Cast
+from minibroker.scenarios.staging.rows import Expected, ReplicaRow, changed_cells, problems_of, shortened
+from minibroker.scenarios.staging.scenario import Cast
 
 Acks: TypeAlias = Literal["all", 0, 1]
 
@@ -20,18 +20,18 @@ EXPECTED_WITHIN_SECONDS = 60.0
 """Of the stage's own time, for one step."""
 
 
-class StoryFailed(Exception):
+class ScenarioFailed(Exception):
     """The story went another way than it is told. One sentence."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioStep(msgspec.Struct, frozen=True, kw_only=True):
     """One slide."""
 
     number: int
     sentence: str
     notes: tuple[str, ...]
     """What producers, consumers, brokers and the controller said since the last step."""
-    rows: tuple[Row, ...]
+    rows: tuple[ReplicaRow, ...]
     changed: tuple[tuple[str, int], ...]
     """(broker, column) of the cells that are new."""
     reference: str
@@ -40,10 +40,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Since the beginning of the act, in the stage's own time."""
 
 
-Listener: TypeAlias = Callable[[Step], None]
+StepListener: TypeAlias = Callable[[ScenarioStep], None]
 
 
-class Sending:
+class SentBatch:
     """Records on their way, all in one batch; `told` is what the producer has said of them so far."""
 
     def __init__(self, values: Sequence[str]) -> None:
@@ -65,16 +65,16 @@ class Sending:
 class Stage(ABC):
     """One act being played. Brokers are named by letter."""
 
-    hears_brokers = False
+    notes_broker_logs = False
     """Whether what brokers say becomes a note."""
     settle_seconds: float
     """What is under way has arrived by then, unless it is held."""
     poll_seconds: float
 
-    def __init__(self, cast: Cast, rule: TruncationRule, listener: Listener) -> None:
+    def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener) -> None:
         self.cast = cast
         self.rule = rule
-        self.steps: list[Step] = []
+        self.steps: list[ScenarioStep] = []
         self._listener = listener
         self._notes: list[str] = []
 
@@ -84,13 +84,13 @@ class Stage(ABC):
         return self.rule is TruncationRule.LEADER_EPOCH
 
     # ------------------------------------------------------------------------------------------------------ telling
-    async def tell(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
-        """Wait until the rows are as shown, then show all. Raises StoryFailed, with the slide shown all the same."""
+    async def step(self, sentence: str, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Expected) -> None:
+        """Wait until the rows are as shown, then show all. Raises ScenarioFailed, with the slide shown all the same."""
         problems = await self._problems(rows, within_seconds)
         found = tuple(await self.look())
         before = self.steps[-1].rows if self.steps else ()
         notes, self._notes = tuple(self._notes), []
-        step = Step(
+        step = ScenarioStep(
             number=len(self.steps) + 1,
             sentence=sentence,
             notes=notes,
@@ -102,15 +102,15 @@ class Stage(ABC):
         self.steps.append(step)
         self._listener(step)
         if problems:
-            raise StoryFailed("; ".join(problems))
+            raise ScenarioFailed("; ".join(problems))
 
-    async def until(self, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Shows) -> None:
-        """Wait until the rows are as shown, and show nothing. Raises StoryFailed."""
+    async def until(self, within_seconds: float = EXPECTED_WITHIN_SECONDS, **rows: Expected) -> None:
+        """Wait until the rows are as shown, and show nothing. Raises ScenarioFailed."""
         problems = await self._problems(rows, within_seconds)
         if problems:
-            raise StoryFailed("; ".join(problems))
+            raise ScenarioFailed("; ".join(problems))
 
-    async def _problems(self, rows: dict[str, Shows], within_seconds: float) -> list[str]:
+    async def _problems(self, rows: dict[str, Expected], within_seconds: float) -> list[str]:
         await self.wait(self.settle_seconds)
         deadline = self.now() + within_seconds
         while True:
@@ -131,14 +131,14 @@ class Stage(ABC):
             self._notes.append(text)
 
     def check(self, what: str, holds: bool) -> None:
-        """Something that the table does not show. Raises StoryFailed."""
+        """Something that the table does not show. Raises ScenarioFailed."""
         if not holds:
-            raise StoryFailed(f"it did not hold that {what}")
+            raise ScenarioFailed(f"it did not hold that {what}")
 
-    def check_heard(self, note: str) -> None:
-        """The last step had this note, if this stage hears brokers at all. Raises StoryFailed."""
-        if self.hears_brokers and not any(said.startswith(note) for said in self.steps[-1].notes):
-            raise StoryFailed(f"nobody said: {note}")
+    def check_noted(self, note: str) -> None:
+        """The last step had this note, if this stage hears brokers at all. Raises ScenarioFailed."""
+        if self.notes_broker_logs and not any(said.startswith(note) for said in self.steps[-1].notes):
+            raise ScenarioFailed(f"nobody said: {note}")
 
     # ------------------------------------------------------------------------------------------------------- verbs
     @abstractmethod
@@ -158,7 +158,7 @@ class Stage(ABC):
         """Wait until every broker has written its high watermarks to their checkpoint: a restart begins with them."""
 
     @abstractmethod
-    async def look(self) -> list[Row]:
+    async def look(self) -> list[ReplicaRow]:
         """A row for each replica."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Stage(ABC):
         """Leader, epoch and ISR as ZooKeeper has them."""
 
     @abstractmethod
-    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> Sending:
+    async def produce(self, *values: str, acks: Acks = "all", quietly: bool = False) -> SentBatch:
         """FaultInjector one batch to the producer; the outcome becomes a note (`quietly`: only if it failed), and
         `settled` waits for it."""
 
@@ -175,19 +175,19 @@ class Stage(ABC):
         """Records with these acks come from another producer from now on, which asks anew who leads."""
 
     async def write(self, *values: str, acks: Acks = "all", batch_records: int = 1) -> None:
-        """Produce batch after batch, each acknowledged before the next. Raises StoryFailed."""
+        """Produce batch after batch, each acknowledged before the next. Raises ScenarioFailed."""
         many = len(values) > batch_records
         for first in range(0, len(values), batch_records):
             batch = values[first : first + batch_records]
             sending = await self.settled(await self.produce(*batch, acks=acks, quietly=many))
             if sending.error is not None:
-                raise StoryFailed(f"{sending.name} was not acknowledged: {sending.error}")
+                raise ScenarioFailed(f"{sending.name} was not acknowledged: {sending.error}")
         if many:
             self.note(f"producer: {values[0]}..{values[-1]} acknowledged (acks={acks})")
 
     @abstractmethod
-    async def settled(self, sending: Sending, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> Sending:
-        """Wait until the producer was answered for good. Raises StoryFailed."""
+    async def settled(self, sending: SentBatch, within_seconds: float = EXPECTED_WITHIN_SECONDS) -> SentBatch:
+        """Wait until the producer was answered for good. Raises ScenarioFailed."""
 
     @abstractmethod
     async def read(self) -> list[str]:

@@ -12,7 +12,7 @@ import msgspec
 from minibroker.broker.replication.state import TruncationRule
 
 if TYPE_CHECKING:
-    from minibroker.scenarios.telling.stage import Stage
+    from minibroker.scenarios.staging.stage import Stage
 
 __all__ = [
     "BOTH_RULES",
@@ -23,7 +23,7 @@ __all__ = [
     "Cast",
     "Ending",
     "Page",
-    "Story",
+    "Scenario",
     "TruncationRule",
 ]
 
@@ -80,7 +80,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """What docs/scenarios/<name>.md says beside the printed runs. Markdown."""
 
-    story: str
+    summary: str
     rule: str
     source: str
     old_texts: str = ""
@@ -89,7 +89,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """What this cannot show, or is not in this version."""
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the list of stories."""
 
     name: str

@@ -15,7 +15,7 @@ RECORDS_SHOWN = 6
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     """One replica at one moment. Of a dead broker: what its disk says."""
 
     broker: str
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Shows(msgspec.Struct, frozen=True, kw_only=True):
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What a script expects of a row; what is None is not looked at."""
 
     role: str | None = None
@@ -64,7 +64,7 @@ class Shows(msgspec.Struct, frozen=True, kw_only=True):
     records: str | None = None
     """Values with spaces between."""
 
-    def problems(self, row: Row) -> list[str]:
+    def problems(self, row: ReplicaRow) -> list[str]:
         """Where the row is otherwise."""
         remote = None if self.remote is None else {name: row.remote_ends.get(name) for name in self.remote}
         expected = (
@@ -80,19 +80,19 @@ class Shows(msgspec.Struct, frozen=True, kw_only=True):
             ("records", None if self.records is None else tuple(self.records.split()), row.records),
         )
         return [
-            f"{row.broker}: {name} is {_told(found)}, expected {_told(wanted)}"
+            f"{row.broker}: {name} is {_shown(found)}, expected {_shown(wanted)}"
             for name, wanted, found in expected
             if wanted is not None and wanted != found
         ]
 
 
-def problems_of(rows: Sequence[Row], expected: Mapping[str, Shows]) -> list[str]:
+def problems_of(rows: Sequence[ReplicaRow], expected: Mapping[str, Expected]) -> list[str]:
     """Where the table is not as expected."""
     by_name = {row.broker: row for row in rows}
     return [problem for name, shows in expected.items() for problem in shows.problems(by_name[name])]
 
 
-def changed_cells(before: Sequence[Row], after: Sequence[Row]) -> set[tuple[str, int]]:
+def changed_cells(before: Sequence[ReplicaRow], after: Sequence[ReplicaRow]) -> set[tuple[str, int]]:
     """(broker, column) of each cell that is new."""
     old = {row.broker: row.cells() for row in before}
     return {
@@ -126,5 +126,5 @@ def _text(value: int | None, absent: str = "-") -> str:
     return absent if value is None else str(value)
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return " ".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)

@@ -14,26 +14,26 @@ from minibroker.protocol.messages import (
     OffsetForLeaderEpochResponse,
     ProduceResponse,
 )
-from minibroker.scenarios.telling.said import letter
+from minibroker.scenarios.staging.broker_logs import letter
 from minibroker.simulation.message_holds import Frame
 
 REFUSABLE = {ApiKey.FETCH: "fetch", ApiKey.PRODUCE: "produce request", ApiKey.LEADER_AND_ISR: "LeaderAndIsr"}
 
 
-class Wiretap:
+class FrameObserver:
     """Give `wants` to the network as a hold's match; it wants nothing, and tells `hear`."""
 
-    def __init__(self, hear: Callable[[str], None]) -> None:
-        self._hear = hear
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
         self._asked: dict[tuple[str, str, int], int] = {}
         """Epoch asked for, by asker, leader and correlation id."""
 
-    def wants(self, frame: Frame) -> bool:
+    def observe(self, frame: Frame) -> bool:
         if frame.api is ApiKey.OFFSET_FOR_LEADER_EPOCH:
             self._on_epoch_question(frame)
         elif not frame.is_request and frame.api in REFUSABLE:
             for refusal in sorted(set(_refusals(frame))):
-                self._hear(
+                self._note(
                     f"{name_of(frame.source)} refuses {name_of(frame.target)}'s {REFUSABLE[frame.api]}: {refusal}"
                 )
         return False
@@ -51,7 +51,7 @@ class Wiretap:
                     code = error_code(found.error_code)
                     answer = f"({found.leader_epoch}, {found.end_offset})" if code is ErrorCode.NONE else code.name
                     asker, leader = name_of(frame.target), name_of(frame.source)
-                    self._hear(f"{asker} asks {leader} for OffsetForLeaderEpoch({epoch}): {answer}")
+                    self._note(f"{asker} asks {leader} for OffsetForLeaderEpoch({epoch}): {answer}")
 
 
 def _refusals(frame: Frame) -> Iterator[str]:

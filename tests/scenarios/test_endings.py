@@ -5,10 +5,10 @@ The stories' own scripts expect much more on the way; what stands here was writt
 
 import pytest
 
-from minibroker.scenarios.catalogue import all_stories
+from minibroker.scenarios.catalogue import all_scenarios
 from minibroker.scenarios.pages import performance
-from minibroker.scenarios.telling.rows import shortened
-from minibroker.scenarios.telling.story import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
+from minibroker.scenarios.staging.rows import shortened
+from minibroker.scenarios.staging.scenario import HIGH_WATERMARK, LEADER_EPOCH, TruncationRule
 
 Key = tuple[str, str, TruncationRule]
 End = tuple[tuple[str, ...], tuple[str, ...]]
@@ -297,7 +297,7 @@ ENDS: dict[Key, End] = {
     ),
 }
 
-PLAYED = [(story.name, act.name, rule) for story in all_stories() for act in story.acts for rule in story.rules]
+PLAYED = [(each.name, act.name, rule) for each in all_scenarios() for act in each.acts for rule in each.rules]
 
 
 @pytest.mark.parametrize(("name", "act", "rule"), PLAYED, ids=lambda part: getattr(part, "value", part))

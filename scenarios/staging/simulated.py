@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 
 from minibroker.broker.replication.state import ReplicaState, Role, TruncationRule
 from minibroker.protocol.znodes import CONTROLLER, PartitionState, partition_state_path
-from minibroker.scenarios.telling.client_stage import ClientStage, in_words, settings_of
-from minibroker.scenarios.telling.clients import PARTITION
-from minibroker.scenarios.telling.disks import read_disk, sync_all
-from minibroker.scenarios.telling.rows import Row
-from minibroker.scenarios.telling.said import letter
-from minibroker.scenarios.telling.stage import Listener
-from minibroker.scenarios.telling.story import TOPIC, Cast
-from minibroker.scenarios.telling.wire import Wiretap
+from minibroker.scenarios.staging.broker_logs import letter
+from minibroker.scenarios.staging.client_stage import ClientStage, in_words, settings_of
+from minibroker.scenarios.staging.clients import PARTITION
+from minibroker.scenarios.staging.disks import read_disk, sync_all
+from minibroker.scenarios.staging.rows import ReplicaRow
+from minibroker.scenarios.staging.scenario import TOPIC, Cast
+from minibroker.scenarios.staging.stage import StepListener
+from minibroker.scenarios.staging.wire import FrameObserver
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.message_holds import Match, MessageHold
 from minibroker.simulation.world import PROVISIONED_DIRECTORY
@@ -32,18 +32,18 @@ CHECKPOINTED_SECONDS = 6.0
 class SimulatedStage(ClientStage):
     """See the head of this file. `opened` builds the cluster and the topic."""
 
-    hears_brokers = True
+    notes_broker_logs = True
     settle_seconds = 0.05
     poll_seconds = 0.02
 
-    def __init__(self, cast: Cast, rule: TruncationRule, listener: Listener) -> None:
+    def __init__(self, cast: Cast, rule: TruncationRule, listener: StepListener) -> None:
         self.cluster = SimulatedCluster(SEED, brokers=len(cast.brokers), settings=settings_of(cast, rule))
         self.world = self.cluster.world
         super().__init__(cast, rule, listener, self.cluster.client_runtime)
         self.patched = False
         """A rule is taken out for this act (`Act.patch`)."""
         self.isr_changes: list[str] = []
-        self.world.network.count_frames(None, None, Wiretap(self.note).wants)
+        self.world.network.count_frames(None, None, FrameObserver(self.note).observe)
 
     def machine(self, broker: str) -> str:
         return f"broker-{self.number(broker)}"
@@ -77,13 +77,13 @@ class SimulatedStage(ClientStage):
         await asyncio.sleep(CHECKPOINTED_SECONDS)
 
     async def reference(self) -> str:
-        return in_words(self.true_state())
+        return in_words(self.zookeeper_state())
 
-    def true_state(self) -> PartitionState:
+    def zookeeper_state(self) -> PartitionState:
         """Leader, epoch and ISR as ZooKeeper has them."""
         return PartitionState.decode(self.world.zookeeper.tree.nodes[partition_state_path(PARTITION)].data)
 
-    def hear(self, line: str) -> None:
+    def note_broker_log(self, line: str) -> None:
         """Brokers say something."""
         if ": ISR " in line:
             self.isr_changes.append(line)
@@ -93,14 +93,14 @@ class SimulatedStage(ClientStage):
     def now(self) -> float:
         return self.world.loop.elapsed
 
-    async def look(self) -> list[Row]:
+    async def look(self) -> list[ReplicaRow]:
         return [self._row(broker) for broker in sorted(self.cast.replicas)]
 
-    def _row(self, broker: str) -> Row:
+    def _row(self, broker: str) -> ReplicaRow:
         disk = read_disk(self.world.machine(self.machine(broker)).storage, PARTITION)
         replica = self.cluster.replica(self.number(broker), TOPIC)
         if replica is None:
-            return Row(
+            return ReplicaRow(
                 broker=broker,
                 role="starting" if self.world.is_alive(self.machine(broker)) else "dead",
                 log_start_offset=disk.log_start_offset,
@@ -110,7 +110,7 @@ class SimulatedStage(ClientStage):
                 records=disk.records,
             )
         state = replica.state
-        return Row(
+        return ReplicaRow(
             broker=broker,
             role=self._role(broker, state),
             leader_epoch=state.leader_epoch,

@@ -23,7 +23,7 @@ def letters(broker_ids: object) -> str:
     return " ".join(sorted(letter(broker_id) for broker_id in broker_ids))
 
 
-LINES: dict[str, Callable[[Arguments], str]] = {
+LOG_LINES: dict[str, Callable[[Arguments], str]] = {
     "%s: truncated from %d to %d under leader epoch %s: %s": lambda a: f"cuts its log from {a[1]} to {a[2]}: {a[4]}",
     "%s: %s": lambda a: f"warns: {a[1]}",
     "%s: starts anew at offset %d, the leader's log start": lambda a: f"starts anew at offset {a[1]}",
@@ -36,25 +36,25 @@ LINES: dict[str, Callable[[Arguments], str]] = {
 """By the program's own template, whatever the numbers."""
 
 
-class Listener(logging.Handler):
+class BrokerLogHandler(logging.Handler):
     """Hands the lines that matter on."""
 
-    def __init__(self, hear: Callable[[str], None]) -> None:
+    def __init__(self, on_line: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
-        self._hear = hear
+        self._on_line = on_line
 
     def emit(self, record: logging.LogRecord) -> None:
-        put, process = LINES.get(str(record.msg)), PROCESS.get()
+        put, process = LOG_LINES.get(str(record.msg)), PROCESS.get()
         if put is None or process is None or not isinstance(record.args, tuple):
             return
         name = process.name.rpartition("-")[2]
-        self._hear(f"{letter(int(name))}: {put(record.args)}")
+        self._on_line(f"{letter(int(name))}: {put(record.args)}")
 
 
 @contextmanager
-def listening(hear: Callable[[str], None]) -> Iterator[None]:
+def listening(on_line: Callable[[str], None]) -> Iterator[None]:
     """While it plays, brokers' lines go here and nowhere else."""
-    logger, listener = logging.getLogger("minibroker"), Listener(hear)
+    logger, listener = logging.getLogger("minibroker"), BrokerLogHandler(on_line)
     level, propagates = logger.level, logger.propagate
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
