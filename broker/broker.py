@@ -161,7 +161,7 @@ class Broker:
             broker_places=BROKER_PLACES,
             idle_deadline_ms=config.connections_max_idle_ms,
         )
-        self.server = RpcServer(runtime.network, self._handle, limits)
+        self.server = RpcServer(runtime.network, self._handle, limits, runtime.observer)
         self.manager = ReplicaManager(
             config=config,
             log_directory=self.log_directory,
@@ -170,6 +170,7 @@ class Broker:
             dialer=self.dialer,
             counters=self.counters,
             reply_room=self.server.reply_room,
+            observer=runtime.observer,
         )
         self.manager.load()
         self.witness = WitnessWriter(self.manager, self.coordination, runtime.clock)

@@ -15,6 +15,7 @@ from minibroker.broker.delayed_fetches import DelayedFetch, DelayedFetches
 from minibroker.broker.fetch_answers import FetchAnswers
 from minibroker.broker.fetch_sessions import FetchSessions
 from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.observations import ConsumerReadGranted
 from minibroker.broker.replication.leader import (
     FetchGranted,
     FetchRefused,
@@ -26,6 +27,7 @@ from minibroker.protocol.codec import FetchedRecords, encode_fetch_response
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire
 from minibroker.protocol.messages import CurrentLeader, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import DiskError
 from minibroker.runtime.server import IncomingRequest, ServerConnection
 
@@ -95,7 +97,9 @@ class FetchHandler:
         now_ms: Callable[[], int],
         response_max_bytes: int,
         counters: BrokerCounters,
+        observer: Observer,
     ) -> None:
+        self._observer = observer
         self._partitions = partitions
         self._reply_room = reply_room
         self._response_max_bytes = response_max_bytes
@@ -109,6 +113,7 @@ class FetchHandler:
             log_damaged=log_damaged,
             now_ms=now_ms,
             counters=counters,
+            observer=observer,
         )
         self._waiting = DelayedFetches(self._answer)
         self._sessions = FetchSessions(
@@ -233,4 +238,6 @@ class FetchHandler:
             verdict = grant_follower(partition.state, offset) if refusal is None else refusal
         if isinstance(verdict, FetchRefused):
             return self._answers.refused(partition, verdict)
+        if body.replica_id < 0 and self._observer.wants_details:
+            self._observer.notify(ConsumerReadGranted(partition))
         return self._answers.read(partition, fetch, verdict, budget, first)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.observations import RecordsRead
 from minibroker.broker.replication.events import FollowerFetched
 from minibroker.broker.replication.leader import FetchGranted, FetchRefused
 from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.errors import ErrorCode
 from minibroker.protocol.ids import TopicPartition, from_wire, to_wire
 from minibroker.protocol.messages import CurrentLeader, EpochEndOffset, FetchPartition, FetchPartitionResponse
+from minibroker.runtime.incoming_request import AnswerSent
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import Buffer, DiskError
 
 if TYPE_CHECKING:
@@ -37,7 +40,9 @@ class FetchAnswers:
         log_damaged: Callable[["Partition", str], None],
         now_ms: Callable[[], int],
         counters: BrokerCounters,
+        observer: Observer,
     ) -> None:
+        self._observer = observer
         self._leader_hint = leader_hint
         self._is_known = is_known
         self._is_eligible = is_eligible
@@ -84,7 +89,10 @@ class FetchAnswers:
             return self.refused(partition, FetchRefused(ErrorCode.KAFKA_STORAGE_ERROR))
         if found.size_bytes > limit and not first:
             return marks(fetch.partition, granted)
-        return _fetched(fetch.partition, granted, found.parts, found.size_bytes)
+        fetched = _fetched(fetch.partition, granted, found.parts, found.size_bytes)
+        if found.size_bytes and self._observer.wants_details:
+            self._observer.notify(RecordsRead(partition, granted.fetch_offset, fetched))
+        return fetched
 
     def refused(self, partition: "Partition", verdict: FetchRefused) -> FetchedRecords:
         self._counters.failed_fetch += verdict.error_code is not ErrorCode.NONE
@@ -101,7 +109,7 @@ class FetchAnswers:
             diverging_epoch=EpochEndOffset(epoch=diverging[0], end_offset=diverging[1]) if diverging else None,
             current_leader=hint,
         )
-        return FetchedRecords(response, (), 0)
+        return self._without_records(response)
 
     def unknown(self, topic_partition: TopicPartition) -> FetchedRecords:
         """No replica of it is here."""
@@ -111,6 +119,11 @@ class FetchAnswers:
         response = FetchPartitionResponse(
             partition_index=topic_partition.partition, error_code=code, current_leader=hint
         )
+        return self._without_records(response)
+
+    def _without_records(self, response: FetchPartitionResponse) -> FetchedRecords:
+        if self._observer.wants_details:
+            self._observer.notify(AnswerSent(response))
         return FetchedRecords(response, (), 0)
 
 

@@ -22,6 +22,7 @@ from minibroker.broker.dynamic_config import DynamicConfig
 from minibroker.broker.failure_confirmation import FailureConfirmation
 from minibroker.broker.metadata_image import MetadataChange, MetadataImage
 from minibroker.broker.metrics import BrokerCounters
+from minibroker.broker.observations import MetadataAnswered
 from minibroker.broker.offset_requests import answer_list_offsets, answer_offset_for_leader_epoch
 from minibroker.broker.owned_tasks import OwnedTasks
 from minibroker.broker.produce import ProduceHandler
@@ -241,7 +242,10 @@ class RequestHandlers:
             text = "this broker has registered anew, and no controller has told it anything since: ask another one"
             return m.Response(error_code=ErrorCode.BROKER_NOT_AVAILABLE, error_message=text)
         listener, is_fenced = request.connection.listener_name, self._registration.is_fenced()
-        return self._image.answer_metadata(body, listener, is_fenced)
+        response = self._image.answer_metadata(body, listener, is_fenced)
+        if self._manager.observer.wants_details:
+            self._manager.observer.notify(MetadataAnswered(self._image.broker_id, response))
+        return response
 
     def _update_metadata(self, request: IncomingRequest, body: m.UpdateMetadataRequest) -> m.Response:
         change = self._image.apply_update(body, self._registration.broker_epoch)

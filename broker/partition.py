@@ -17,6 +17,7 @@ from minibroker.broker.log.config import LogConfig
 from minibroker.broker.log.cutting import delete_head
 from minibroker.broker.log.errors import CorruptLog
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.observations import BatchesLogged, LogCut, ReplicaLoaded, ReplicaStepped
 from minibroker.broker.produce import ProduceItem
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.epoch_history import EpochHistory
@@ -26,6 +27,7 @@ from minibroker.broker.replication.replica import step, step_fetch
 from minibroker.broker.replication.state import ReplicaState, ReplicationConfig, Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader, stamp
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import BadEntry, Buffer, DiskError
 
 log = logging.getLogger("minibroker.partition")
@@ -35,6 +37,8 @@ _RELEASED = bytearray()
 
 class PartitionServices(Protocol):
     """What a partition asks of the broker around it."""
+
+    observer: Observer
 
     def now_ms(self) -> int: ...
     @property
@@ -102,7 +106,16 @@ class RepairServices(Protocol):
 class Partition:
     """See the head of this file."""
 
-    __slots__ = ("fetched_buffers", "log", "services", "sessions", "state", "topic_partition", "waiting_fetches")
+    __slots__ = (
+        "_observer",
+        "fetched_buffers",
+        "log",
+        "services",
+        "sessions",
+        "state",
+        "topic_partition",
+        "waiting_fetches",
+    )
 
     def __init__(
         self,
@@ -121,6 +134,9 @@ class Partition:
         """Consumers' fetches that wait for records of this partition (delayed_fetches.DelayedFetch)."""
         self.fetched_buffers: Sequence[Buffer] = ()
         self.state = self._loaded_state(config, high_watermark)
+        self._observer = services.observer
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaLoaded(self))
 
     def _loaded_state(self, config: ReplicationConfig, high_watermark: int) -> ReplicaState:
         """As recovered: the mark is what the checkpoint says, within the log; no role until the controller speaks."""
@@ -148,7 +164,13 @@ class Partition:
             event = self._under_present_fence(event)
         elif self.state.role is Role.LEADER and not self.state.fenced:
             self.services.check_fence()
-        self._perform(step(self.state, event))
+        self._decide(event)
+
+    def _decide(self, event: ev.Event) -> None:
+        effects = step(self.state, event)
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaStepped(self, event, effects, is_refused=False))
+        self._perform(effects)
 
     def _under_present_fence(self, order: ev.LeaderAndIsrReceived) -> ev.LeaderAndIsrReceived:
         """An order lifts the fence, unless the deadline has passed by now: what came before this step, such as making
@@ -161,6 +183,8 @@ class Partition:
         if self.state.role is Role.LEADER and not self.state.fenced:
             self.services.check_fence()
         answer, effects = step_fetch(self.state, event)
+        if self._observer.wants_details:
+            self._observer.notify(ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))
         self._perform(effects)
         return answer
 
@@ -213,7 +237,7 @@ class Partition:
             batches.append((header, item.records))
             end += header.record_count
         try:
-            self.log.append(batches)
+            self._append(batches)
         except DiskError as error:
             self.services.log_failed(self, error)
             for item in items:
@@ -221,19 +245,21 @@ class Partition:
             return
         for item in items:
             item.records = _RELEASED  # the log's memory has it; a waiting producer must not keep a second hold
-        self._perform(
-            step(
-                self.state,
-                ev.BatchesAppended(
-                    tokens=items,
-                    acks=effect.acks,
-                    base_offset=effect.base_offset,
-                    end_offset=end,
-                    now_ms=self.services.now_ms(),
-                ),
+        self._decide(
+            ev.BatchesAppended(
+                tokens=items,
+                acks=effect.acks,
+                base_offset=effect.base_offset,
+                end_offset=end,
+                now_ms=self.services.now_ms(),
             )
         )
         self.services.appended(self)
+
+    def _append(self, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
+        self.log.append(batches)
+        if self._observer.wants_details:
+            self._observer.notify(BatchesLogged(self, batches))
 
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
         base_offset = effect.base_offset
@@ -243,22 +269,19 @@ class Partition:
                 base_offset += item.header.record_count
 
     def _append_fetched(self, effect: ev.AppendFetched) -> None:
-        self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))
-        self._perform(
-            step(
-                self.state,
-                ev.FetchedAppended(
-                    batches=effect.batches,
-                    high_watermark=effect.high_watermark,
-                    log_start_offset=effect.log_start_offset,
-                    low_watermark=effect.low_watermark,
-                ),
+        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))
+        self._decide(
+            ev.FetchedAppended(
+                batches=effect.batches,
+                high_watermark=effect.high_watermark,
+                log_start_offset=effect.log_start_offset,
+                low_watermark=effect.low_watermark,
             )
         )
 
     def _truncate_to(self, effect: ev.TruncateTo) -> None:
         before = self.log.log_end_offset
-        self.log.truncate_to(effect.end_offset)
+        self._cut(lambda: self.log.truncate_to(effect.end_offset))
         self.services.truncated(effect.below_high_watermark)
         log.warning(
             "%s: truncated from %d to %d under leader epoch %s: %s",
@@ -267,9 +290,19 @@ class Partition:
         self._log_was_cut()
 
     def _reset_to(self, effect: ev.ResetTo) -> None:
-        self.log.reset_to(effect.offset, self._producers_told(effect))
+        producers = self._producers_told(effect)
+        self._cut(lambda: self.log.reset_to(effect.offset, producers))
         log.warning("%s: starts anew at offset %d, the leader's log start", self.topic_partition, effect.offset)
         self._log_was_cut()
+
+    def _cut(self, cut: Callable[[], None]) -> None:
+        has_failed = True
+        try:
+            cut()
+            has_failed = False
+        finally:
+            if self._observer.wants_details:
+                self._observer.notify(LogCut(self, has_failed))
 
     def _producers_told(self, effect: ev.ResetTo) -> ProducerStates:
         """By the leader. Without them a retry of what lies below the start would be written a second time."""
@@ -285,14 +318,17 @@ class Partition:
         self.state.producers = self.log.producers
         self.services.log_was_cut(self)
         cut = ev.LogTruncated(log_start_offset=self.log.log_start_offset, log_end_offset=self.log.log_end_offset)
-        self._perform(step(self.state, cut))
+        self._decide(cut)
 
     def _trim_before(self, effect: ev.TrimBefore) -> None:
         before = self.log.segments[0].base_offset
-        self.log.trim_before(effect.log_start_offset, effect.reason, drops_all=effect.drops_all)
+        if effect.drops_all:
+            self._cut(lambda: self.log.trim_before(effect.log_start_offset, effect.reason, drops_all=True))
+        else:
+            self.log.trim_before(effect.log_start_offset, effect.reason)
         first = self.log.segments[0].base_offset
         if first > before:
-            self._perform(step(self.state, ev.HeadDeleted(first_offset=first)))
+            self._decide(ev.HeadDeleted(first_offset=first))
         self.services.log_starts.record_soon(self)
 
     def delete_head(self) -> None:
@@ -309,7 +345,7 @@ class Partition:
     def _lower_start(self, effect: ev.LowerStart) -> None:
         start = self.log.lower_start(effect.log_start_offset)
         log.warning("%s: starts at %d as its leader does, no more was deleted", self.topic_partition, start)
-        self._perform(step(self.state, ev.StartLowered(wanted=effect.log_start_offset, log_start_offset=start)))
+        self._decide(ev.StartLowered(wanted=effect.log_start_offset, log_start_offset=start))
         self.services.log_starts.record_soon(self)
 
     def _starts_changed(self, effect: ev.StartsChanged) -> None:

@@ -38,6 +38,7 @@ from minibroker.broker.replication.state import (
 from minibroker.broker.topic_config import TopicConfig, log_config, resolve_topic_config
 from minibroker.protocol.ids import TopicPartition
 from minibroker.runtime.broker_dialer import BrokerDialer
+from minibroker.runtime.observer import Observer
 from minibroker.runtime.ports import DiskError, OutOfDescriptors
 
 log = logging.getLogger("minibroker.replica_manager")
@@ -60,8 +61,10 @@ class ReplicaManager:
         dialer: BrokerDialer,
         counters: BrokerCounters,
         reply_room: Callable[[], int],
+        observer: Observer,
     ) -> None:
         self.config = config
+        self.observer = observer
         self.log_directory = log_directory
         self.registration = registration
         self.image = image
@@ -102,6 +105,7 @@ class ReplicaManager:
             now_ms=self.now_ms,
             response_max_bytes=config.fetch_max_bytes,
             counters=counters,
+            observer=observer,
         )
 
     # ----------------------------------------------------------------------------------------------------- loading

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from minibroker.broker.erased_replicas import ErasedReplicas
+from minibroker.broker.observations import OrderAdmitted
 from minibroker.broker.replication import events as ev
 from minibroker.broker.replication.damage import may_start_anew
 from minibroker.broker.replication.replica import is_stale
@@ -46,6 +47,7 @@ class ReplicaOrders:
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become what the controller says, partition by partition. The whole request was admitted already."""
         manager = self._manager
+        self._report_admitted(request.controller_epoch)
         manager.check_fence()
         manager.unfence()  # a new registration counts from now on, not from the next tick
         errors: list[PartitionError] = []
@@ -60,6 +62,10 @@ class ReplicaOrders:
                     PartitionError(topic_name=topic.topic_name, partition_index=state.partition_index, error_code=code)
                 )
         return LeaderAndIsrResponse(partition_errors=errors)
+
+    def _report_admitted(self, controller_epoch: int) -> None:
+        if self._manager.observer.wants_details:
+            self._manager.observer.notify(OrderAdmitted(controller_epoch))
 
     def _become(self, topic: LeaderAndIsrTopic, state: LeaderAndIsrPartition, topic_config: TopicConfig) -> ErrorCode:
         manager, me = self._manager, self._manager.config.broker_id
@@ -116,6 +122,7 @@ class ReplicaOrders:
 
     def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop serving, and delete where asked (KIP-570: a stale order changes nothing)."""
+        self._report_admitted(request.controller_epoch)
         errors = [
             PartitionError(
                 topic_name=topic.topic_name,

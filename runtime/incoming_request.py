@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from minibroker.protocol.codec import IncomingFrame, encode_response
 from minibroker.protocol.messages import FetchRequest, ProduceRequest, Request, Response
 from minibroker.runtime.ports import Buffer
@@ -17,6 +19,12 @@ from minibroker.runtime.waiting_requests import Charge
 
 if TYPE_CHECKING:
     from minibroker.runtime.server_connection import ServerConnection
+
+
+class AnswerSent(Struct, frozen=True):
+    """A request was answered, or a part of it (a partition of a Fetch)."""
+
+    body: Struct
 
 
 class IncomingRequest:
@@ -58,6 +66,9 @@ class IncomingRequest:
 
     def respond(self, body: Response) -> None:
         """Answer. Sends nothing if the peer has gone."""
+        observer = self._connection.observer
+        if observer.wants_details:
+            observer.notify(AnswerSent(body))
         self.respond_frame(encode_response(self.correlation_id, body))
 
     def respond_frame(self, pieces: Sequence[Buffer]) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from minibroker.runtime.observer import UNOBSERVED, Observer
+
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
@@ -406,5 +408,6 @@ class Runtime(msgspec.Struct, frozen=True):
     """Seeded in a simulation, from the operating system otherwise."""
     open_coordination: Callable[[str, int], Coordination]
     """(servers 'HOST:PORT,..', session timeout in ms) -> a Coordination that is not started yet."""
+    observer: Observer = UNOBSERVED
     open_files_max: int = 1 << 30
     """File descriptors that the process may have, connections included."""

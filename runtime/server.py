@@ -18,6 +18,7 @@ from minibroker.runtime.complaints import Complaints
 from minibroker.runtime.heavy_requests import HeavyRequests
 from minibroker.runtime.incoming_request import IncomingRequest
 from minibroker.runtime.loop_iteration import LoopIteration
+from minibroker.runtime.observer import UNOBSERVED, Observer
 from minibroker.runtime.ports import Listener, Network
 from minibroker.runtime.server_connection import ServerConnection
 from minibroker.runtime.server_limits import (
@@ -43,7 +44,10 @@ Handler = Callable[[IncomingRequest], None]
 class RpcServer:
     """All connections of one broker process, over any number of listeners."""
 
-    def __init__(self, network: Network, handler: Handler, limits: ServerLimits | None = None) -> None:
+    def __init__(
+        self, network: Network, handler: Handler, limits: ServerLimits | None = None, observer: Observer = UNOBSERVED
+    ) -> None:
+        self.observer = observer
         self.limits = limits or ServerLimits()
         self.handler = handler
         self.after_requests: Callable[[], None] | None = None

@@ -61,6 +61,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.frame_began: float | None = None
         """Since when the peer owes us the rest of a frame."""
         self._server = server
+        self.observer = server.observer
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
         self._receiver = FrameReceiver(server.limits.frame_max_bytes, server.budget, _records_allowed)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Coordination, Runtime
 from minibroker.simulation.clock import SimulatedClock
 from minibroker.simulation.coordination import SimulatedCoordination
@@ -54,6 +55,8 @@ class SimulatedWorld:
         self.trace = Trace(lambda: self.loop.elapsed)
         self.network = Fabric(self.loop, self.random("network"), self.trace)
         self.zookeeper = SimulatedZooKeeper(self.loop, self.random("zookeeper"), self.trace)
+        self.observers = Observers()
+        """What all processes report; `simulation.node.PROCESS` says which one does."""
         self.machines: dict[str, SimulatedMachine] = {}
         self.crashes: list[tuple[str, BaseException]] = []
         """Programs that ended with an exception; a run that expects one takes it out."""
@@ -116,6 +119,7 @@ class SimulatedWorld:
                 clock=clock,
                 random=self.random(f"process/{process!r}"),
                 open_coordination=open_coordination,
+                observer=self.observers,
             )
         return machine.runtime
 

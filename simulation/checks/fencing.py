@@ -15,12 +15,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from minibroker.broker import fetch as fetch_module
 from minibroker.broker.log.partition_log import PartitionLog
-from minibroker.broker.metadata_image import MetadataImage
+from minibroker.broker.observations import ConsumerReadGranted, MetadataAnswered
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
-from minibroker.broker.replication.leader import FetchGranted
 from minibroker.broker.replication.state import Role
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import BatchHeader
@@ -35,7 +33,7 @@ from minibroker.protocol.znodes import (
     topic_path,
 )
 from minibroker.runtime.ports import CheckOp, CreateOp, DeleteOp, DiskError, NoNode, Operation, SetOp
-from minibroker.simulation.checks.listening import listening
+from minibroker.simulation.checks.listening import listening, subscribed
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.znode_tree import ZNode
@@ -353,39 +351,19 @@ class FencingChecker:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """To steps, to reads that are granted to consumers, and to leaders that are named, until the block ends."""
-        judge_fetch: Any = vars(fetch_module)["judge_consumer_fetch"]
-        answer_metadata = MetadataImage.answer_metadata
+        observers = self._cluster.world.observers
+        with subscribed(observers, self._observe), listening(observers, self):
+            yield
 
-        def judged(state: Any, *arguments: Any) -> Any:
-            verdict = judge_fetch(state, *arguments)
-            if isinstance(verdict, FetchGranted):
-                self._serves(state.config.broker_id, "lets a consumer read", None)
-            return verdict
-
-        def answered(image: MetadataImage, *arguments: Any, **named: Any) -> Any:
-            response = answer_metadata(image, *arguments, **named)
-            for topic in response.topics:
+    def _observe(self, event: object) -> None:
+        if type(event) is ConsumerReadGranted:
+            self._serves(event.replica.state.config.broker_id, "lets a consumer read", None)
+        elif type(event) is MetadataAnswered:
+            for topic in event.response.topics:
                 for partition in topic.partitions:
-                    if partition.leader_id == image.broker_id:
-                        self._serves(
-                            image.broker_id,
-                            "names itself the leader",
-                            TopicPartition(topic.name, partition.partition_index),
-                        )
-            return response
-
-        patches: list[tuple[Any, str, Any, Any]] = [
-            (fetch_module, "judge_consumer_fetch", judged, judge_fetch),
-            (MetadataImage, "answer_metadata", answered, answer_metadata),
-        ]
-        try:
-            for owner, name, patch, _ in patches:
-                setattr(owner, name, patch)
-            with listening(self):
-                yield
-        finally:
-            for owner, name, _, original in patches:
-                setattr(owner, name, original)
+                    if partition.leader_id == event.broker_id:
+                        name = TopicPartition(topic.name, partition.partition_index)
+                        self._serves(event.broker_id, "names itself the leader", name)
 
     # ------------------------------------------------------------------------------------------------ of no interest
     def ordered(self, controller_epoch: int) -> None: ...

@@ -6,17 +6,17 @@ wrote. Refuses to judge what a consumer makes of bytes whose CRC tells that they
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from minibroker.broker.fetch_answers import FetchAnswers
-from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.observations import BatchesLogged, RecordsRead
 from minibroker.broker.partition import Partition
 from minibroker.protocol.checksum import crc32c
 from minibroker.protocol.codec import FetchedRecords
 from minibroker.protocol.ids import TopicPartition
 from minibroker.protocol.record_batch import CRC_COVERS_FROM, BatchHeader, CorruptBatch, read_header
+from minibroker.runtime.observer import Observers
 from minibroker.runtime.ports import Buffer
+from minibroker.simulation.checks.listening import subscribed
 from minibroker.simulation.checks.reference_state import ReferenceState
 from minibroker.simulation.node import PROCESS
 
@@ -29,30 +29,15 @@ class ServedChecker:
         self._written: dict[TopicPartition, dict[tuple[int, int], bytes]] = {}
         """By partition, and by (epoch, base offset)."""
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self, observers: Observers) -> contextlib.AbstractContextManager[None]:
         """Until the block ends."""
-        read: Any = FetchAnswers.read
-        append: Any = PartitionLog.append
+        return subscribed(observers, self._observe)
 
-        def heard_read(answers: FetchAnswers, partition: Partition, fetch: Any, granted: Any, *rest: Any) -> Any:
-            found: FetchedRecords = read(answers, partition, fetch, granted, *rest)
-            if found.size_bytes:
-                self._served(partition, granted.fetch_offset, found)
-            return found
-
-        def heard_append(log: PartitionLog, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:
-            append(log, batches)
-            if self._reference.is_promised(log.topic_partition.topic):
-                self._appended(log.topic_partition, batches)
-
-        FetchAnswers.read = heard_read  # type: ignore[method-assign, assignment]
-        PartitionLog.append = heard_append  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            FetchAnswers.read = read  # type: ignore[method-assign]
-            PartitionLog.append = append  # type: ignore[method-assign]
+    def _observe(self, event: object) -> None:
+        if type(event) is RecordsRead:
+            self._served(event.replica, event.fetch_offset, event.found)
+        elif type(event) is BatchesLogged and self._reference.is_promised(event.replica.topic_partition.topic):
+            self._appended(event.replica.topic_partition, event.batches)
 
     def _served(self, replica: Partition, asked: int, found: FetchedRecords) -> None:
         """The first batch of an answer."""

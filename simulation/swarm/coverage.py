@@ -14,11 +14,14 @@ from typing import Any, get_origin
 
 import msgspec
 
-from minibroker.broker.replication.producer_state import Duplicate, ProducerStates
+from minibroker.broker.observations import ReplicaStepped
+from minibroker.broker.replication.events import ProduceReceived
+from minibroker.broker.replication.producer_state import Duplicate
 from minibroker.protocol.errors import ErrorCode, error_code
 from minibroker.protocol.ids import TopicPartition
-from minibroker.runtime import rpc
-from minibroker.runtime.ports import Buffer
+from minibroker.runtime.incoming_request import AnswerSent
+from minibroker.runtime.observer import Observers
+from minibroker.simulation.checks.listening import subscribed
 from minibroker.simulation.checks.reference_state import ReferencePartition, ReferenceState
 from minibroker.simulation.trace import Trace
 
@@ -140,35 +143,28 @@ class RunCoverage(logging.Handler):
 
     # ------------------------------------------------------------------------------------------------------ answers
     @contextlib.contextmanager
-    def listening(self, trace: Trace) -> Iterator[None]:
+    def listening(self, observers: Observers, trace: Trace) -> Iterator[None]:
         """To log lines, answers and verdicts on producers, until the block ends."""
         logger = logging.getLogger("minibroker")
         level, propagates = logger.level, logger.propagate
-        decode, check = rpc.decode_response_body, ProducerStates.check  # type: ignore[attr-defined]
-
-        def decoded(api_key: int, body: Buffer) -> Any:
-            answer = decode(api_key, body)
-            self._answered(answer)
-            return answer
-
-        def checked(states: ProducerStates, *arguments: Any, **named: Any) -> Any:
-            verdict = check(states, *arguments, **named)
-            self.seen["duplicate answered"] += isinstance(verdict, Duplicate)
-            return verdict
-
-        rpc.decode_response_body = decoded  # type: ignore[attr-defined]
-        ProducerStates.check = checked  # type: ignore[method-assign, assignment]
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
         try:
-            yield
+            with subscribed(observers, self._observe):
+                yield
         finally:
             logger.removeHandler(self)
             logger.setLevel(level)
             logger.propagate = propagates
-            rpc.decode_response_body = decode  # type: ignore[attr-defined]
-            ProducerStates.check = check  # type: ignore[method-assign]
             self._sum_up(trace)
+
+    def _observe(self, event: object) -> None:
+        if type(event) is AnswerSent:
+            self._answered(event.body)
+        elif type(event) is ReplicaStepped and type(event.event) is ProduceReceived:
+            first = event.event.headers[0]
+            verdict = event.replica.state.producers.check(first, event.event.is_retry)
+            self.seen["duplicate answered"] += isinstance(verdict, Duplicate)
 
     def _answered(self, answer: msgspec.Struct) -> None:
         has_code, has_divergence, lists = outline(type(answer))

@@ -56,20 +56,21 @@ async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narra
     reference = ReferenceState(cluster, outcome.options.topics)
     fencing = FencingChecker(cluster, reference)
     WitnessRules(cluster, reference)
+    observers = cluster.world.observers
     with contextlib.ExitStack() as stack:
         stack.enter_context(fencing.listening())
-        stack.enter_context(listening(ReplicaChecker(cluster, reference, outcome.options.flushes)))
+        stack.enter_context(listening(observers, ReplicaChecker(cluster, reference, outcome.options.flushes)))
         if outcome.options.disks is not None:
             stack.enter_context(scrubbing_often())
-        stack.enter_context(ServedChecker(reference).listening())
-        stack.enter_context(listening(FailedSyncs(cluster, reference)))
-        stack.enter_context(listening(LogStartChecker(cluster, reference, outcome.options.settings)))
-        stack.enter_context(listening(LeadersStarts(cluster, reference)))
-        stack.enter_context(listening(DiskRules(cluster, reference)))
-        stack.enter_context(listening(WaitingRules(reference)))
-        stack.enter_context(listening(SoundLogs(cluster, reference)))
+        stack.enter_context(ServedChecker(reference).listening(observers))
+        stack.enter_context(listening(observers, FailedSyncs(cluster, reference)))
+        stack.enter_context(listening(observers, LogStartChecker(cluster, reference, outcome.options.settings)))
+        stack.enter_context(listening(observers, LeadersStarts(cluster, reference)))
+        stack.enter_context(listening(observers, DiskRules(cluster, reference)))
+        stack.enter_context(listening(observers, WaitingRules(reference)))
+        stack.enter_context(listening(observers, SoundLogs(cluster, reference)))
         if narrator is not None:
-            stack.enter_context(listening(narrator))
+            stack.enter_context(listening(observers, narrator))
             fencing.listeners.append(narrator.fault)
         await _drive_judged(cluster, outcome, reference, narrator)
     outcome.coverage.seen.update(fencing.counts)
@@ -166,7 +167,7 @@ def run_beyond(
     async def drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narrator | None) -> None:
         with contextlib.ExitStack() as stack:
             if narrator is not None:
-                stack.enter_context(listening(narrator))
+                stack.enter_context(listening(cluster.world.observers, narrator))
             await drive_beyond(cluster, outcome, disaster, narrator)
 
     return _perform(seed, brokers, options, on_line, drive)
@@ -183,7 +184,7 @@ def _perform(
     narrator = None if on_line is None else Narrator(lambda: cluster.world.loop.elapsed, on_line)
     outcome = RunOutcome(seed, options, History(lambda: cluster.world.loop.elapsed))
     try:
-        with outcome.coverage.listening(cluster.world.trace):
+        with outcome.coverage.listening(cluster.world.observers, cluster.world.trace):
             cluster.world.run(drive(cluster, outcome, narrator), seconds_max=SECONDS_MAX)
     except Exception as error:  # whatever it is, it is a finding of this seed
         if not isinstance(error, ProcessCrashed):

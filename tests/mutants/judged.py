@@ -211,11 +211,11 @@ async def _direct(
         stack.enter_context(FencingChecker(cluster, reference).listening())
         replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeadersStarts(cluster, reference)
         for listener in (replicas, starts, DiskRules(cluster, reference), WaitingRules(reference)):
-            stack.enter_context(listening(listener))
+            stack.enter_context(listening(cluster.world.observers, listener))
         if STAGES[script].deletes_nothing:
-            stack.enter_context(listening(LogStartChecker(cluster, reference, {})))
+            stack.enter_context(listening(cluster.world.observers, LogStartChecker(cluster, reference, {})))
         if STAGES[script].sound_disks:
-            stack.enter_context(listening(SoundLogs(cluster, reference)))
+            stack.enter_context(listening(cluster.world.observers, SoundLogs(cluster, reference)))
         await _direct_judged(script, cluster, options, findings, reference)
 
 

@@ -27,9 +27,9 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.partition",
-                "        self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n",
+                "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n",
                 "        known = self.log.producers.copy()\n"
-                "        self.log.append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n"
+                "        self._append(list(zip(effect.batches, self.fetched_buffers, strict=True)))\n"
                 "        self.state.producers = self.log.producers = known\n",
             ),
         ),

@@ -102,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
         edits=(
             Edit(
                 "broker.partition",
-                "        self.log.reset_to(effect.offset, self._producers_told(effect))\n",
-                "        self.log.reset_to(effect.offset)\n",
+                "        self._cut(lambda: self.log.reset_to(effect.offset, producers))\n",
+                "        self._cut(lambda: self.log.reset_to(effect.offset))\n",
             ),
         ),
         schedule=Schedule("sequences:answer_lost_and_the_next_leader_started_anew"),

@@ -28,8 +28,8 @@ DERIVED = (
             Edit("broker.partition", "import logging\n", "import asyncio\nimport logging\n"),
             Edit(
                 "broker.partition",
-                "        answer, effects = step_fetch(self.state, event)\n        self._perform(effects)\n",
-                "        answer, effects = step_fetch(self.state, event)\n"
+                "ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))\n        self._perform(effects)\n",
+                "ReplicaStepped(self, event, effects, isinstance(answer, FetchRefused)))\n"
                 "        self._perform(effects)\n"
                 "\n"
                 "        def move_state() -> None:\n"

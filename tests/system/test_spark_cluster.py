@@ -62,8 +62,8 @@ def test_one_of_two_workers_killed_half_way_costs_time_only(tmp_path: Path, long
     with standalone_spark(tmp_path, workers=2) as spark:
         report = audit_and_kill(long_log, spark, r"^Spark: [1-9]\d* of \d+ portions")
     assert (report.summary, report.exit_code) == (
-        f"consistent: 12 replicas of 4 partitions were compared below their committed offsets ({4 * BATCHES * RECORDS} of"
-        f" {4 * BATCHES * RECORDS} offsets), all agree",
+        f"consistent: 12 replicas of 4 partitions were compared below their committed offsets"
+        f" ({4 * BATCHES * RECORDS} of {4 * BATCHES * RECORDS} offsets), all agree",
         0,
     )
 

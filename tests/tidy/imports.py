@@ -22,6 +22,7 @@ PORTABLE_RUNTIME = (
     "heavy_requests",
     "incoming_request",
     "loop_iteration",
+    "observer",
     "refused_session",
     "unread_replies",
     "waiting_requests",

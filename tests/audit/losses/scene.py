@@ -77,7 +77,8 @@ class Scene:
         return self.cluster.replica(broker, self.partition)
 
     def replace_log(self, batches: Sequence[bytes], brokers: Sequence[int], *, with_checkpoints: bool = True) -> None:
-        """Write the log anew with all files beside it, and the broker's checkpoints (`with_checkpoints`) as they fit it."""
+        """Write the log anew with all files beside it, and the broker's checkpoints (`with_checkpoints`) as they fit
+        it."""
         end = read_header(batches[-1]).end_offset
         for broker in brokers:
             replica = self.replica(broker)

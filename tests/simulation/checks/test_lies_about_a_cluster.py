@@ -55,7 +55,7 @@ class Life:
 
     async def _live(self, lie: Callable[["Life"], Awaitable[None] | None]) -> None:
         cluster, servers, ports = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
-        with listening(ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
+        with listening(cluster.world.observers, ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
             cluster.start_all()
             await cluster.until_ready()
             async with AdminClient(bootstrap_servers=servers, runtime=ports) as admin:
@@ -92,7 +92,8 @@ def raise_a_followers_mark(life: Life) -> None:
 
 
 def cut_a_committed_record(life: Life) -> None:
-    life.follower().log.truncate_to(5)
+    follower = life.follower()
+    follower._cut(lambda: follower.log.truncate_to(5))
 
 
 def forget_a_member(life: Life) -> None:
@@ -176,7 +177,7 @@ def write_as_an_old_controller(life: Life) -> None:
 def forget_the_epochs(life: Life) -> None:
     follower = life.follower()
     follower.state.epoch_history.clear()
-    follower.log.truncate_to(follower.log.log_end_offset - 1)
+    follower._cut(lambda: follower.log.truncate_to(follower.log.log_end_offset - 1))
 
 
 def lie_about_the_session(life: Life) -> None:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from minibroker.broker.fetch_answers import FetchAnswers
 from minibroker.broker.log.partition_log import PartitionLog
+from minibroker.broker.observations import BatchesLogged, RecordsRead
 from minibroker.broker.partition import Partition
 from minibroker.broker.replication import events as ev
 from minibroker.protocol.codec import FetchedRecords
@@ -111,17 +111,11 @@ def test_a_follower_may_load_any_start_and_take_over_only_a_lawful_one() -> None
 # --------------------------------------------------------------------------------------------------- served and copied
 def serve(case: Case, asked: int, answer: bytes, written: list[tuple[BatchHeader, bytes]]) -> list[str]:
     """What the judge finds when a leader, asked for an offset, answers so."""
-    response = FetchPartitionResponse(partition_index=0)
-    original, appends = FetchAnswers.read, PartitionLog.append
-    FetchAnswers.read = lambda *args: FetchedRecords(response, [answer], len(answer))  # type: ignore[method-assign]
-    PartitionLog.append = lambda *args: None  # type: ignore[method-assign]
-    try:
-        with ServedChecker(case.reference).listening():
-            case.inside(PartitionLog.append, LOG, written)
-            granted = cast(Any, SimpleNamespace(fetch_offset=asked))
-            case.inside(FetchAnswers.read, cast(Any, None), replica(0), cast(Any, None), granted, 1, True)
-    finally:
-        FetchAnswers.read, PartitionLog.append = original, appends  # type: ignore[method-assign]
+    observers = case.cluster.world.observers
+    found = FetchedRecords(FetchPartitionResponse(partition_index=0), [answer], len(answer))
+    with ServedChecker(case.reference).listening(observers):
+        case.inside(observers.notify, BatchesLogged(replica(0), written))
+        case.inside(observers.notify, RecordsRead(replica(0), asked, found))
     return case.found
 
 

@@ -1,0 +1,54 @@
+"""The observer port: how a process tells those who watch it what happens inside.
+
+Owns: the port, and the fan-out to several subscribers. Leaves to others: the events themselves, which are typed structs
+beside the code that reports them, and what a subscriber makes of them. A subscriber reads; it must change nothing.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+Subscriber = Callable[[object], None]
+
+
+class Observer(Protocol):
+    """Gets each event right after it happened, in the same call."""
+
+    wants_details: bool
+    """Whether events of the data path are wanted, too. They cost time, so their reporters test this first."""
+
+    def notify(self, event: object) -> None: ...
+
+
+class Unobserved:
+    """The observer of a process that nothing watches."""
+
+    wants_details = False
+
+    def notify(self, event: object) -> None:
+        """Do nothing."""
+
+
+UNOBSERVED = Unobserved()
+
+
+class Observers:
+    """Hands each event to all subscribers, in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self.wants_details = False
+        self._subscribers: tuple[Subscriber, ...] = ()
+
+    def notify(self, event: object) -> None:
+        for subscriber in self._subscribers:
+            subscriber(event)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Returns what ends the subscription."""
+        self._subscribers += (subscriber,)
+        self.wants_details = True
+
+        def end() -> None:
+            self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+            self.wants_details = bool(self._subscribers)
+
+        return end
