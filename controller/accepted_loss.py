@@ -1,13 +1,13 @@
-"""An election that an operator orders because nobody can be elected without a loss. Pure.
+"""An election that an operator orders because no replica can be elected without a loss. Pure.
 
-Owns: what each replica of a partition without a leader holds, who has the most, what is lost if it leads, and the
-election itself. Refuses to elect where a clean election may still be held: a partition that has a leader.
+Owns: what each replica of a partition without a leader holds, which one holds the most, what is lost if it leads, and
+the election itself. Elects only where there is no leader.
 
-Theory (KIP-966). Where no in-sync member has its log (a replaced disk, damage), or one that has it does not come back,
-only a person can know what may be given up. So of all live replicas, in the ISR or not, the one is offered that lost
-least by the evidence of an election (`restarts`): the largest log, but an epoch alone, which may be a rotten bit,
-outvotes no undisturbed log. The operator is told beforehand which members of the ISR may have held more. What was told
-is repeated with the order: between the two a broker may go or come, and the loss would be another one.
+Theory (KIP-966). Where no in-sync member has its log (a replaced disk, damage), or the one that has it does not come
+back, only a person can know which records may be given up. So the controller offers, of all live replicas, in the ISR
+or not, the one that lost least as far as an election can tell (`restarts`): the largest log, but an epoch alone, which
+may be a flipped bit, outvotes no undisturbed log. The answer names the ISR members that may have held more. The order
+repeats this answer: a broker may come or go in between, and the loss would be another one.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ Logs = Mapping[BrokerId, Mapping[TopicPartition, ReplicaLog]]
 
 
 def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wanted: BrokerId | None) -> ElectionOutlook:
-    """Who could lead this partition, and who is best; `wanted` is the operator's own choice."""
+    """Which replicas could lead this partition, and which is best; `wanted` is the operator's own choice."""
     leadership = state.leaderships.get(partition)
     if leadership is None or state.is_being_deleted(partition.topic):
         text = f"there is no partition {partition}" if leadership is None else f"{partition.topic} is being deleted"
@@ -36,8 +36,8 @@ def outlook(state: ControllerState, partition: TopicPartition, logs: Logs, wante
         return _refusal(partition, ErrorCode.ELECTION_NOT_NEEDED, text)
     candidates = [_candidate(state, partition, logs, each) for each in state.assignment(partition)]
     able = [each.broker_id for each in candidates if each.problem is None]
-    heard = msgspec.structs.replace(state, logs={broker_id: dict(found) for broker_id, found in logs.items()})
-    best = restarts.best_log(heard, partition, leadership, able)
+    with_logs = msgspec.structs.replace(state, logs={broker_id: dict(held) for broker_id, held in logs.items()})
+    best = restarts.best_log(with_logs, partition, leadership, able)
     if wanted is not None:
         best = wanted if wanted in able else None
     choice = restarts.choose(state, partition, leadership)
@@ -78,44 +78,44 @@ def _candidate(state: ControllerState, partition: TopicPartition, logs: Logs, br
         problem = "has an offline replica"
     elif restarts.is_of_another_topic(state, partition, log):
         problem = restarts.OTHER_TOPIC
-    known = log if log is not None else ReplicaLog(exists=False)
+    held = log if log is not None else ReplicaLog(exists=False)
     return ElectionCandidate(
         broker_id=broker_id,
         is_in_sync=is_in_sync,
         is_on_its_directory=not is_elsewhere,
         problem=None if problem is None else clipped(problem),
-        log_start_offset=known.log_start_offset,
-        log_end_offset=known.log_end_offset,
-        last_epoch=known.last_epoch,
+        log_start_offset=held.log_start_offset,
+        log_end_offset=held.log_end_offset,
+        last_epoch=held.last_epoch,
     )
 
 
-def choice_of(state: ControllerState, told: ConfirmedElection, now: ElectionOutlook) -> LossChoice | str:
-    """The election that somebody confirmed, or what has changed since: a loss is accepted as it was named, and with
-    another leader, or another log of this one, it is another loss."""
+def choice_of(state: ControllerState, confirmed: ConfirmedElection, now: ElectionOutlook) -> LossChoice | str:
+    """The election that the operator confirmed, or what has changed since. The operator accepts one named loss: with
+    another leader, or another log of this one, the loss would be another."""
     partition = TopicPartition(now.topic_name, now.partition_index)
     if now.error_code and now.error_message is not None:
         return now.error_message
-    if told.leader_epoch != now.leader_epoch:
-        return f"{partition} is in leader epoch {now.leader_epoch}, not {told.leader_epoch}"
-    leader = next((each for each in now.candidates if each.broker_id == told.leader), None)
+    if confirmed.leader_epoch != now.leader_epoch:
+        return f"{partition} is in leader epoch {now.leader_epoch}, not {confirmed.leader_epoch}"
+    leader = next((each for each in now.candidates if each.broker_id == confirmed.leader), None)
     if leader is None or leader.problem is not None:
-        return f"broker {told.leader} {leader.problem if leader is not None else 'has no replica'}"
-    if now.chosen != told.leader:
-        return f"broker {now.chosen} would be elected now, not broker {told.leader}"
-    if (leader.last_epoch, leader.log_end_offset) != (told.last_epoch, told.log_end_offset):
-        held = f"{told.log_end_offset}, last epoch {told.last_epoch}"
-        return f"the log of broker {told.leader} ended at {held}, and ends at {leader.log_end_offset} now"
+        return f"broker {confirmed.leader} {leader.problem if leader is not None else 'has no replica'}"
+    if now.chosen != confirmed.leader:
+        return f"broker {now.chosen} would be elected now, not broker {confirmed.leader}"
+    if (leader.last_epoch, leader.log_end_offset) != (confirmed.last_epoch, confirmed.log_end_offset):
+        held = f"{confirmed.log_end_offset}, last epoch {confirmed.last_epoch}"
+        return f"the log of broker {confirmed.leader} ended at {held}, and ends at {leader.log_end_offset} now"
     return LossChoice(
         partition=partition,
-        leader=told.leader,
-        leader_epoch=told.leader_epoch,
-        broker_epoch=state.brokers[told.leader].broker_epoch,
+        leader=confirmed.leader,
+        leader_epoch=confirmed.leader_epoch,
+        broker_epoch=state.brokers[confirmed.leader].broker_epoch,
     )
 
 
 def elect_as_chosen(state: ControllerState, choices: tuple[LossChoice, ...]) -> list[PartitionChange]:
-    """Only where everything still is as the operator was told."""
+    """Elect only where everything still is as the operator confirmed it."""
     changes = []
     for choice in choices:
         leadership = state.leaderships.get(choice.partition)

@@ -1,12 +1,12 @@
 """The active controller: from a won election until it is deposed.
 
-Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Refuses to
-decide (that is `steps`), and to know how the election was won (`controller_election`) or why it ends.
+Owns: the queue of events and the one task that takes them, the watches, and the performing of effects. Leaves to
+others: decisions (`steps`), how the election was won (`controller_election`), and why this controller ends.
 
 Theory (replication rules 9.2). One event at a time: while its writes are under way, nothing else is decided. A watch
-only says that something has changed, so it sets a mark; what has changed is read when its turn comes, with a new watch
-set by the same read. The active ends with an exception: `Deposed`, or cancellation by the owner when the session is
-over. What waits in the queue then is dropped, and those who asked get NOT_CONTROLLER.
+only says that something has changed, so it queues a read; the read finds what has changed, and sets a new watch. The
+controller ends with an exception: `Deposed`, or cancellation by the owner when the session is over. Whatever waits in
+the queue then is dropped, and waiting requests get NOT_CONTROLLER.
 """
 
 import asyncio
@@ -76,37 +76,37 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import Coordination
 
 EVENTS_MAX = 10_000
-"""Requests that may wait; brokers have one in flight each, so only clients could pile up more."""
+"""Requests that may wait; a broker has one in flight at a time, so only clients could queue more."""
 GATHERING_SECONDS = 0.1
-"""So long a new controller waits for the answers of those that are registered but dead or cut off; among all others
-it chooses at once, when the last one has answered. Else whoever answers first would lead everything."""
+"""How long a new controller waits for answers of registered brokers that are dead or cut off. It elects at once when
+the last broker has answered. Without the wait, the first broker to answer would lead everything."""
 WATCH_SECONDS = 0.5
-"""How often it is looked who owes an answer."""
+"""How often the controller checks which brokers owe an answer."""
 SILENT_SECONDS = 1.0
-"""A broker that owes an answer for so long is not elected. Orders are answered from memory, those that create many logs
-within some hundred milliseconds."""
+"""A broker that owes an answer for this long is not elected. Brokers answer orders from memory, and those that create
+many logs within some hundred milliseconds."""
 FIRST_REBALANCE_SECONDS = 5.0
-"""Kafka's; brokers that start together should all be there before leaders are moved back."""
+"""Kafka's value; brokers that start together should all be registered before leaders are moved back."""
 
 logger = logging.getLogger("minibroker.controller")
 
 Job: TypeAlias = Callable[[], Awaitable[None]]
-"""What one turn of the queue does."""
+"""One item of the queue."""
 
 
 class ActiveControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the configuration concerns the active controller, besides what decides."""
+    """Configuration of the active controller, except what decisions depend on."""
 
     inter_broker_listener: str
     rebalance_interval_seconds: int | None
-    """None: leaders are not moved back to preferred replicas by themselves."""
+    """None: leaders are not moved back to preferred replicas automatically."""
     request_timeout_ms: int
     default_min_insync_replicas: int
     detects_lost_connections: bool
 
 
 class ActiveController:
-    """Made when an election is won; `run` is awaited by the one who won."""
+    """Made when an election is won; the winner awaits `run`."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class ActiveController:
         self._may_send = may_send
         self._sender = ControllerIdentity(controller_id=settings.controller_id, controller_epoch=fence.controller_epoch)
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
-        self._marked: set[str] = set()
+        self._queued_reads: set[str] = set()
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._next_request_id = 0
         self._channels: dict[int, tuple[BrokerChannel, list[asyncio.Task[None]]]] = {}
@@ -138,7 +138,7 @@ class ActiveController:
 
     # ------------------------------------------------------------------------------------------------- the one task
     async def run(self) -> None:
-        """Take over, then handle events. Raises ExceptionGroup of Deposed, or of our own bugs."""
+        """Take over, then handle events. Raises an ExceptionGroup of Deposed, or of bugs."""
         try:
             async with asyncio.TaskGroup() as self._group:
                 await self._take_over()
@@ -164,8 +164,8 @@ class ActiveController:
         state = self.state
         await self._check_controller_epoch()
         state.brokers = await self._read_brokers()
-        names = await self.store.read_topic_names(self._mark("topics", self._look_at_topics))
-        markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
+        names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
+        markers = await self.store.read_deletions(self._watcher("deletions", self._reread_deletions))
         found = await self.store.read_topics(names)
         state.topics, state.leaderships, state.unreadable = found.added, found.leaderships, found.unreadable
         begun = await self.store.read_begun(markers)
@@ -191,7 +191,7 @@ class ActiveController:
         )
 
     async def gathered(self) -> None:
-        """Return when this controller may elect: brokers have had their moment to answer."""
+        """Return when this controller may elect: brokers have had time to answer."""
         await self._gathered.wait()
 
     async def process(self, event: ControllerEvent) -> None:
@@ -236,31 +236,31 @@ class ActiveController:
                 await self.store.unregister(effect.broker_id, effect.broker_epoch)
                 self.on_broker_failure()
                 await self._without(effect.broker_id, effect.broker_epoch)
-                await self._look_at_brokers()
+                await self._reread_brokers()
             case Report():
                 self._lines.append((logging.WARNING if effect.is_warning else logging.INFO, effect.text))
             case _:
                 raise AssertionError(f"unknown effect {effect}")
 
     # ------------------------------------------------------------------------------------------------------ watches
-    def _mark(self, name: str, look: Job) -> Callable[[], None]:
-        """A watcher that queues one look, however often it is called before that look's turn."""
+    def _watcher(self, name: str, read: Job) -> Callable[[], None]:
+        """A watcher that queues one read, however often it is called before that read runs."""
 
-        def mark() -> None:
-            if name not in self._marked:
-                self._marked.add(name)
-                self._queue.put_nowait(look)
+        def on_change() -> None:
+            if name not in self._queued_reads:
+                self._queued_reads.add(name)
+                self._queue.put_nowait(read)
 
-        return mark
+        return on_change
 
     async def _check_controller_epoch(self) -> None:
-        self._marked.discard("fence")
-        if not await self.store.is_still_active(self._mark("fence", self._check_controller_epoch)):
+        self._queued_reads.discard("fence")
+        if not await self.store.is_still_active(self._watcher("fence", self._check_controller_epoch)):
             raise Deposed("/controller is no longer this broker's")
 
     async def _read_brokers(self) -> dict[int, RegisteredBroker]:
-        self._marked.discard("brokers")
-        brokers = await self.store.read_brokers(self._mark("brokers", self._look_at_brokers))
+        self._queued_reads.discard("brokers")
+        brokers = await self.store.read_brokers(self._watcher("brokers", self._reread_brokers))
         reachable = {each: brokers[each] for each in sorted(brokers) if self._address(brokers[each]) is not None}
         for broker_id in sorted(brokers.keys() - reachable.keys()):
             listener = self._settings.inter_broker_listener
@@ -269,26 +269,26 @@ class ActiveController:
             )
         return reachable
 
-    async def _look_at_brokers(self) -> None:
+    async def _reread_brokers(self) -> None:
         await self.process(RegistrationsChanged(brokers=await self._read_brokers()))
 
     async def _without(self, broker_id: int, broker_epoch: int) -> None:
-        """This registration is over, whatever stands in its place by now: it was down before it came up again."""
+        """Handle the end of this registration first, even if the broker has registered again since."""
         if self.state.is_registered_as(broker_id, broker_epoch):
             left = {each: broker for each, broker in self.state.brokers.items() if each != broker_id}
             await self.process(RegistrationsChanged(brokers=left))
 
-    async def _look_at_topics(self) -> None:
-        self._marked.discard("topics")
-        names = await self.store.read_topic_names(self._mark("topics", self._look_at_topics))
+    async def _reread_topics(self) -> None:
+        self._queued_reads.discard("topics")
+        names = await self.store.read_topic_names(self._watcher("topics", self._reread_topics))
         added = [name for name in names if name not in self.state.topics]
         removed = tuple(sorted(name for name in self.state.topics if name not in names))
         found = await self.store.read_topics(added)
         await self.process(msgspec.structs.replace(found, removed=removed))
 
-    async def _look_at_deletions(self) -> None:
-        self._marked.discard("deletions")
-        markers = await self.store.read_deletions(self._mark("deletions", self._look_at_deletions))
+    async def _reread_deletions(self) -> None:
+        self._queued_reads.discard("deletions")
+        markers = await self.store.read_deletions(self._watcher("deletions", self._reread_deletions))
         await self.process(DeletionsRequested(topics=tuple(markers)))
 
     async def _rebalance(self, interval_seconds: int) -> None:
@@ -318,7 +318,7 @@ class ActiveController:
         return await self._wait(request_id, future, job)
 
     async def erased(self, topic: str) -> None:
-        """Return when this topic, whose deletion is under way, is gone, or the active is over."""
+        """Return when this topic, which is being deleted, is gone, or this controller has ended."""
         await self._erased.setdefault(topic, asyncio.Event()).wait()
 
     async def all_answered(self) -> None:
@@ -352,7 +352,7 @@ class ActiveController:
             future.set_result(response)
 
     async def logs_of(self, broker: RegisteredBroker, partitions: Sequence[TopicPartition]) -> Logs:
-        """What this broker says of its logs at this moment; takes as long as it takes."""
+        """The state of this broker's logs at this moment. Waits until the broker answers."""
         address = self._address(broker)
         assert address is not None, f"no address of {broker}"
         broker_id, epoch = broker.broker_id, broker.broker_epoch
@@ -382,8 +382,9 @@ class ActiveController:
         name = f"controller-channel-{broker.broker_id}"
         tasks = [self._group.create_task(channel.run(), name=name)]
         if self._settings.detects_lost_connections and broker.broker_id != self._sender.controller_id:
-            line = hold_liveness_connection(self._dialer.network, address, self._client_id, self._line_events(broker))
-            tasks.append(self._group.create_task(line, name=f"controller-line-{broker.broker_id}"))
+            events = self._liveness_events(broker)
+            liveness = hold_liveness_connection(self._dialer.network, address, self._client_id, events)
+            tasks.append(self._group.create_task(liveness, name=f"controller-liveness-{broker.broker_id}"))
         self._channels[broker.broker_id] = channel, tasks
 
     def _close_channel(self, broker_id: int) -> None:
@@ -403,14 +404,14 @@ class ActiveController:
             self._queue.put_nowait(lambda event=event: self.process(event))  # type: ignore[misc]
 
     async def _watch_answers(self) -> None:
-        """Count how long each broker owes an answer, in looks, so that time in which this process stood still does not
-        count; and give those something to answer that were told nothing for long."""
+        """Count how long each broker owes an answer, in ticks, so that time in which this process stood still does not
+        count. Probe brokers that have long been sent nothing."""
         probe_ticks = self.state.settings.answer_seconds_max / 2 / WATCH_SECONDS
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             for channel, _ in list(self._channels.values()) if self._may_send() else ():
                 channel.ticks += 1
-                waited_seconds = (channel.ticks - 1) * WATCH_SECONDS  # the first look may come right after the order
+                waited_seconds = (channel.ticks - 1) * WATCH_SECONDS  # the first tick may come right after the order
                 if channel.waits_for_answer and waited_seconds >= SILENT_SECONDS:
                     silent = BrokerSilent(
                         broker_id=channel.broker.broker_id,
@@ -422,7 +423,7 @@ class ActiveController:
                     channel.put(live_brokers(self.state), ())
 
     def _ask_logs(self, effect: AskLogs) -> None:
-        """The question ends with the registration that it is put to."""
+        """The inquiry ends with the registration that it goes to."""
         assert self._group is not None
         broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
         address = self._address(effect.broker)
@@ -431,16 +432,16 @@ class ActiveController:
 
         async def ask() -> None:
             logs = await ask_logs(self._dialer, self._client_id, broker_id, address, epoch, effect.partitions)
-            heard = LogsReceived(broker_id=broker_id, broker_epoch=epoch, logs=logs)
-            self._queue.put_nowait(lambda: self.process(heard))
+            received = LogsReceived(broker_id=broker_id, broker_epoch=epoch, logs=logs)
+            self._queue.put_nowait(lambda: self.process(received))
 
         tasks = self._channels[broker_id][1]
         tasks[:] = [each for each in tasks if not each.done()]
         tasks.append(self._group.create_task(ask(), name=f"logs-of-{broker_id}"))
 
-    # ------------------------------------------------------------------------------------------------------- deaths
-    def _line_events(self, broker: RegisteredBroker) -> LivenessEvents:
-        """What happens to the line of this registration, as events in the queue."""
+    # -------------------------------------------------------------------------------------------- failure detection
+    def _liveness_events(self, broker: RegisteredBroker) -> LivenessEvents:
+        """What happens to the liveness connection of this registration, as events in the queue."""
         broker_id, epoch = broker.broker_id, broker.broker_epoch
         now = asyncio.get_running_loop().time
 
@@ -468,10 +469,9 @@ class ActiveController:
 
     async def _ask_confirmers(self, effect: ConfirmFailure) -> None:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        broker_id, epoch = effect.broker.broker_id, effect.broker.broker_epoch
-        addresses = [(each.broker_id, self._address(each)) for each in effect.confirmers]
-        confirmers = [Confirmer(broker_id=each, address=address) for each, address in addresses if address is not None]
+        begun, broker_id, epoch = loop.time(), effect.broker.broker_id, effect.broker.broker_epoch
+        addresses = {each.broker_id: self._address(each) for each in effect.confirmers}
+        confirmers = [Confirmer(broker_id=each, address=at) for each, at in addresses.items() if at is not None]
         confirmer_id = await first_to_confirm(self._dialer, self._client_id, confirmers, broker_id, epoch)
         event: ControllerEvent = FailureUnconfirmed(broker_id=broker_id, broker_epoch=epoch, attempt=effect.attempt)
         if confirmer_id is not None:
@@ -494,7 +494,7 @@ class ActiveController:
             self._lines.append((logging.INFO, f"{partition}: had changed in ZooKeeper: {event.lost[partition]}"))
 
     def _flush_lines(self) -> None:
-        """After the decisions are on their way: a thousand elections are a thousand lines."""
+        """Log after the decisions are sent: a thousand elections are a thousand lines."""
         for level, text in self._lines:
             logger.log(level, "%s", text)
         self._lines.clear()

@@ -1,7 +1,7 @@
-"""What administrators ask of the controller: topics created and deleted, settings changed.
+"""Requests of administrators: create topics, delete topics, change settings.
 
-Owns: these requests from their checks to their answers. Refuses to know elections: a new topic is an event for the
-core, like one that another tool had written.
+Owns: these requests from their checks to their answers. Leaves to others: elections. To the core a new topic is an
+event, like one that another tool has written.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from minibroker.protocol.messages import (
 from minibroker.protocol.znodes import broker_config_path, topic_config_path
 
 CONFIRM_SECONDS_MAX = 2.0
-"""How long an answer waits for brokers to confirm. A broker that hangs must not fail what has been done; clients that
-come too early are told to retry."""
+"""How long an answer waits for brokers to confirm. A broker that hangs must not turn a success into a failure; a client
+that asks a broker too early gets an error that it may retry."""
 
 
 class Administration:
-    """Bound to one active."""
+    """Bound to one active controller."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Administration:
 
     # ------------------------------------------------------------------------------------------------------- create
     async def create_topics(self, request: CreateTopicsRequest) -> Response:
-        """Answers when the new partitions have leaders and brokers know it, or at the request's timeout."""
+        """Answer when the new partitions have leaders and brokers know them, or at the request's timeout."""
         await self._active.gathered()
         response = await self._create(request)
         if not request.validate_only:
@@ -65,7 +65,7 @@ class Administration:
         return response
 
     async def _create(self, request: CreateTopicsRequest) -> Response:
-        """Each topic in a turn of its own: an election does not wait for all of them."""
+        """Queue each topic on its own: an election does not wait for all of them."""
         times_named = Counter(topic.name for topic in request.topics)
         results: list[CreatableTopicResult] = []
         planned = 0
@@ -112,7 +112,7 @@ class Administration:
 
     # ------------------------------------------------------------------------------------------------------- delete
     async def delete_topics(self, request: DeleteTopicsRequest) -> Response:
-        """Answers when the topics are gone, or at the request's timeout, with what the deletion waits for."""
+        """Answer when the topics are gone, or at the request's timeout, with what the deletion waits for."""
         response = await self._active.run_queued(lambda: self._delete(request))
         if not isinstance(response, DeleteTopicsResponse):
             return response

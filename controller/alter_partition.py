@@ -1,12 +1,12 @@
-"""Judging a leader's proposal to change its ISR (KIP-497). Pure.
+"""Checks of a leader's proposal to change its ISR (KIP-497). Pure.
 
-Owns: the checks of AlterPartition and their order, which is part of the protocol (replication rules 6). Refuses to
-know how an accepted change is written: the version check of that write is the last judge.
+Owns: the checks of AlterPartition and their order, which is part of the protocol (replication rules 6). Leaves to
+others: how an accepted change is written. The version check of that write is the last check.
 
-Why this order: a request that knows more than I do means that I am a zombie, so my verdict is worth nothing
-(KAFKA-14154). A proposal that is already fulfilled is a retry whose answer was lost, so it succeeds whatever version it
-carries (KAFKA-14144). Eligibility comes last: it is the only verdict after which the leader may be sure that nothing
-was changed and that it should go back (INELIGIBLE_REPLICA).
+Why this order: a request with higher epochs than this controller knows shows that this controller is deposed, so it
+must not decide (KAFKA-14154). A proposal that is already applied is a retry after a lost answer, so it succeeds
+whatever version it carries (KAFKA-14144). Eligibility comes last: INELIGIBLE_REPLICA is the only answer after which the
+leader may be sure that nothing has changed and that it should withdraw the proposal.
 """
 
 from minibroker.controller.controller_state import ControllerState, Leadership, check_leadership
@@ -22,9 +22,9 @@ RECOVERED, RECOVERING = 0, 1
 def check_proposal(
     state: ControllerState, broker_id: BrokerId, partition: TopicPartition, proposal: AlterPartitionData
 ) -> PartitionChange | AlterPartitionResult:
-    """A change to be written, or the answer that needs no write.
+    """A change to write, or an answer that needs no write.
 
-    The request as a whole has passed already: this controller is active, and the broker epoch is the registered one.
+    The request as a whole has been checked: this controller is active, and the broker epoch is the registered one.
     """
     current = state.leaderships.get(partition)
     if current is None or not state.assignment(partition) or state.is_being_deleted(partition.topic):
@@ -79,7 +79,7 @@ def _is_legal(
     broker_id: BrokerId,
     proposal: AlterPartitionData,
 ) -> bool:
-    """Only the leader asks, for a set within the assignment that holds itself; recovery only goes forward."""
+    """Only the leader may propose, only a subset of the assignment that includes itself; recovery may only end."""
     members = _requested_members(proposal)
     is_set = len(set(members)) == len(members) and set(members) <= set(state.assignment(partition))
     wants_recovering = proposal.leader_recovery_state == RECOVERING
@@ -94,11 +94,11 @@ def _is_legal(
 
 
 def _is_eligible(state: ControllerState, partition: TopicPartition, current: Leadership, member: BrokerState) -> bool:
-    """Live, not shutting down, its log directory well, and the very registration that the leader saw catch up.
+    """Live, not shutting down, with a working log directory, and under the registration that the leader saw catch up.
 
     A leader may name a member without an epoch (-1) only while that member stays in the ISR with a whole log: a replica
-    that joins must be the one that fetched (KIP-903, hardening rule 1). A leader that is shutting down is still leader
-    because nobody could take over, so it alone may be in the ISR in spite of it.
+    that joins must be the one that fetched (KIP-903, hardening rule 1). A leader that is shutting down still leads
+    because no other member could take over, so it alone may stay in the ISR.
     """
     broker_id = member.broker_id
     if not state.is_online(partition, broker_id):

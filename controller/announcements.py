@@ -1,7 +1,7 @@
-"""Decisions turned into effects: what is written, and who is told, in which order. Pure.
+"""Decisions as effects: what to write, and which broker gets which order, in sequence. Pure.
 
-Owns: which brokers hear of a change. A partition's leadership concerns its live replicas, its metadata every broker.
-Refuses to know what has happened (`steps`) and the contents of what is told (`instructions`).
+Owns: which brokers learn of a change. A partition's leadership concerns its live replicas, its metadata every broker.
+Leaves to others: what has happened (`steps`) and the contents of orders (`instructions`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,17 @@ from minibroker.controller.restarts import choose, needs_logs, questions
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 NAMES_SHOWN = 5
-"""Partitions named in one line; thousands may wait for one broker."""
+"""Partitions named in one log line; thousands may wait for one broker."""
 
 
 def write(changes: Iterable[PartitionChange | None]) -> list[ControllerEffect]:
-    """Write these decisions; those who have to know are told when that is done."""
+    """Write these decisions. Brokers get orders after the write."""
     found = tuple(change for change in changes if change is not None)
     return [WriteLeaderships(changes=found)] if found else []
 
 
 def ask_logs(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[ControllerEffect]:
-    """Ask for the logs without which an election among brokers that were started again cannot be held."""
+    """Ask for the logs that an election among restarted brokers depends on."""
     found = questions(state, partitions)
     for broker_id, asked in found.items():
         state.asked_logs = {
@@ -35,8 +35,8 @@ def ask_logs(state: ControllerState, partitions: Iterable[TopicPartition]) -> li
 
 
 def report_waits(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[ControllerEffect]:
-    """Say of which partitions nobody leads, and whom that waits for; one line for all that wait for the same. Where
-    answers about logs are under way it is said when they have come."""
+    """Report which partitions have no leader, and what they wait for: one line for all with the same reason. While
+    answers about logs are under way, the report waits for them."""
     waiting: dict[str, list[TopicPartition]] = {}
     for partition in partitions:
         is_asked = any(partition in asked for asked in state.asked_logs.values())
@@ -44,24 +44,24 @@ def report_waits(state: ControllerState, partitions: Iterable[TopicPartition]) -
             choice = choose(state, partition, state.leaderships[partition])
             if choice.leader is None:
                 waiting.setdefault(choice.reason, []).append(partition)
-    lines = []
+    reports: list[ControllerEffect] = []
     for reason, found in waiting.items():
         shown = ", ".join(map(str, found[:NAMES_SHOWN])) + (", .." if len(found) > NAMES_SHOWN else "")
-        lines.append(Report(text=f"{len(found)} partitions have no leader ({shown}): {reason}", is_warning=True))
-    return [*lines]
+        reports.append(Report(text=f"{len(found)} partitions have no leader ({shown}): {reason}", is_warning=True))
+    return reports
 
 
 def send_to_broker(
     state: ControllerState, broker_id: BrokerId, instructions: Sequence[Instruction]
 ) -> list[ControllerEffect]:
-    """These instructions to one broker."""
+    """Send these instructions to one broker."""
     if not instructions:
         return []
     return [Send(broker_id=broker_id, live_brokers=live_brokers(state), instructions=tuple(instructions))]
 
 
 def send_live_brokers(state: ControllerState, except_for: frozenset[BrokerId] = frozenset()) -> list[ControllerEffect]:
-    """UpdateMetadata that names the live brokers and no partition."""
+    """Send an UpdateMetadata that names the live brokers and no partition."""
     brokers = live_brokers(state)
     return [Send(broker_id=each, live_brokers=brokers) for each in sorted(state.brokers) if each not in except_for]
 
@@ -69,7 +69,8 @@ def send_live_brokers(state: ControllerState, except_for: frozenset[BrokerId] = 
 def send_metadata(
     state: ControllerState, partitions: Iterable[TopicPartition], to: Iterable[BrokerId] | None = None
 ) -> list[ControllerEffect]:
-    """UpdateMetadata about these partitions to all brokers, or to some; a new broker hears of the live ones anyway."""
+    """Send UpdateMetadata about these partitions to all brokers, or to some. A new broker gets the list of live brokers
+    even if there is no partition."""
     instructions = tuple(update_metadata(state, partitions))
     if not instructions and to is None:
         return []
@@ -84,7 +85,7 @@ def send_leader_and_isr(
     to: Iterable[BrokerId],
     new: frozenset[TopicPartition] = frozenset(),
 ) -> list[ControllerEffect]:
-    """LeaderAndIsr about these partitions to those of their replicas that are live and among `to`."""
+    """Send LeaderAndIsr about these partitions to those of their replicas that are live and among `to`."""
     receivers = sorted(to)
     found = leader_and_isr(state, partitions, new)
     by_broker: dict[BrokerId, list[Instruction]] = {each: [] for each in receivers}

@@ -1,7 +1,7 @@
-"""What brokers answer about single partitions, as events. Pure.
+"""Brokers' answers about single partitions, as events. Pure.
 
-Owns: which of their error codes matter to a controller: a replica whose log directory failed is offline, a replica that
-was deleted is gone. Everything else a broker refuses is older than what it knows already.
+Owns: which of their error codes matter to a controller: a replica in a failed log directory is offline, a deleted
+replica is gone. Whatever else a broker refuses is older than what it knows already.
 """
 
 from minibroker.controller.controller_state import RegisteredBroker
@@ -19,11 +19,11 @@ from minibroker.protocol.messages import (
 )
 
 GONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""A replica that a broker does not know is gone, too."""
+"""A replica that the broker does not know is gone, too."""
 
 
 def events_of(broker: RegisteredBroker, request: Request, response: Response) -> list[ControllerEvent]:
-    """What follows from the answer of this registration of a broker."""
+    """Events that follow from an answer of this registration of a broker."""
     if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
         failed = tuple(
             TopicPartition(each.topic_name, each.partition_index)

@@ -1,11 +1,11 @@
-"""One broker's line from the controller: one request at a time, in order, again and again until it is answered.
+"""The controller's channel to one broker: one request at a time, in order, resent until it is answered.
 
-Owns: the connection to one registration of one broker, and the resending. Refuses to know what the requests mean; the
-order and merging of what waits is `send_queue`'s.
+Owns: the connection to one registration of one broker, and the resending. Leaves to others: what the requests mean, and
+the order and merging of those that wait (`send_queue`).
 
-Theory (replication rules 9.6). A lost reply cannot be told from a lost request, so the request is sent again, and
-brokers take it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for:
-a broker that registers anew gets a new channel, with the new broker epoch in every request, and hears everything again.
+Theory (replication rules 9.6). A lost reply looks like a lost request, so the channel sends the request again; brokers
+accept it twice without harm. Nothing overtakes it. The channel ends only with the registration it was opened for: a
+broker that registers again gets a new channel, with the new broker epoch in every request, and all orders again.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from minibroker.runtime.rpc import RpcConnection, RpcError
 RESEND_SECONDS = 0.1
 """Kafka's pause between attempts."""
 CONNECT_TIMEOUT_MS = 3_000
-"""A host that does not answer at all must not hold the line long after it is back."""
+"""A host that does not answer must not block the channel long after it is back."""
 RETRY_LOG_INTERVAL_SECONDS = 10.0
-"""One line per outage, and one now and then while it lasts."""
+"""One log line per outage, and another at this interval while it lasts."""
 
 logger = logging.getLogger("minibroker.controller")
 
@@ -34,7 +34,7 @@ OnAnswer = Callable[[RegisteredBroker, Request, Response], None]
 
 
 class BrokerChannel:
-    """Made per registration. `run` is a task of the owner's; it ends by cancellation."""
+    """One per registration. `run` is a task of the owner; it ends by cancellation."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class BrokerChannel:
         self._connection: RpcConnection | None = None
         self._logged_at: float | None = None
         self.waits_for_answer = False
-        """An order was taken up and is not answered yet."""
+        """An order was sent, or is about to be, and is not answered yet."""
         self.ticks = 0
-        """Looks of the owner since that became so; it counts them."""
+        """Checks by the owner since `waits_for_answer` last changed; the owner counts them."""
         self._put_count = 0
         self._settled_count = 0
         self._settled = asyncio.Condition()
@@ -73,13 +73,13 @@ class BrokerChannel:
         self._filled.set()
 
     async def settled(self) -> None:
-        """Return when the broker has answered all that was queued before this call."""
+        """Return when the broker has answered everything that was queued before this call."""
         wanted = self._put_count
         async with self._settled:
             await self._settled.wait_for(lambda: self._settled_count >= wanted)
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send until cancelled."""
         try:
             while True:
                 await self._filled.wait()
@@ -106,11 +106,11 @@ class BrokerChannel:
                     self._logged_at = None
                     self.waits_for_answer, self.ticks = False, 0
                     return
-                self._tell(type(request).__name__, problem)
+                self._log_retry(type(request).__name__, problem)
             await asyncio.sleep(RESEND_SECONDS)
 
     async def _attempt(self, request: Request) -> str | None:
-        """Why it must be sent again; None when it was answered."""
+        """Why the request must be sent again; None when it was answered."""
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = await self._connect()
@@ -134,7 +134,7 @@ class BrokerChannel:
             self._connection.abort()
             self._connection = None
 
-    def _tell(self, what: str, problem: str) -> None:
+    def _log_retry(self, what: str, problem: str) -> None:
         now = asyncio.get_running_loop().time()
         if self._logged_at is None or now - self._logged_at >= RETRY_LOG_INTERVAL_SECONDS:
             self._logged_at = now

@@ -1,7 +1,7 @@
-"""What brokers ask for: another ISR, to be let go, to have failing replicas moved. Pure.
+"""Requests of brokers: to change an ISR, to shut down, to move leaders away from failing replicas. Pure.
 
-Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Refuses to know how an ISR is
-results (`alter_partition`) and who is elected (`election`).
+Owns: these requests from event to answer (replication rules 6, 9.7; hardening rule 13). Leaves to others: the checks of
+an ISR (`alter_partition`) and elections (`election`).
 """
 
 import msgspec
@@ -54,17 +54,17 @@ def on_replicas_failed(state: ControllerState, event: ReplicasFailed) -> list[Co
 def _set_offline(
     state: ControllerState, broker_id: BrokerId, offline: frozenset[TopicPartition], reason: str
 ) -> list[ControllerEffect]:
-    """These replicas of a live broker, and no others, are offline (hardening rule 13)."""
+    """Exactly these replicas of a live broker are offline (hardening rule 13)."""
     before = state.offline_replicas.get(broker_id, frozenset())
     affected = sorted(each for each in before ^ offline if broker_id in state.assignment(each))
     state.offline_replicas = {**state.offline_replicas, broker_id: offline}
     state.forget_logs_of(broker_id, affected)
     changes = elect_all(state, affected, reason)
-    told = {change.partition for change in changes}
+    elected = {change.partition for change in changes}
     changes += [
         change
         for each in affected
-        if each in offline and each not in told
+        if each in offline and each not in elected
         if (change := _forget_position(state, each, broker_id, reason)) is not None
     ]
     changing = {change.partition for change in changes}
@@ -81,8 +81,8 @@ def _set_offline(
 def _forget_position(
     state: ControllerState, partition: TopicPartition, broker_id: BrokerId, reason: str
 ) -> PartitionChange | None:
-    """A new epoch for a replica that goes offline outside of the ISR, too: what it told its leader before counts no
-    more, no proposal that rests on it can be applied, and so a damaged replica may start anew."""
+    """A new epoch also for a replica that goes offline outside the ISR: the position that it reported to its leader no
+    longer counts, no proposal based on it can be applied, and so a damaged replica may start from scratch."""
     before = state.leaderships.get(partition)
     if before is None or before.leader is None or broker_id in before.in_sync_replicas:
         return None
@@ -103,25 +103,25 @@ def on_alter_partition(state: ControllerState, event: AlterPartitionReceived) ->
         for proposal in topic.partitions:
             partition = TopicPartition(topic.topic_name, proposal.partition_index)
             results.append((partition, check_proposal(state, request.broker_id, partition, proposal)))
-    changes = [verdict for _, verdict in results if isinstance(verdict, PartitionChange)]
+    changes = [result for _, result in results if isinstance(result, PartitionChange)]
     settled = AlterPartitionSettled(request_id=event.request_id, broker_id=request.broker_id, results=tuple(results))
     return [*write(_first_of_each(changes)), ContinueWith(event=settled)]
 
 
 def _first_of_each(changes: list[PartitionChange]) -> list[PartitionChange]:
-    """A request that names a partition twice gets its first proposal; the second one finds its version passed."""
+    """Of two proposals for one partition in a request, the first is written; the second then has an old version."""
     return list({change.partition: change for change in reversed(changes)}.values())[::-1]
 
 
 def on_alter_partition_settled(state: ControllerState, event: AlterPartitionSettled) -> list[ControllerEffect]:
-    """Answer. A leader that is behind stays as it is until LeaderAndIsr, so it is told again (I38)."""
+    """Answer. A leader that is behind changes nothing until it gets LeaderAndIsr, so that is sent again (I38)."""
     topics: dict[str, list[AlterPartitionResult]] = {}
     behind: list[TopicPartition] = []
-    for partition, verdict in event.results:
-        if isinstance(verdict, PartitionChange):
-            verdict = _outcome(state, verdict)
-        topics.setdefault(partition.topic, []).append(verdict)
-        if verdict.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):
+    for partition, result in event.results:
+        if isinstance(result, PartitionChange):
+            result = _result_of_write(state, result)
+        topics.setdefault(partition.topic, []).append(result)
+        if result.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):
             behind.append(partition)
     response = AlterPartitionResponse(
         topics=[AlterPartitionTopicResponse(topic_name=name, partitions=topics[name]) for name in topics]
@@ -130,8 +130,8 @@ def on_alter_partition_settled(state: ControllerState, event: AlterPartitionSett
     return [answer, *send_leader_and_isr(state, behind, [event.broker_id])]
 
 
-def _outcome(state: ControllerState, change: PartitionChange) -> AlterPartitionResult:
-    """Success only if precisely this is what stands in ZooKeeper now."""
+def _result_of_write(state: ControllerState, change: PartitionChange) -> AlterPartitionResult:
+    """Success only if ZooKeeper now holds exactly this change."""
     current = state.leaderships.get(change.partition)
     if current is not None:
         wanted = msgspec.structs.replace(change.after, partition_epoch=current.partition_epoch)
@@ -177,7 +177,7 @@ def _on_offline_partitions(
 
 
 def on_leaders_moved(state: ControllerState, event: LeadersMoved) -> list[ControllerEffect]:
-    """Stop the replicas that followed (they would ask to join the ISR again), and say what could not be moved."""
+    """Stop the replicas that followed (they would rejoin the ISR otherwise), and answer which could not be moved."""
     effects = []
     if event.broker_id in state.shutting_down and event.followed:
         stops = stop_replica(state, event.followed, delete=False)

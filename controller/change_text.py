@@ -1,4 +1,4 @@
-"""One line for people about each change of a partition: what was, what is, and why. Pure."""
+"""One log line about each change of a partition: before, after, and why. Pure."""
 
 from minibroker.controller.controller_state import ControllerState
 from minibroker.controller.election import PartitionChange
@@ -26,7 +26,7 @@ def level_of(change: PartitionChange, min_in_sync: int) -> int:
 
 
 def min_insync_replicas(state: ControllerState, partition: TopicPartition, default: int) -> int:
-    """The effective minimum: never more than there are replicas."""
+    """The effective minimum: at most the number of replicas."""
     topic = state.topics.get(partition.topic)
     configured = "" if topic is None else topic.configs.get(MIN_ISR_CONFIG, "")
     return min(int(configured) if configured.isdigit() else default, len(state.assignment(partition)))

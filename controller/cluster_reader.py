@@ -1,11 +1,11 @@
 """The cluster's facts in ZooKeeper, as one controller reads them.
 
-Owns: which nodes say what, patience while ZooKeeper cannot be reached, and what to do with nodes that cannot be read.
-Refuses to write (`cluster_store`) and to decide.
+Owns: what each znode means, retries while ZooKeeper cannot be reached, and the handling of znodes that cannot be
+parsed. Leaves to others: writing (`cluster_store`) and decisions.
 
-Theory. While ZooKeeper cannot be reached every call waits; the owner ends it by cancellation when the session is over.
-A node that cannot be read is left out with an error in the log: one broken topic must not stop the cluster. A state
-written under a higher controller epoch than ours says that we were deposed, if /controller_epoch says so too.
+Theory. While ZooKeeper cannot be reached every call waits; the owner cancels it when the session is over. A znode that
+cannot be parsed is left out with an error in the log: one broken topic must not stop the cluster. A state written under
+a higher controller epoch than ours means that we were deposed, if /controller_epoch confirms it.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ from minibroker.runtime.ports import (
 RETRY_SECONDS = 0.1
 """Pause while ZooKeeper cannot be asked."""
 REFUSED_SECONDS = 1.0
-"""Pause after an answer that no caller expects: ZooKeeper's own trouble, which passes or needs an operator."""
+"""Pause after an answer that no caller expects: a problem of ZooKeeper, which passes or needs an operator."""
 CALLS_IN_FLIGHT_MAX = 256
 """Reads sent before the first answer; more only grows ZooKeeper's queue."""
 SHOWN_MAX = 200
-"""Characters of a path that are shown: topics have names of 249 at most, strangers any."""
+"""Characters of a path that are shown: topic names have at most 249, other clients' names any number."""
 ANSWERS = (NoNode, NodeExists, BadVersion, NotEmpty, OutcomeUnknown)
-"""Errors that callers decide about."""
+"""Errors that callers handle."""
 
 logger = logging.getLogger("minibroker.controller")
 T = TypeVar("T")
@@ -61,14 +61,14 @@ class Resigned(Deposed):
 
 
 class ClusterReader:
-    """Reads on behalf of one fence."""
+    """Reads for the controller that holds this fence."""
 
     def __init__(self, coordination: Coordination, fence: ControllerFence) -> None:
         self._coordination = coordination
         self._fence = fence
         self.left_alone = LeftAlone()
         self.on_broker_gone: Callable[[str], None] = lambda name: None
-        """Called when a registration that was just listed is not there any more: its name."""
+        """Called with the name of a registration that was just listed and no longer exists."""
 
     async def is_still_active(self, watcher: Watcher) -> bool:
         stat = await self.patiently(lambda: self._coordination.exists(znodes.CONTROLLER, watcher))
@@ -89,7 +89,7 @@ class ClusterReader:
         return self._legal(znodes.DELETE_TOPICS, await self._children(znodes.DELETE_TOPICS, watcher))
 
     def _legal(self, path: str, names: Sequence[str]) -> list[str]:
-        """The names that a topic may have: no order could carry another one, and no disk a directory for it."""
+        """The legal topic names among these: no order and no directory could carry another name."""
         self.left_alone.listed(path, names)
         legal = [name for name in names if is_topic_name(name)]
         for name in sorted(set(names) - set(legal)):
@@ -97,7 +97,7 @@ class ClusterReader:
         return legal
 
     def _ignore(self, path: str, why: object) -> None:
-        """Said in the log, and to who asks how the cluster is."""
+        """Note it in the log and in DescribeCluster."""
         self.left_alone.leave(path, str(why))
         logger.error("%s is ignored: %s", shown(path), why)
 
@@ -106,7 +106,7 @@ class ClusterReader:
         logger.error("%s is left alone until it is repaired: %s", path, why)
 
     async def read_begun(self, names: Sequence[str]) -> frozenset[str]:
-        """Of these markers, those whose deletion has begun."""
+        """The topics among these for which the deletion has begun."""
 
         async def has_begun(name: str) -> bool:
             try:
@@ -119,7 +119,7 @@ class ClusterReader:
         return frozenset(name for name, is_begun in zip(names, begun, strict=True) if is_begun)
 
     async def read_topics(self, names: Sequence[str]) -> TopicsChanged:
-        """Assignment, settings and partition states of these topics; what cannot be read is left out, and said."""
+        """Assignment, settings and partition states of these topics; what cannot be parsed is left out and logged."""
         found = await self.all(names, self.read_topic)
         topics = {name: topic for name, topic in zip(names, found, strict=True) if topic is not None}
         partitions = [TopicPartition(name, number) for name in topics for number in sorted(topics[name].assignment)]
@@ -146,7 +146,7 @@ class ClusterReader:
         return config, stat
 
     async def _children(self, path: str, watcher: Watcher) -> list[str]:
-        """Of a node that every broker creates at its start; made again if somebody removed it."""
+        """Of a znode that every broker creates at its start; created again if it was removed."""
         while True:
             try:
                 return await self.patiently(lambda: self._coordination.get_children(path, watcher))
@@ -167,7 +167,7 @@ class ClusterReader:
             broker_id, registration = znodes.parse_id(name), BrokerRegistration.decode(content)
         except NoNode:
             self.on_broker_gone(name)
-            return None  # gone meanwhile; the watch tells
+            return None  # gone meanwhile; the watch reports it
         except ProtocolError as error:
             self._ignore(path, error)
             return None
@@ -198,7 +198,7 @@ class ClusterReader:
     async def read_leaderships(
         self, partitions: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, Leadership | None], frozenset[TopicPartition]]:
-        """What stands in ZooKeeper (None: nothing), and which of it cannot be read. Deposed by a newer controller's."""
+        """The states in ZooKeeper (None: none), and those that cannot be parsed. Raises Deposed for a newer epoch's."""
         unreadable: list[TopicPartition] = []
 
         async def read(partition: TopicPartition) -> Leadership | None:
@@ -214,9 +214,9 @@ class ClusterReader:
                 return None
             if leadership.controller_epoch > self._fence.controller_epoch:
                 await self._check_controller_epoch(leadership.controller_epoch, path)
-                told = f"controller epoch {leadership.controller_epoch} was never given to a controller"
+                problem = f"controller epoch {leadership.controller_epoch} was never given to a controller"
                 cure = f"correct it, or write that epoch to {znodes.CONTROLLER_EPOCH} if that was set back"
-                self._leave_state_alone(path, f"{told}; {cure}")
+                self._leave_state_alone(path, f"{problem}; {cure}")
                 unreadable.append(partition)
                 return None
             return leadership
@@ -225,18 +225,18 @@ class ClusterReader:
         return dict(zip(partitions, states, strict=True)), frozenset(unreadable)
 
     async def _check_controller_epoch(self, epoch: ControllerEpoch, path: str) -> None:
-        """Deposed only if ZooKeeper has given a higher epoch out: a state alone may say anything."""
+        """Raise Deposed only if /controller_epoch has changed: a state alone may hold any number."""
         try:
             content, stat = await self.patiently(lambda: self._coordination.get(znodes.CONTROLLER_EPOCH))
         except NoNode as error:
             raise Deposed(f"{znodes.CONTROLLER_EPOCH} is gone") from error
         if stat.version != self._fence.epoch_version:
-            told = f"controller epoch {epoch} has written {path}"
-            raise Deposed(f"{told}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
+            newer = f"controller epoch {epoch} has written {path}"
+            raise Deposed(f"{newer}, and {znodes.CONTROLLER_EPOCH} says {content!r:.80}")
 
     # ---------------------------------------------------------------------------------------------------- asking
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Wait while ZooKeeper cannot be reached; its end comes with the end of the session."""
+        """Retry while ZooKeeper cannot be reached; the end of the session ends this, too."""
         while True:
             try:
                 return await ask()
@@ -251,7 +251,7 @@ class ClusterReader:
                 await asyncio.sleep(REFUSED_SECONDS)
 
     async def all(self, items: Sequence[A], ask: Callable[[A], Awaitable[T]]) -> list[T]:
-        """Ask about each of them, many at a time."""
+        """Ask about each item, many at a time."""
         answers: list[T] = []
         for at in range(0, len(items), CALLS_IN_FLIGHT_MAX):
             answers += await asyncio.gather(*(ask(item) for item in items[at : at + CALLS_IN_FLIGHT_MAX]))
@@ -259,13 +259,13 @@ class ClusterReader:
 
 
 def shown(path: str) -> str:
-    """A path that a stranger may have chosen, for one line of a log or a message."""
+    """A path that any client of ZooKeeper may have chosen, for one line of a log or a message."""
     return ascii(path)[1:-1][:SHOWN_MAX]
 
 
 def _exchanged(topics: Mapping[str, Topic], leaderships: Mapping[TopicPartition, Leadership]) -> list[str]:
-    """Topics whose id is not that of their states. An order under it would make brokers delete the logs; a topic that
-    was really made anew has new states, for a deletion removes them first."""
+    """Topics with another id than their states have. An order under it would make brokers delete the logs; a topic that
+    was really created again has new states, for a deletion removes them first."""
     other = {
         each.topic for each, state in leaderships.items() if state.topic_id not in ("", topics[each.topic].topic_id)
     }
@@ -274,12 +274,12 @@ def _exchanged(topics: Mapping[str, Topic], leaderships: Mapping[TopicPartition,
 
 def to_leadership(state: PartitionState, version: int) -> Leadership:
     members = tuple(state.isr)
-    known, directories = state.isr_incarnations, state.isr_directories
+    incarnations, directories = state.isr_incarnations, state.isr_directories
     return Leadership(
         leader=from_wire(state.leader),
         leader_epoch=state.leader_epoch,
         in_sync_replicas=members,
-        incarnations=tuple((each, known[str(each)]) for each in members if str(each) in known),
+        incarnations=tuple((each, incarnations[str(each)]) for each in members if str(each) in incarnations),
         directories=tuple((each, directories[str(each)]) for each in members if str(each) in directories),
         controller_epoch=state.controller_epoch,
         partition_epoch=version,

@@ -1,12 +1,12 @@
 """Writing the cluster's facts to ZooKeeper, as the controller of one epoch.
 
-Owns: the fence on every write (a multi that checks /controller_epoch), batches of bounded size, and what to do when an
-answer was lost. Refuses to decide anything; reading is `cluster_reader`'s.
+Owns: the fence on every write (a multi that checks /controller_epoch), batches of bounded size, and the handling of
+lost answers. Leaves to others: decisions, and reading (`cluster_reader`).
 
-Theory. A write that fails its fence means that another controller was elected: `Deposed`, whatever else is going on. A
-write that fails the version of its own node, or whose outcome is unknown, is settled by reading again: what we wanted
-is there (KAFKA-1382: adopt its version), or what it was based on is there (write again, the version makes a late first
-attempt harmless), or something else is there (lost: decide again).
+Theory. A write that fails its fence means that another controller was elected: `Deposed`, whatever else is going on.
+After a write that fails the version of its own znode, or has an unknown outcome, the znode is read again. If it holds
+what we wanted, we adopt its version (KAFKA-1382). If it holds what the write was based on, we write again; the version
+makes a late first attempt harmless. If it holds something else, the write is lost, and we decide again.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ MULTIS_IN_FLIGHT_MAX = 8
 
 
 class TopicExists(Exception):
-    """Somebody else created it."""
+    """Another client has created it."""
 
 
 class ClusterStore(ClusterReader):
@@ -66,7 +66,7 @@ class ClusterStore(ClusterReader):
         return results[1:]
 
     async def write_leaderships(self, changes: Sequence[PartitionChange]) -> LeadershipsWritten:
-        """Write them all, each if its partition still is as the change says."""
+        """Write each of these changes if its partition is still as it expects."""
         batches = [changes[at : at + PARTITIONS_PER_MULTI] for at in range(0, len(changes), PARTITIONS_PER_MULTI)]
         parts: list[LeadershipsWritten] = []
         for at in range(0, len(batches), MULTIS_IN_FLIGHT_MAX):
@@ -106,7 +106,7 @@ class ClusterStore(ClusterReader):
         return LeadershipsWritten(written=tuple(written), lost=lost, unreadable=broken)
 
     async def _make_partition_nodes(self, changes: Sequence[PartitionChange]) -> None:
-        """The nodes above the states, where they are missing (a topic that another tool created has none)."""
+        """Create missing znodes above the states (a topic that another tool created has none)."""
         new = [change.partition for change in changes if change.before is None]
         paths = [znodes.partitions_path(topic) for topic in sorted({partition.topic for partition in new})]
         paths += [znodes.partition_path(partition) for partition in new]
@@ -118,13 +118,13 @@ class ClusterStore(ClusterReader):
         try:
             await self.multi([CreateOp(path=path, data=b"")])
         except (NodeExists, NoNode, OutcomeUnknown):
-            return  # the next attempt finds out
+            return  # the next attempt sees the result
 
     async def unregister(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Remove this registration of a broker; one that has taken its place stays.
+        """Remove this registration of a broker, but not a later one.
 
-        ZooKeeper cannot make a removal depend on a creation's number. So a registration made between the look and the
-        removal would go, too: its owner's watch tells it, and it registers once more (docs/decisions/0011).
+        ZooKeeper cannot make a removal depend on a creation's number. So a registration made between the check and the
+        removal would go, too: its owner's watch fires, and it registers once more (docs/decisions/0011).
         """
         path = znodes.broker_path(broker_id)
         while True:
@@ -171,18 +171,18 @@ class ClusterStore(ClusterReader):
                 continue
 
     async def begin_deletion(self, name: str) -> None:
-        """Whoever becomes controller after us knows that replicas may have gone already."""
+        """Write that it has begun, so that the next controller knows that replicas may be gone already."""
         while True:
             try:
                 await self.multi([SetOp(path=znodes.delete_topic_path(name), data=znodes.DELETION_BEGUN)])
                 return
-            except NoNode:  # somebody took the wish back, too late: what has been decided is done
+            except NoNode:  # the marker was removed too late: the deletion has been decided
                 await self._create_unless_there(znodes.delete_topic_path(name))
             except OutcomeUnknown:
                 continue
 
     async def write_config(self, path: str, change: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, str]:
-        """Read, change, write if nobody else wrote in between; returns the settings as they are now."""
+        """Read, change, write unless another write came in between; returns the new settings."""
         while True:
             before, stat = await self.read_config(path)
             config = change(before)
@@ -212,10 +212,10 @@ class ClusterStore(ClusterReader):
             except NotEmpty:
                 await self._clear(name)
             except (NoNode, BadVersion, OutcomeUnknown):
-                continue  # look again at what is left
+                continue  # read again what is left
 
     async def _clear(self, name: str) -> None:
-        """Remove what others put below the topic's own nodes, or they could never go."""
+        """Remove other clients' znodes below the topic's own, which could not be removed otherwise."""
         await asyncio.sleep(RETRY_SECONDS)
         for root in (znodes.topic_path(name), znodes.topic_config_path(name), znodes.delete_topic_path(name)):
             for path in reversed(await self._below(root)):
@@ -267,5 +267,5 @@ def _as_written(change: PartitionChange) -> PartitionChange:
 
 
 def _is_what_we_wanted(now: Leadership, change: PartitionChange) -> bool:
-    """Our own write, whose answer was lost: nobody else writes with our controller epoch."""
+    """Our own write after a lost answer: no other controller writes with our controller epoch."""
     return now == _as_written(change).after

@@ -1,17 +1,18 @@
-"""Becoming controller: who creates /controller wins, and with it an epoch that nobody else will ever have.
+"""Becoming controller: the broker that creates /controller wins, and with it an epoch that no other controller gets.
 
-Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA-6082), with or without a dead
-predecessor's nodes in it, and finding out whether it happened when its answer was lost. Refuses to know what a
-controller does, and why a predecessor is taken for dead (`succession`).
+Owns: the one multi that creates /controller and raises /controller_epoch (KAFKA-6082), with or without a failed
+predecessor's znodes in it, and finding out whether it happened when its answer was lost. Leaves to others: what a
+controller does, and why a predecessor is considered failed (`succession`).
 
 Theory (replication rules 9.2). The version of /controller_epoch is the fence: each write of a controller checks it, so
 that a controller that does not know yet that it was deposed can write nothing. A controller never adopts an epoch it
-did not win (KAFKA-1096): a /controller of our own session whose epoch we do not hold is deleted and contested again.
-Whoever succeeds a dead controller removes its /controller and its registration in the same multi. The version of
-/controller_epoch that this multi expects was read before the /controller that it removes, so it deposes that one and no
-other, however long ago that was.
-/controller_epoch may have been removed or set back. Brokers refuse every epoch below the highest that they have heard,
-so a candidate goes on from there.
+did not win (KAFKA-1096): a /controller of our own session with an epoch that we do not hold is deleted and contested
+again.
+A broker that succeeds a failed controller removes its /controller and its registration in the same multi. The version
+of /controller_epoch that this multi expects was read before the /controller that it removes, so it deposes that
+controller and no other, however long ago the read was.
+/controller_epoch may have been removed or set back. Brokers refuse every epoch below the highest that they have
+received, so a candidate continues from there.
 """
 
 import asyncio
@@ -51,22 +52,22 @@ from minibroker.runtime.ports import (
 RETRY_SECONDS = 0.1
 """Pause while ZooKeeper cannot be asked."""
 RESIGN_SECONDS_MAX = 1.0
-"""A clean end must not wait for a ZooKeeper that is gone; the session's end does the same a little later."""
+"""A clean end must not wait for a lost ZooKeeper; the end of the session does the same a little later."""
 
 logger = logging.getLogger("minibroker.controller")
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Who contests."""
+    """A broker that contests."""
 
     broker_id: BrokerId
     incarnation_id: str
     highest_epoch: Callable[[], ControllerEpoch] = lambda: 0
-    """The highest controller epoch of which this broker has had an order."""
+    """The highest controller epoch in an order to this broker."""
 
 
 class ControllerFence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the winner won: an epoch, and the version that fences its writes."""
+    """The winner's epoch, and the version that fences its writes."""
 
     controller_epoch: ControllerEpoch
     epoch_version: int
@@ -107,10 +108,10 @@ async def contest(
 async def succeed(
     coordination: Coordination, clock: Clock, candidate: Candidate, current: CurrentController
 ) -> ControllerFence | None:
-    """Succeed a dead controller and remove its registration, all or nothing. None: look again.
+    """Succeed a failed controller and remove its registration, all or nothing. None: read again.
 
-    Raises SessionExpired. Waits while ZooKeeper cannot be asked: what was seen does not grow less true, for a holder
-    that came back would have changed these nodes.
+    Raises SessionExpired. Waits while ZooKeeper cannot be asked: what was read stays valid, for a controller that came
+    back would have changed these znodes.
     """
     removals: list[Operation] = [
         DeleteOp(path=CONTROLLER, version=current.controller_version),
@@ -139,13 +140,13 @@ async def _is_vacant(coordination: Coordination, on_change: Callable[[], None]) 
         return True
     if stat.ephemeral_owner != coordination.session_id:
         return False
-    with contextlib.suppress(NoNode, BadVersion):  # ours from before, and its epoch is lost to us
+    with contextlib.suppress(NoNode, BadVersion):  # our own earlier one, of an epoch that we no longer hold
         await coordination.delete(CONTROLLER, stat.version)
     return True
 
 
 async def _attempt(coordination: Coordination, clock: Clock, candidate: Candidate) -> ControllerFence | None:
-    """One election. None: somebody else was quicker, look again."""
+    """One election. None: another broker was quicker, read again."""
     content, stat = await _read_epoch(coordination)
     return await _win(coordination, clock, candidate, (parse_number(content), stat.version), [])
 
@@ -157,8 +158,8 @@ async def _win(
     before: tuple[ControllerEpoch, int],
     removals: list[Operation],
 ) -> ControllerFence | None:
-    """The multi. `before`: the epoch that is to be followed, and its version."""
-    epoch, version = max(before[0], _believable(candidate.highest_epoch())) + 1, before[1]
+    """The multi. `before`: the previous epoch, and its version."""
+    epoch, version = max(before[0], _plausible(candidate.highest_epoch())) + 1, before[1]
     node = ControllerNode(
         brokerid=candidate.broker_id, timestamp=str(clock.now_ms()), incarnation_id=candidate.incarnation_id
     )
@@ -177,13 +178,13 @@ async def _win(
     return fence
 
 
-def _believable(heard: ControllerEpoch) -> ControllerEpoch:
-    """An epoch in an order may be a stranger's: no such one leaves too few for the elections to come."""
-    return heard if heard <= EPOCH_MAX // 2 else 0
+def _plausible(received: ControllerEpoch) -> ControllerEpoch:
+    """An epoch in an order may be forged: one that leaves too few for future elections does not count."""
+    return received if received <= EPOCH_MAX // 2 else 0
 
 
 async def _was_won(coordination: Coordination, fence: ControllerFence) -> bool:
-    """Both nodes are as only our own multi could have left them. Waits until they can be read."""
+    """Both znodes are as only our own multi could have left them. Waits until they can be read."""
     while True:
         try:
             node = await coordination.exists(CONTROLLER)

@@ -1,7 +1,7 @@
-"""What the controller knows of the cluster: brokers, topics, and who leads each partition.
+"""What the controller knows of the cluster: brokers, topics, and the leader of each partition. Pure.
 
-Owns: the facts and the questions asked of them (who is live, whose log is whole, who holds what). Refuses to know how
-facts are learnt (`service`), what follows from them (`election`, `steps`) and how they are told (`instructions`). Pure.
+Owns: the facts and the queries on them (which broker is live, which log is whole). Leaves to others: how facts are
+learnt (`active_controller`), what follows from them (`election`, `steps`) and how brokers learn them (`instructions`).
 
 Theory (replication rules 9.5, hardening rule 1). Kafka keeps a state machine per partition and per replica; here both
 are derived from the facts, so that they cannot disagree with them:
@@ -11,8 +11,8 @@ are derived from the facts, so that they cannot disagree with them:
                 being deleted: `deletions` names its topic
 
 A replica is *usable* for an election if it is online, its broker is not in a controlled shutdown, and the broker runs
-under the incarnation that was recorded when the replica was last known to be in sync: a broker that was started again
-may have lost the tail of its log, however short its absence.
+under the incarnation that was recorded when the replica was last known to be in sync: a restarted broker may have lost
+the tail of its log, however short its absence.
 """
 
 from collections.abc import Iterable
@@ -45,13 +45,13 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     incarnations: tuple[tuple[BrokerId, str], ...]
     """Of the in-sync replicas, when each was last known to be in sync."""
     directories: tuple[tuple[BrokerId, str], ...] = ()
-    """The log directories that they had then; a member that is missing here has an unknown one."""
+    """Their log directories at that time; a member that is missing here has an unknown one."""
     controller_epoch: ControllerEpoch
     partition_epoch: PartitionEpoch
     is_recovering: bool = False
-    """After an unclean election, until the leader says otherwise."""
+    """After an unclean election, until the leader ends it."""
     topic_id: str = ""
-    """Of the topic that it belongs to; empty: not known, an earlier version wrote it."""
+    """Id of the topic; empty: not known, an earlier version wrote this state."""
 
     def incarnation_of(self, broker_id: BrokerId) -> str | None:
         return dict(self.incarnations).get(broker_id)
@@ -61,34 +61,34 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker says of the files of one replica (GetReplicaLogInfo)."""
+    """What a broker reports of the files of one replica (GetReplicaLogInfo)."""
 
     whole_since: frozenset[str] = frozenset()
     """Incarnations of that broker since which its logs are proven whole."""
     undisturbed_since: frozenset[str] = frozenset()
-    """Those since which nothing was seen to be lost."""
+    """Incarnations since which no loss was observed."""
     exists: bool = True
     topic_id: str = ""
     damage: str | None = None
-    """Why it must not be believed."""
+    """Why the log must not be trusted."""
     unavailable: str | None = None
-    """Why it cannot be used now, though it may be sound: its disk is full, or has failed a call."""
+    """Why the log cannot be used now, though it may be sound: its disk is full, or a call to it failed."""
     log_start_offset: int = 0
     log_end_offset: int = 0
     last_epoch: int = -1
     high_watermark: int = -1
-    """All below it was committed once."""
+    """Everything below it was committed."""
 
 
 class LossChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is to lead, as the operator was told it."""
+    """The leader that an operator has confirmed."""
 
     partition: TopicPartition
     leader: BrokerId
     leader_epoch: int
-    """That the partition was in when the operator was told."""
+    """Of the partition, when the operator was asked."""
     broker_epoch: BrokerEpoch
-    """Of the registration that said what its log holds."""
+    """Of the registration that reported what its log holds."""
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,16 +101,16 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the deletion of one topic has come."""
+    """Progress of the deletion of one topic."""
 
     is_started: bool = False
-    """Decided: from here on nothing elects leaders for it, and no order creates a replica."""
+    """Decided: from now on no leader is elected for it, and no order creates a replica."""
     is_recorded: bool = False
-    """ZooKeeper says so, too: brokers may be told, for whoever comes after this controller knows that they were."""
+    """Also written to ZooKeeper, so that the next controller knows it too: brokers may get orders to delete."""
     is_erased: bool = False
-    """Every replica is gone; the topic's nodes may be removed."""
+    """Every replica is gone; the topic's znodes may be removed."""
     erased: frozenset[tuple[int, BrokerId]] = frozenset()
-    """(partition, broker) that answered that its replica is gone."""
+    """(partition, broker): the broker has answered that the replica is gone."""
 
 
 class PartitionStatus(Enum):
@@ -120,7 +120,7 @@ class PartitionStatus(Enum):
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the configuration decides."""
+    """Configuration that decisions depend on."""
 
     controller_id: BrokerId
     unclean_leader_election: bool = False
@@ -129,7 +129,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     default_partitions: int = 1
     delete_topics: bool = True
     answer_seconds_max: float = 6.0
-    """A leader that leaves an order unanswered for so long is replaced, whatever its session says."""
+    """A leader that leaves an order unanswered for this long is replaced, even while its session lives."""
 
 
 UNCLEAN_CONFIG = "unclean.leader.election.enable"
@@ -145,25 +145,25 @@ class ControllerState(msgspec.Struct, kw_only=True):
     offline_replicas: dict[BrokerId, frozenset[TopicPartition]] = {}
     """Replicas in a failed or full log directory of a live broker (hardening rule 13)."""
     lost_connections: dict[BrokerId, float] = {}
-    """Registered brokers whose idle connection broke and has not been made again, and when (loop seconds)."""
+    """When the liveness connections to these registered brokers broke that are not open again (loop seconds)."""
     logs: dict[BrokerId, dict[TopicPartition, ReplicaLog]] = {}
-    """What registered brokers said of replicas of partitions without a leader."""
+    """Logs that registered brokers reported of partitions without a leader."""
     asked_logs: dict[BrokerId, frozenset[TopicPartition]] = {}
-    """About which of them an answer is under way."""
+    """Logs that were asked for and are not reported yet."""
     unresponsive: frozenset[BrokerId] = frozenset()
-    """Registrations that have answered no order yet, or none lately: nobody knows whether they can serve."""
+    """Registrations that have answered no order yet, or none lately: it is unknown whether they can serve."""
     is_gathering: bool = False
-    """This controller is new, and gives all brokers a moment to answer before it chooses among those that do."""
+    """This controller is new, and gives all brokers time to answer before it elects among those that do."""
     newly_registered: frozenset[BrokerId] = frozenset()
-    """Of these, those that registered under the eyes of this controller and have not answered since."""
+    """Those of `unresponsive` that registered during this controller epoch and have not answered since."""
     silent_seconds: dict[BrokerId, float] = {}
-    """How long an order has been waiting for the answer of these brokers."""
+    """How long an order to these brokers has been waiting for its answer."""
     topics: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
     """Partitions without an entry are new."""
     deletions: dict[str, Deletion] = {}
     unreadable: frozenset[TopicPartition] = frozenset()
-    """Partitions whose state in ZooKeeper does not read as one: left alone until an operator repairs it."""
+    """Partitions with a state in ZooKeeper that cannot be parsed: left alone until an operator repairs it."""
 
     # ------------------------------------------------------------------------------------------------- brokers
     def live_brokers(self) -> list[RegisteredBroker]:
@@ -183,7 +183,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
         return broker_id in self.brokers and partition not in self.offline_replicas.get(broker_id, ())
 
     def is_eligible(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
-        """May be, or stay, in the ISR as far as its broker is concerned (KIP-841)."""
+        """As far as its broker is concerned, it may be in the ISR (KIP-841)."""
         return self.is_online(partition, broker_id) and broker_id not in self.shutting_down
 
     def has_whole_log(self, leadership: Leadership, broker_id: BrokerId) -> bool:
@@ -193,12 +193,12 @@ class ControllerState(msgspec.Struct, kw_only=True):
 
     def has_its_directory(self, leadership: Leadership, broker_id: BrokerId) -> bool:
         """It runs on the log directory that it had when it was in sync (hardening rule 15): another one, blank or
-        foreign, holds nothing of what was acknowledged, whoever the broker says it is."""
+        foreign, holds no acknowledged record, whatever id the broker claims."""
         broker = self.brokers.get(broker_id)
         return broker is not None and leadership.directory_of(broker_id) in (None, broker.directory_id)
 
     def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Somebody leads these partitions, or they are gone: from now on their logs may change."""
+        """These partitions have a leader, or are gone: from now on their logs may change."""
         gone = frozenset(partitions)
         self.logs = {
             broker_id: {each: log for each, log in logs.items() if each not in gone}
@@ -207,7 +207,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
         self.asked_logs = {broker_id: asked - gone for broker_id, asked in self.asked_logs.items()}
 
     def forget_logs_of(self, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
-        """Of replicas that went offline, or are no longer."""
+        """The same for replicas of one broker that went offline or came back online."""
         gone = frozenset(partitions)
         self.logs = {
             **self.logs,
@@ -216,7 +216,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
         self.asked_logs = {**self.asked_logs, broker_id: self.asked_logs.get(broker_id, frozenset()) - gone}
 
     def answering(self, broker_ids: Iterable[BrokerId]) -> list[BrokerId]:
-        """Of these, in their order, those that can be elected: they have answered, and answer still (hardening 17)."""
+        """Those of these, in their order, that can be elected: they answer orders (hardening 17)."""
         return [] if self.is_gathering else [each for each in broker_ids if each not in self.unresponsive]
 
     # ---------------------------------------------------------------------------------------------- partitions
@@ -226,7 +226,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
         return () if topic is None else topic.assignment.get(partition.partition, ())
 
     def partitions(self) -> list[TopicPartition]:
-        """All of them, sorted."""
+        """All partitions, sorted."""
         return [partition for topic in sorted(self.topics) for partition in self.partitions_of(topic)]
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
@@ -243,7 +243,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
         return PartitionStatus.OFFLINE if leadership.leader is None else PartitionStatus.ONLINE
 
     def is_being_deleted(self, topic: str) -> bool:
-        """Its deletion has started: nothing may elect leaders for it any more."""
+        """Its deletion has started: no leader may be elected for it."""
         deletion = self.deletions.get(topic)
         return deletion is not None and deletion.is_started
 
@@ -256,7 +256,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
 
 
 def check_leadership(leadership: Leadership, assignment: tuple[BrokerId, ...]) -> None:
-    """I1 and I9 as assertions: what this program is about to write is legal, or the program is wrong."""
+    """I1 and I9 as assertions: what is about to be written is legal, or this program has a bug."""
     members = leadership.in_sync_replicas
     assert members, f"empty ISR: {leadership}"
     assert len(set(members)) == len(members), f"a broker is twice in the ISR: {leadership}"

@@ -1,16 +1,17 @@
 """Deleting a topic without leaving parts of it behind (replication rules 9.8, KIP-570). Pure.
 
-Owns: when a deletion may begin, which replicas have still to go, and when the topic's nodes may be removed. Refuses to
-know how a broker deletes a log.
+Owns: when a deletion may begin, which replicas are still to be deleted, and when the topic's znodes may be removed.
+Leaves to others: how a broker deletes a log.
 
-Theory. A marker in ZooKeeper is the wish; it outlives controllers. The deletion begins only while the broker of every
-replica lives, because a replica that sleeps through it would come back with the old log; one whose directory is full
-deletes as any other, for that is what its disk needs, and one whose directory failed is asked again when its broker
-returns. That it has begun is written to the marker before anybody is told: a later controller that took the topic for
-one that still waits would have replicas made again, empty, and elect among them. From then on no leader is elected;
-brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which is above
-every check). A replica counts as erased when its broker said so. What is lost with a broker's connection is asked again
-when the broker returns: deleting what is gone already succeeds. A topic of the same name made later has another id.
+Theory. A marker in ZooKeeper is the request; it outlives controllers. The deletion begins only while the broker of
+every replica lives: a replica whose broker is away would come back with the old log. A replica in a full directory
+deletes like any other, for that is what its disk needs; one in a failed directory gets the order again when its broker
+returns. The beginning is written to the marker before any broker gets an order: a later controller that took the topic
+for one that still waits would create its replicas again, empty, and elect among them. From then on no leader is
+elected; brokers forget the partitions (leader -2), then delete their logs (StopReplica with leader epoch -2, which
+passes every epoch check). A replica counts as erased when its broker has confirmed it. Orders lost with a broker's
+connection are repeated when the broker returns: deleting a missing log succeeds. A later topic of the same name has
+another id.
 """
 
 import msgspec
@@ -32,7 +33,7 @@ from minibroker.protocol.ids import BrokerId, TopicPartition
 
 
 def on_deletions_requested(state: ControllerState, event: DeletionsRequested) -> list[ControllerEffect]:
-    """New markers: begin. Markers of topics that do not exist are removed, as if their deletion had just ended."""
+    """Begin deletions for new markers. Remove markers of missing topics, as if their deletion had just ended."""
     effects: list[ControllerEffect] = []
     for topic in event.topics:
         if topic in state.deletions:
@@ -46,7 +47,7 @@ def on_deletions_requested(state: ControllerState, event: DeletionsRequested) ->
 
 
 def resume(state: ControllerState) -> list[ControllerEffect]:
-    """A broker or a replica came or went, or this controller has just taken over."""
+    """Continue all deletions: a broker or a replica came or went, or this controller has just taken over."""
     return [effect for topic in sorted(state.deletions) for effect in _advance(state, topic)]
 
 
@@ -91,7 +92,7 @@ def missing_brokers(state: ControllerState, topic: str) -> list[BrokerId]:
 
 
 def waiting_for(state: ControllerState, topic: str) -> str:
-    """What the deletion of this topic lacks, in words, with the cure; empty if it ends by itself."""
+    """What the deletion of this topic waits for, in words, with the cure; empty if it ends by itself."""
     if topic not in state.topics:
         return ""
     missing = missing_brokers(state, topic)
@@ -114,7 +115,7 @@ def _all_offline(state: ControllerState) -> list[TopicPartition]:
 
 
 def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:
-    """Begin if every replica's broker lives, else say whom it waits for; ask again those that have not answered."""
+    """Begin if every replica's broker lives, else report the missing ones; repeat unanswered orders."""
     deletion = state.deletions[topic]
     if deletion.is_erased:
         return []
@@ -130,7 +131,7 @@ def _advance(state: ControllerState, topic: str) -> list[ControllerEffect]:
 
 
 def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[ControllerEffect]:
-    """Now brokers may be told."""
+    """From now on brokers get orders."""
     topic = event.topic
     deletion = state.deletions.get(topic)
     if deletion is None or topic not in state.topics:
@@ -142,7 +143,7 @@ def on_deletion_begun(state: ControllerState, event: DeletionBegun) -> list[Cont
 
 
 def _stop(state: ControllerState, topic: str) -> list[ControllerEffect]:
-    """Ask every live broker for what it has not confirmed yet. Asking twice does no harm."""
+    """Send every live broker the deletions that it has not confirmed yet. Sending twice does no harm."""
     by_broker: dict[BrokerId, list[Instruction]] = {}
     erased = state.deletions[topic].erased
     for instruction in stop_replica(state, state.partitions_of(topic), delete=True):

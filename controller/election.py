@@ -1,20 +1,20 @@
-"""Who leads a partition, and who is in sync: decisions as values. Pure.
+"""The leader and the ISR of a partition: decisions as values. Pure.
 
-Owns: the elections (initial, offline, unclean, controlled shutdown, preferred) and the arithmetic of the ISR that goes
-with them. Refuses to know how a decision is written or announced.
+Owns: the elections (initial, offline, unclean, controlled shutdown, preferred) and the ISR changes that go with them.
+Leaves to others: how a decision is written or announced.
 
 Theory (replication rules 9.4, 9.5; hardening rule 1). Kafka runs an election because of an event. Here one function,
-`elect`, compares a partition with the facts and says what it ought to be. The same comparison serves a broker that
-died, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over, so
-a half-done election of a dead controller is finished without knowing that it was begun. In order of preference:
+`elect`, compares a partition with the facts and returns what it ought to be. The same comparison serves a broker that
+failed, one that returned, one that is shutting down, a failed log directory and a controller that has just taken over.
+So a half-done election of a failed controller is finished without knowing that it was begun. In order of preference:
 
     1. the leader stays while it is usable; members that are not usable leave the ISR, in a new epoch
     2. offline election: the first usable ISR member that answers, in assignment order; the others leave the ISR
-    3. a leader that is shutting down stays if nobody can follow it
-    4. if no whole ISR member is there, one that was started again (its log may be short), by what `restarts` knows of
-       their logs; it is the ISR. One that has another log directory now does not lead
-    5. unclean election, where it is allowed: the first eligible replica; it is the ISR
-    6. nobody: no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
+    3. a leader that is shutting down stays if no other member can take over
+    4. if no whole ISR member is there, a restarted one (its log may be short), by what `restarts` knows of their logs;
+       it alone is the ISR. A member that has another log directory now does not lead
+    5. unclean election, where it is allowed: the first eligible replica; it alone is the ISR
+    6. no leader, a new epoch, and the ISR stays as it is, so it is never empty (KAFKA-708)
 """
 
 import msgspec
@@ -25,12 +25,12 @@ from minibroker.protocol.ids import BrokerId, TopicPartition
 
 
 class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision: this partition is to become `after`. Conditional on `before`, which None says does not exist."""
+    """A decision: this partition is to become `after`, provided that it is `before` (None: it does not exist)."""
 
     partition: TopicPartition
     before: Leadership | None
     after: Leadership
-    """Its partition epoch is that of `before`: the new one is known when it has been written."""
+    """Its partition epoch is that of `before`: the new one is known after the write."""
     reason: str
 
     @property
@@ -43,18 +43,18 @@ class PartitionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def elect_all(state: ControllerState, partitions: list[TopicPartition], reason: str) -> list[PartitionChange]:
-    """What has to change so that these partitions fit the facts."""
+    """The changes that make these partitions fit the facts."""
     changes = [elect(state, partition, reason) for partition in partitions]
     return [change for change in changes if change is not None]
 
 
 def elect(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
-    """Compare one partition with the facts; None if it is as it ought to be, or if nobody may lead it."""
+    """Compare one partition with the facts; None if it is as it ought to be, or if no replica may lead it."""
     assignment = state.assignment(partition)
     if not assignment or state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return None
     before = state.leaderships.get(partition)
-    if before is None:  # new, unless an earlier controller had erased so much of it
+    if before is None:  # new, unless an earlier controller has already erased its state
         return None if partition.topic in state.deletions else _initial(state, partition, assignment)
     members = [each for each in assignment if each in before.in_sync_replicas]
     present = [each for each in members if state.is_online(partition, each)]
@@ -62,24 +62,26 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
     usable = [each for each in whole if each not in state.shutting_down]
     eligible = [each for each in assignment if state.is_eligible(partition, each)]
 
-    heard = state.answering(usable)
-    if before.leader in usable and before.leader not in heard:
-        return None  # it may stay; but while nobody knows whether it lives, no other member's place is given up
-    if heard:
-        leader = before.leader if before.leader in usable else heard[0]
+    answering = state.answering(usable)
+    if before.leader in usable and before.leader not in answering:
+        return None  # it may stay; but while it is unknown whether it lives, no other member leaves the ISR
+    if answering:
+        leader = before.leader if before.leader in usable else answering[0]
         return _change(state, partition, before, leader, usable, reason)
-    if usable:  # wait for the first answer; nobody may be told meanwhile that a restarted leader leads
+    if usable:  # wait for the first answer; meanwhile a restarted leader must not be announced as leader
         if before.leader is None or before.leader in whole or not state.is_live(before.leader):
             return None
         return _change(state, partition, before, None, members, f"{reason}; no answer yet from brokers {usable}")
-    if before.leader is not None and before.leader in whole:  # it is shutting down, and nobody can follow
-        return _change(state, partition, before, before.leader, [before.leader], f"{reason}; nobody can take over")
-    why_nobody, is_waiting = "no in-sync replica is live", False
+    if before.leader is not None and before.leader in whole:  # it is shutting down, and no member can take over
+        return _change(
+            state, partition, before, before.leader, [before.leader], f"{reason}; no other replica can take over"
+        )
+    why_no_leader, is_waiting = "no in-sync replica is live", False
     if present and not whole:
         choice = restarts.choose(state, partition, before)
         if choice.leader is not None:
             return _change(state, partition, before, choice.leader, [choice.leader], f"{reason}; {choice.reason}")
-        why_nobody = choice.reason
+        why_no_leader = choice.reason
         if state.allows_unclean_election(partition.topic):
             choice = restarts.choose(state, partition, before, is_patient=False)
             if choice.leader is not None:
@@ -93,18 +95,18 @@ def elect(state: ControllerState, partition: TopicPartition, reason: str) -> Par
         return _change(state, partition, before, first, [first], why, is_unclean=True)
     if before.leader is None or not members:
         return None
-    return _change(state, partition, before, None, members, f"{reason}; {why_nobody}")
+    return _change(state, partition, before, None, members, f"{reason}; {why_no_leader}")
 
 
 def change_to(
     state: ControllerState, partition: TopicPartition, before: Leadership, leader: BrokerId, reason: str
 ) -> PartitionChange | None:
-    """This replica alone is the ISR, whatever the others held."""
+    """This replica becomes leader and the whole ISR, whatever the others held."""
     return _change(state, partition, before, leader, [leader], reason, is_unclean=True)
 
 
 def elect_preferred(state: ControllerState, partition: TopicPartition, reason: str) -> PartitionChange | None:
-    """The head of the assignment leads, if it is usable and in sync; the ISR stays."""
+    """The first replica of the assignment leads, if it is usable and in sync; the ISR stays."""
     assignment, before = state.assignment(partition), state.leaderships.get(partition)
     if before is None or not assignment or state.is_being_deleted(partition.topic):
         return None
@@ -122,7 +124,7 @@ def elect_preferred(state: ControllerState, partition: TopicPartition, reason: s
 
 
 def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
-    """Partitions of brokers that lead too few of the partitions they are preferred for (replication rules 9.3)."""
+    """Partitions not led by their preferred leader, of brokers that lead too few of theirs (replication rules 9.3)."""
     preferred_of: dict[BrokerId, list[TopicPartition]] = {}
     for partition in state.partitions():
         assignment = state.assignment(partition)
@@ -130,9 +132,9 @@ def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
             preferred_of.setdefault(assignment[0], []).append(partition)
     found: list[TopicPartition] = []
     for broker_id in sorted(preferred_of):
-        mine = preferred_of[broker_id]
-        elsewhere = [each for each in mine if state.leaderships[each].leader != broker_id]
-        if len(elsewhere) * 100 > state.settings.leader_imbalance_percentage * len(mine):
+        preferred = preferred_of[broker_id]
+        elsewhere = [each for each in preferred if state.leaderships[each].leader != broker_id]
+        if len(elsewhere) * 100 > state.settings.leader_imbalance_percentage * len(preferred):
             found += elsewhere
     return sorted(found)
 
@@ -140,13 +142,13 @@ def imbalanced_partitions(state: ControllerState) -> list[TopicPartition]:
 def _initial(
     state: ControllerState, partition: TopicPartition, assignment: tuple[BrokerId, ...]
 ) -> PartitionChange | None:
-    """The first replica that answers leads, all live ones are in sync: nobody has any record yet."""
+    """The first replica that answers leads, all live ones are in sync: no replica has any record yet."""
     members = [each for each in assignment if state.is_eligible(partition, each)]
-    heard = state.answering(members)
-    if not heard:
+    answering = state.answering(members)
+    if not answering:
         return None
     after = Leadership(
-        leader=heard[0],
+        leader=answering[0],
         leader_epoch=0,
         in_sync_replicas=tuple(members),
         incarnations=tuple((each, state.brokers[each].incarnation_id) for each in members),
@@ -168,7 +170,7 @@ def _change(
     reason: str,
     is_unclean: bool = False,
 ) -> PartitionChange | None:
-    """The decision as a value; None if everything is so already. Each change by a controller is a new epoch."""
+    """The decision as a value; None if nothing changes. Each change by a controller starts a new epoch."""
     incarnations = _incarnations(state, before, leader, members)
     was = (before.leader, set(before.in_sync_replicas), set(before.incarnations))
     if was == (leader, set(members), set(incarnations)):
@@ -191,7 +193,7 @@ def _change(
 def _incarnations(
     state: ControllerState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
 ) -> tuple[tuple[BrokerId, str], ...]:
-    """The leader's log is the truth from now on, so its present incarnation counts; the others keep their record."""
+    """The leader's log is the reference from now on, so its present incarnation counts; the others keep theirs."""
     found: list[tuple[BrokerId, str]] = []
     for broker_id in members:
         recorded = before.incarnation_of(broker_id)
@@ -204,7 +206,7 @@ def _incarnations(
 def _directories(
     state: ControllerState, before: Leadership, leader: BrokerId | None, members: list[BrokerId]
 ) -> tuple[tuple[BrokerId, str], ...]:
-    """Likewise. An unknown directory stays unknown until its replica leads, or joins the ISR again."""
+    """The same for log directories. An unknown one stays unknown until its replica leads or rejoins the ISR."""
     found: list[tuple[BrokerId, str]] = []
     for broker_id in members:
         recorded = before.directory_of(broker_id)

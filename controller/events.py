@@ -1,8 +1,8 @@
-"""What happens to a controller, and what it wants done: the vocabulary of `steps.step`. Pure values.
+"""Events and effects of a controller: the inputs and outputs of `steps.step`. Pure values.
 
-Owns: the list of events and effects. An effect that has to be awaited (a write to ZooKeeper) comes back as an event, so
-that between a decision and its consequence nothing is assumed. The shell performs effects in order, and whatever an
-effect brings about is finished before the next effect: `Then` uses this to say what comes after a write.
+Owns: the list of events and effects. The result of an effect that has to be awaited (a write to ZooKeeper) comes back
+as an event, so that nothing is assumed about it before. The shell performs effects in order, and finishes whatever an
+effect causes before the next effect: `ContinueWith` relies on this for what comes after a write.
 """
 
 from typing import TypeAlias
@@ -30,7 +30,7 @@ class ControllerEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TookOver(ControllerEvent, frozen=True, kw_only=True):
-    """This broker won the controller election, and the state holds what ZooKeeper says."""
+    """This broker won the controller election, and the state holds what ZooKeeper holds."""
 
 
 class RegistrationsChanged(ControllerEvent, frozen=True, kw_only=True):
@@ -40,36 +40,36 @@ class RegistrationsChanged(ControllerEvent, frozen=True, kw_only=True):
 
 
 class TopicsChanged(ControllerEvent, frozen=True, kw_only=True):
-    """Topics that were not there before, or no longer are."""
+    """Topics that are new or gone."""
 
     added: dict[str, Topic] = {}
     leaderships: dict[TopicPartition, Leadership] = {}
-    """States that exist already for them."""
+    """Their partition states that exist already."""
     unreadable: frozenset[TopicPartition] = frozenset()
-    """States that exist, but are none."""
+    """Partition states that exist but cannot be parsed."""
     removed: tuple[str, ...] = ()
 
 
 class LeadershipsWritten(ControllerEvent, frozen=True, kw_only=True):
-    """What became of a WriteLeaderships."""
+    """The result of a WriteLeaderships."""
 
     written: tuple[PartitionChange, ...] = ()
     """Their `after` now carries the new partition epoch."""
     lost: dict[TopicPartition, Leadership | None] = {}
-    """Somebody else had written: what stands there instead."""
+    """Another client had written: the states found instead."""
     unreadable: frozenset[TopicPartition] = frozenset()
-    """What stands there instead is no partition state."""
+    """Those of `lost` with a znode that cannot be parsed."""
 
 
 class AlterPartitionReceived(ControllerEvent, frozen=True, kw_only=True):
-    """A leader wants to change ISRs."""
+    """A leader proposes changes of ISRs."""
 
     request_id: RequestId
     request: AlterPartitionRequest
 
 
 class AlterPartitionSettled(ControllerEvent, frozen=True, kw_only=True):
-    """All its writes have ended, well or not."""
+    """All writes of an AlterPartition request have succeeded or failed."""
 
     request_id: RequestId
     broker_id: BrokerId
@@ -84,14 +84,14 @@ class ControlledShutdownReceived(ControllerEvent, frozen=True, kw_only=True):
 
 
 class LeadersMoved(ControllerEvent, frozen=True, kw_only=True):
-    """Whatever could be moved away from a broker has been."""
+    """All leaderships that could be moved away from a broker have been."""
 
     request_id: RequestId
     broker_id: BrokerId
     partitions: tuple[TopicPartition, ...]
-    """The ones it asked about."""
+    """The ones that its request was about."""
     followed: tuple[TopicPartition, ...] = ()
-    """Of these, those it followed when it asked to stop."""
+    """Those of `partitions` that it followed when it asked to stop."""
 
 
 class ReplicasFailed(ControllerEvent, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class ReplicasFailed(ControllerEvent, frozen=True, kw_only=True):
 
 
 class RebalanceDue(ControllerEvent, frozen=True, kw_only=True):
-    """Time to look for leaders that are not the preferred ones."""
+    """It is time to check for leaders that are not the preferred ones."""
 
 
 class DeletionsRequested(ControllerEvent, frozen=True, kw_only=True):
@@ -127,13 +127,13 @@ class ReplicasErased(ControllerEvent, frozen=True, kw_only=True):
 
 
 class TopicErased(ControllerEvent, frozen=True, kw_only=True):
-    """All nodes of a deleted topic are gone."""
+    """All znodes of a deleted topic are gone."""
 
     topic: str
 
 
 class LivenessConnectionLost(ControllerEvent, frozen=True, kw_only=True):
-    """The idle connection to this registration of a broker broke, by no will of ours."""
+    """The liveness connection to this registration of a broker broke, and we did not close it."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -142,23 +142,23 @@ class LivenessConnectionLost(ControllerEvent, frozen=True, kw_only=True):
 
 
 class LivenessConnectionHeld(ControllerEvent, frozen=True, kw_only=True):
-    """The idle connection to this registration stands, or stands again."""
+    """The liveness connection to this registration is open, or open again."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
 class BrokerRefused(ControllerEvent, frozen=True, kw_only=True):
-    """After its line was lost, its address refuses connections."""
+    """After its liveness connection was lost, its address refuses connections."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     attempt: int
-    """Refusals since the line was lost; 1 is the first."""
+    """Refusals since the connection was lost; 1 is the first."""
 
 
 class FailureConfirmed(ControllerEvent, frozen=True, kw_only=True):
-    """Another live broker is refused there, too."""
+    """The suspected broker refuses another live broker, too."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -169,7 +169,7 @@ class FailureConfirmed(ControllerEvent, frozen=True, kw_only=True):
 
 
 class FailureUnconfirmed(ControllerEvent, frozen=True, kw_only=True):
-    """Nobody who was asked is refused there."""
+    """No broker that was asked confirms the failure."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -177,14 +177,14 @@ class FailureUnconfirmed(ControllerEvent, frozen=True, kw_only=True):
 
 
 class BrokerAnswered(ControllerEvent, frozen=True, kw_only=True):
-    """This registration answered an order, after it had not been heard of."""
+    """This registration answered an order, after being unresponsive."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
 class AnswersDue(ControllerEvent, frozen=True, kw_only=True):
-    """The moment that a new controller gives brokers to answer is over."""
+    """The time that a new controller gives brokers to answer is over."""
 
 
 class BrokerSilent(ControllerEvent, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ class BrokerSilent(ControllerEvent, frozen=True, kw_only=True):
 
 
 class LeaderCutOff(ControllerEvent, frozen=True, kw_only=True):
-    """This registration answers orders, and says that its own requests get no answer here."""
+    """This registration answers orders, but reports that its own requests to this controller get no answer."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -219,7 +219,7 @@ class LossAccepted(ControllerEvent, frozen=True, kw_only=True):
 
 
 class TopicConfigsChanged(ControllerEvent, frozen=True, kw_only=True):
-    """A topic's own settings are these now."""
+    """A topic's own settings after a change."""
 
     topic: str
     configs: dict[str, str]
@@ -236,19 +236,19 @@ class WriteLeaderships(ControllerEffect, frozen=True, kw_only=True):
 
 
 class OpenChannel(ControllerEffect, frozen=True, kw_only=True):
-    """Begin to talk to a broker; whatever was queued for an earlier registration of it is dropped."""
+    """Open a channel to a broker; orders queued for an earlier registration of it are dropped."""
 
     broker: RegisteredBroker
 
 
 class CloseChannel(ControllerEffect, frozen=True, kw_only=True):
-    """Its registration is gone."""
+    """Close a broker's channel: its registration is gone."""
 
     broker_id: BrokerId
 
 
 class Send(ControllerEffect, frozen=True, kw_only=True):
-    """Queue instructions, all of one kind, for one broker. Without any: UpdateMetadata with the live brokers."""
+    """Queue instructions, all of one kind, for one broker. None: UpdateMetadata that only names the live brokers."""
 
     broker_id: BrokerId
     live_brokers: tuple[LiveBroker, ...]
@@ -269,15 +269,15 @@ class BeginDeletion(ControllerEffect, frozen=True, kw_only=True):
 
 
 class EraseTopic(ControllerEffect, frozen=True, kw_only=True):
-    """Remove all nodes of a topic whose replicas are gone; answer with TopicErased."""
+    """Remove all znodes of a topic without replicas; answer with TopicErased."""
 
     topic: str
     partitions: tuple[int, ...]
 
 
 class ConfirmFailure(ControllerEffect, frozen=True, kw_only=True):
-    """Ask these whether that broker refuses them; goes on beside other events, and is answered with FailureConfirmed or
-    FailureUnconfirmed."""
+    """Ask these whether that broker refuses them. Runs concurrently with other events; the answer is FailureConfirmed
+    or FailureUnconfirmed."""
 
     broker: RegisteredBroker
     confirmers: tuple[RegisteredBroker, ...]
@@ -285,15 +285,15 @@ class ConfirmFailure(ControllerEffect, frozen=True, kw_only=True):
 
 
 class AskLogs(ControllerEffect, frozen=True, kw_only=True):
-    """Ask this broker what its files hold of these partitions, again and again; goes on beside other events, and is
-    answered with LogsReceived."""
+    """Ask this broker until it answers what its files hold of these partitions. Runs concurrently with other events;
+    the answer is LogsReceived."""
 
     broker: RegisteredBroker
     partitions: tuple[TopicPartition, ...]
 
 
 class Unregister(ControllerEffect, frozen=True, kw_only=True):
-    """Remove this registration from ZooKeeper, fenced like every write, then look at the registrations again."""
+    """Remove this registration from ZooKeeper, fenced like every write, then read all registrations again."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -306,13 +306,13 @@ class Resign(ControllerEffect, frozen=True, kw_only=True):
 
 
 class ContinueWith(ControllerEffect, frozen=True, kw_only=True):
-    """Go on with this event when the effects before it are done."""
+    """Process this event when the effects before it are done."""
 
     event: ControllerEvent
 
 
 class Report(ControllerEffect, frozen=True, kw_only=True):
-    """Tell the operator."""
+    """Log this for the operator."""
 
     text: str
     is_warning: bool = False

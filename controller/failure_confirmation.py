@@ -1,8 +1,8 @@
-"""Asking other brokers whether a broker that seems dead refuses them, too.
+"""Asks other brokers whether a suspected broker refuses them, too.
 
-Owns: the asking, within a named time. Refuses to decide who is asked and what follows (`failure_detection`).
-A confirmation proves two things at once: that the address refuses a second machine, and that the one that says so is
-alive, because it has just answered.
+Owns: the requests, within a deadline. Leaves to others: which brokers are asked and what follows (`failure_detection`).
+A confirmation proves two things at once: the address refuses a second machine, and that second machine is alive,
+because it has just answered.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Confirmer(msgspec.Struct, frozen=True, kw_only=True):
 async def first_to_confirm(
     dialer: BrokerDialer, client_id: str, confirmers: list[Confirmer], broker_id: BrokerId, broker_epoch: BrokerEpoch
 ) -> BrokerId | None:
-    """Ask all of them; the first that confirms, or None."""
+    """Ask all of them at once; return the first that confirms, or None."""
     request = ConfirmFailureRequest(broker_id=broker_id, broker_epoch=broker_epoch)
     tasks = [asyncio.create_task(_ask(dialer, client_id, each, request)) for each in confirmers]
     try:

@@ -1,14 +1,15 @@
-"""When a broker is taken for dead before its ZooKeeper session says so. Pure.
+"""When a broker is declared failed before its ZooKeeper session ends. Pure.
 
-Owns: what the controller concludes from lines that break (`liveness_connection`) and from what confirmers say
-(`failure_confirmation`). Refuses to elect anybody: a broker that is dead is unregistered, and everything else follows
-from its registration being gone, exactly as when its session ends (`steps`).
+Owns: what the controller concludes from liveness connections that break (`liveness_connection`) and from confirmations
+(`failure_confirmation`). Leaves to others: elections. A failed broker is unregistered, and everything else follows from
+its registration being gone, exactly as when its session ends (`steps`).
 
-Theory (docs/decisions/0011). Leader epochs alone do not make an early election safe: a living old leader would go on
-acknowledging acks=1, serving stale reads and naming itself. So the registration is removed *before* anything is
-elected; it is what a broker serves by, and its own watch tells it. The evidence is a held line that broke, an address
-that refuses, and a second broker that is refused, too. And since the mistake to fear is a network of our own that
-breaks everything at once, a controller that loses most of its lines in a moment accuses nobody.
+Theory (docs/decisions/0011). Leader epochs alone do not make an early election safe: an old leader that is alive would
+go on acknowledging acks=1, serving stale reads and naming itself leader. So the registration is removed *before* any
+election; a broker serves only while it is registered, and its own watch reports the removal. The conditions are a
+liveness connection that was held and broke, an address that refuses, and a second broker that is refused, too. The
+mistake to fear is a fault of our own network, which breaks every connection at once: so a controller that loses most of
+its liveness connections within a moment suspects no broker.
 """
 
 from minibroker.controller.controller_state import ControllerState
@@ -26,14 +27,14 @@ from minibroker.controller.events import (
 from minibroker.protocol.ids import BrokerId
 
 DOUBT_WINDOW_SECONDS = 2.0
-"""Lines lost within so long of each other count as lost together: longer than one machine needs to end its processes
-one after the other, shorter than what passes between failures that have nothing to do with each other."""
+"""Connections lost within this time count as lost together: longer than one machine needs to end its processes one
+after the other, shorter than the time between unrelated failures."""
 CONFIRMERS_MAX = 3
-"""Asked at once; others get their turn when none of these confirms. One confirmation is enough."""
+"""Asked at once; others are asked when none of these confirms. One confirmation is enough."""
 
 
 def on_liveness_connection_lost(state: ControllerState, event: LivenessConnectionLost) -> list[ControllerEffect]:
-    """Remember it."""
+    """Note the loss, and report it if this controller now doubts its own network."""
     if not state.is_registered_as(event.broker_id, event.broker_epoch):
         return []
     had_doubts = doubts_itself(state)
@@ -49,14 +50,14 @@ def on_liveness_connection_lost(state: ControllerState, event: LivenessConnectio
 
 
 def on_liveness_connection_held(state: ControllerState, event: LivenessConnectionHeld) -> list[ControllerEffect]:
-    """It lives, or lives again."""
+    """The broker is alive: it is no longer suspected."""
     if state.is_registered_as(event.broker_id, event.broker_epoch):
         state.lost_connections = {each: at for each, at in state.lost_connections.items() if each != event.broker_id}
     return []
 
 
 def on_broker_refused(state: ControllerState, event: BrokerRefused) -> list[ControllerEffect]:
-    """Ask others, unless it is known to be stopping, or we had better doubt ourselves."""
+    """Ask other brokers, unless this one is stopping, or this controller doubts its own network."""
     if not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
     others = [each for each in _others(state) if each != event.broker_id and each not in state.lost_connections]
@@ -68,7 +69,7 @@ def on_broker_refused(state: ControllerState, event: BrokerRefused) -> list[Cont
 
 
 def on_failure_confirmed(state: ControllerState, event: FailureConfirmed) -> list[ControllerEffect]:
-    """Fence it: its registration goes, if it is still the one that was lost."""
+    """Fence the broker: remove its registration, if it is still the suspected one."""
     if not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
     text = (
@@ -80,7 +81,7 @@ def on_failure_confirmed(state: ControllerState, event: FailureConfirmed) -> lis
 
 
 def on_failure_unconfirmed(state: ControllerState, event: FailureUnconfirmed) -> list[ControllerEffect]:
-    """Said once; the line asks again."""
+    """Report it once; the liveness connection reports further refusals."""
     if event.attempt > 1 or not _is_suspected(state, event.broker_id, event.broker_epoch):
         return []
     text = f"broker {event.broker_id} refuses connections, and no other broker confirms it: asking again"
@@ -88,7 +89,7 @@ def on_failure_unconfirmed(state: ControllerState, event: FailureUnconfirmed) ->
 
 
 def choose_confirmers(candidates: list[BrokerId], attempt: int) -> list[BrokerId]:
-    """A few of them, others at each attempt (the first is 1), so that one paused broker does not hide the rest."""
+    """A few of these, others at each attempt (from 1), so that one paused broker does not block the rest."""
     if not candidates:
         return []
     ordered = sorted(candidates)
@@ -97,7 +98,7 @@ def choose_confirmers(candidates: list[BrokerId], attempt: int) -> list[BrokerId
 
 
 def doubts_itself(state: ControllerState) -> bool:
-    """Whether more than half of the lines to others were lost within one window, and are lost still."""
+    """Whether more than half of the liveness connections were lost within one window, and are still lost."""
     others = _others(state)
     lost_at = sorted(state.lost_connections[each] for each in others if each in state.lost_connections)
     together = (sum(0 <= other - first <= DOUBT_WINDOW_SECONDS for other in lost_at) for first in lost_at)
@@ -105,7 +106,7 @@ def doubts_itself(state: ControllerState) -> bool:
 
 
 def _is_suspected(state: ControllerState, broker_id: BrokerId, broker_epoch: int) -> bool:
-    """Its line is lost, under this registration, by no controlled shutdown, and we do not doubt ourselves."""
+    """This registration's connection is lost, the broker is not shutting down, and our network is not in doubt."""
     return (
         state.is_registered_as(broker_id, broker_epoch)
         and broker_id in state.lost_connections
@@ -115,6 +116,6 @@ def _is_suspected(state: ControllerState, broker_id: BrokerId, broker_epoch: int
 
 
 def _others(state: ControllerState) -> list[BrokerId]:
-    """Brokers whose lines say something: not ourselves, and none that is stopping."""
+    """Brokers whose liveness connections count: not our own, and none that is stopping."""
     excluded = {state.settings.controller_id, *state.shutting_down}
     return [each for each in sorted(state.brokers) if each not in excluded]

@@ -1,10 +1,10 @@
-"""What brokers are told: LeaderAndIsr, UpdateMetadata, StopReplica, as values and as requests. Pure.
+"""Orders to brokers: LeaderAndIsr, UpdateMetadata, StopReplica, as values and as requests. Pure.
 
-Owns: the contents of the three requests, taken from the facts at the moment of the decision, and how they are cut into
-requests of bounded size. Refuses to know queues and connections (`send_queue`, `broker_channel`).
+Owns: the contents of the three requests, taken from the facts at the moment of the decision, and their division into
+requests of bounded size. Leaves to others: queues and connections (`send_queue`, `broker_channel`).
 
-An instruction is one partition's part of a request; many travel together. They are made once and shared by all brokers
-that get them; what differs from broker to broker (its epoch) is added when a request is built.
+An instruction is one partition's part of a request; a request carries many. Instructions are made once and shared by
+all brokers that get them; the broker epoch, which differs, is added when a request is built.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,14 +34,14 @@ from minibroker.protocol.messages import (
 REQUEST_BYTES_MAX = 512 * 1024
 """A control request may have 1 MiB; a full LeaderAndIsr passes that near 6,000 partitions (hardening rule 14)."""
 REQUEST_PARTITIONS_MAX = 500
-"""A broker serves nobody else while it obeys a request. One partition that it has takes about 0.1 ms."""
+"""A broker serves no other request while it executes one. One existing partition takes about 0.1 ms."""
 REQUEST_LOGS_MAX = 20
-"""So many logs at most are created or deleted by one request: each takes the broker 0.5 ms, and 10 ms while its disk is
-busy syncing others. 5,000 at once made brokers stand still for two seconds, and lose their sessions."""
+"""Logs that one request creates or deletes at most: each takes the broker 0.5 ms, and 10 ms while its disk is busy
+syncing others. 5,000 at once made brokers stand still for two seconds, and lose their sessions."""
 
 
 class LeaderAndIsr(msgspec.Struct, frozen=True):
-    """Lead or follow this partition."""
+    """Order to lead or follow this partition."""
 
     partition: TopicPartition
     topic: Topic
@@ -49,7 +49,7 @@ class LeaderAndIsr(msgspec.Struct, frozen=True):
 
 
 class UpdateMetadata(msgspec.Struct, frozen=True):
-    """Know this about a partition, whether you hold a replica or not."""
+    """Metadata of a partition, for every broker."""
 
     partition: TopicPartition
     topic: Topic
@@ -57,7 +57,7 @@ class UpdateMetadata(msgspec.Struct, frozen=True):
 
 
 class StopReplica(msgspec.Struct, frozen=True):
-    """Stop this replica, or stop and delete it."""
+    """Order to stop this replica, or to stop and delete it."""
 
     partition: TopicPartition
     topic: Topic
@@ -68,7 +68,7 @@ Instruction: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
 
 
 class ControllerIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which controller speaks."""
+    """The controller that sends a request."""
 
     controller_id: BrokerId
     controller_epoch: ControllerEpoch
@@ -90,7 +90,7 @@ def live_brokers(state: ControllerState) -> tuple[LiveBroker, ...]:
 def leader_and_isr(
     state: ControllerState, partitions: Iterable[TopicPartition], new: frozenset[TopicPartition] = frozenset()
 ) -> list[LeaderAndIsr]:
-    """Of those partitions that have a state and are not being deleted."""
+    """For those of these partitions that have a state and are not being deleted."""
     found = []
     for partition in partitions:
         leadership = state.leaderships.get(partition)
@@ -112,7 +112,7 @@ def leader_and_isr(
 
 
 def update_metadata(state: ControllerState, partitions: Iterable[TopicPartition]) -> list[UpdateMetadata]:
-    """Of those partitions that have a state; a partition that is being deleted has the leader -2."""
+    """For those of these partitions that have a state; one that is being deleted has the leader -2."""
     found = []
     for partition in partitions:
         leadership = state.leaderships.get(partition)
@@ -134,7 +134,7 @@ def update_metadata(state: ControllerState, partitions: Iterable[TopicPartition]
 
 
 def stop_replica(state: ControllerState, partitions: Iterable[TopicPartition], delete: bool) -> list[StopReplica]:
-    """A deletion is above every leader epoch; a mere stop carries the present one (KIP-570)."""
+    """A deletion carries an epoch above all others; a mere stop carries the present one (KIP-570)."""
     found = []
     for partition in partitions:
         leadership = state.leaderships.get(partition)
@@ -156,7 +156,7 @@ def to_requests(
     brokers: Sequence[LiveBroker],
     instructions: Sequence[Instruction],
 ) -> list[Request]:
-    """In the order of the instructions, which are of one kind. Without instructions: the live brokers alone."""
+    """Requests in the order of the instructions, which are of one kind. No instructions: only the live brokers."""
     fixed_bytes = len(msgspec.msgpack.encode(list(brokers))) + 200
     if not instructions:
         return [_update_metadata_request(sender, broker_epoch, brokers, [])]
@@ -173,8 +173,7 @@ def to_requests(
 
 
 def _parts(instructions: Sequence[Instruction], bytes_max: int) -> list[list[Instruction]]:
-    """Cut by encoded size and by the work they make; a single instruction is never too large (names and sets are
-    bounded)."""
+    """Divide by encoded size and by work; a single instruction is never too large (names and sets are bounded)."""
     parts: list[list[Instruction]] = [[]]
     size = logs = 0
     topic: tuple[str, str] | None = None
@@ -193,7 +192,7 @@ def _parts(instructions: Sequence[Instruction], bytes_max: int) -> list[list[Ins
 
 
 def _changes_a_log(instruction: Instruction) -> bool:
-    """Whether the broker has to create or delete one."""
+    """Whether the broker has to create or delete a log."""
     if isinstance(instruction, LeaderAndIsr):
         return instruction.content.is_new
     return isinstance(instruction, StopReplica) and instruction.content.delete_partition

@@ -1,8 +1,8 @@
-"""Asking a broker what its files hold of some partitions, until it answers.
+"""Asks a broker until it answers what its files hold of some partitions.
 
-Owns: the asking, in requests of bounded size, and its repetition; where an answer cannot be read, which partition it is
-that spoils it. Refuses to know why it is asked (`restarts`) and when
-the question is void: the owner cancels it together with the channel to that registration.
+Owns: the requests, of bounded size, and their repetition; if an answer cannot be decoded, finding the partition that
+causes it. Leaves to others: why the broker is asked (`restarts`), and when the inquiry is obsolete: the owner cancels
+it together with the channel to that registration.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 1.0
 """Pause between two attempts; it doubles from the minimum. Partitions without a leader wait for the answer."""
 UNREADABLE_MAX = 3
-"""So often one partition is asked about alone whose answer cannot be read: bytes may be garbled on their way."""
+"""Attempts for one partition after an answer that cannot be decoded: bytes may be corrupted on their way."""
 logger = logging.getLogger(__name__)
 
 
@@ -37,8 +37,8 @@ async def ask_logs(
     broker_epoch: BrokerEpoch,
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, ReplicaLog]:
-    """What this registration of a broker says; takes as long as it takes. An answer that does not decode is asked for
-    again partition by partition, so that one does not spoil those of the others: it alone counts as unavailable."""
+    """What this registration of a broker answers, however long it takes. If an answer does not decode, each partition
+    is asked about alone, so that one does not spoil the others: it alone counts as unavailable."""
     found: dict[TopicPartition, ReplicaLog] = {}
     pause = RETRY_SECONDS_MIN
     at_once, unreadable = PARTITIONS_MAX, 0
@@ -71,7 +71,7 @@ def _named(partitions: Sequence[TopicPartition]) -> str:
 async def _ask(
     connection: RpcConnection, broker_epoch: BrokerEpoch, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ReplicaLog]:
-    """Raises RpcError also when the answer does not tell of all of them, or is of another registration."""
+    """Raises RpcError also when the answer leaves out a partition, or is of another registration."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)

@@ -1,7 +1,7 @@
-"""ElectLeaders: what an operator is told of partitions without a leader, and the elections that it orders.
+"""ElectLeaders: the outlook for partitions without a leader, and the elections that an operator orders.
 
-Owns: this request from question to answer: the logs of all live replicas are asked for anew, the outlook is told, and
-only what was told, and is confirmed in the order, is elected. Refuses to judge (`accepted_loss`).
+Owns: this request from start to answer: it asks all live replicas for their logs again, answers with the outlook, and
+elects only what the order confirms of an earlier outlook. Leaves to others: the checks (`accepted_loss`).
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from minibroker.protocol.messages import (
 )
 
 ANSWER_SECONDS_MAX = 3.0
-"""A broker that has not said by then what it holds is no candidate."""
+"""A broker that has not answered by then is no candidate."""
 
 
 async def elect_leaders(active: ActiveController, request: ElectLeadersRequest) -> Response:
-    """Answers with the outlook, and after an election with who leads."""
+    """Answer with the outlook, and after an election with the leaders."""
     await active.gathered()
     partitions = _asked_about(active, request)
     logs = await _logs(active, partitions)
@@ -38,8 +38,8 @@ async def elect_leaders(active: ActiveController, request: ElectLeadersRequest) 
     if not request.confirmed:
         return ElectLeadersResponse(partitions=list(outlooks.values()))
     chosen = {
-        partition: choice_of(active.state, told, outlooks[partition])
-        for partition, told in _confirmed(request).items()
+        partition: choice_of(active.state, confirmed, outlooks[partition])
+        for partition, confirmed in _confirmed(request).items()
         if partition in outlooks
     }
 
@@ -47,7 +47,7 @@ async def elect_leaders(active: ActiveController, request: ElectLeadersRequest) 
         choices = tuple(each for each in chosen.values() if isinstance(each, LossChoice))
         await active.process(LossAccepted(choices=choices))
         return ElectLeadersResponse(
-            partitions=[_outcome(active, outlooks[partition], each) for partition, each in chosen.items()]
+            partitions=[_result(active, outlooks[partition], each) for partition, each in chosen.items()]
         )
 
     return await active.run_queued(elect)
@@ -68,7 +68,7 @@ def _asked_about(active: ActiveController, request: ElectLeadersRequest) -> list
 
 
 async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> Logs:
-    """Of those live replicas that answer in time."""
+    """The logs of those live replicas that answer in time."""
     state = active.state
 
     async def ask(broker_id: BrokerId) -> Logs:
@@ -82,8 +82,8 @@ async def _logs(active: ActiveController, partitions: list[TopicPartition]) -> L
     return {broker_id: logs for answer in answers for broker_id, logs in answer.items()}
 
 
-def _outcome(active: ActiveController, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
-    """NEW_LEADER_ELECTED would be a lie where something had changed meanwhile: nobody was elected then."""
+def _result(active: ActiveController, now: ElectionOutlook, choice: LossChoice | str) -> ElectionOutlook:
+    """An error where something had changed meanwhile, for no leader was elected then."""
     partition = TopicPartition(now.topic_name, now.partition_index)
     leadership = active.state.leaderships.get(partition)
     if isinstance(choice, LossChoice) and leadership is not None and leadership.leader == choice.leader:

@@ -1,29 +1,31 @@
-"""Which in-sync replica may lead when every one of them was started again: a decision on what their files say. Pure.
+"""Which in-sync replica may lead when all of them were restarted: a decision on what their files hold. Pure.
 
-Owns: who is asked for its log, whom an election waits for, and the choice. Refuses to know how logs are asked for
-(`log_inquiry`) and what else an election depends on (`election`).
+Owns: which brokers are asked for their logs, which ones an election waits for, and the choice. Leaves to others: how
+logs are asked for (`log_inquiry`) and what else an election depends on (`election`).
 
-Theory (hardening rule 16; KIP-966; Protocol-Aware Recovery, FAST'18). After a stop of the whole cluster nobody runs
-under the incarnation that the ISR names, and each log may have lost its unsynced tail, or all of it. Taking the first
-one to come back is how good copies are cut. So:
+Theory (hardening rule 16; KIP-966; Protocol-Aware Recovery, FAST'18). After a stop of the whole cluster no broker runs
+under the incarnation that the ISR names, and each log may have lost its unsynced tail, or all of it. Electing the first
+broker to come back would truncate good copies. So:
 
     1. a member whose log is proven whole since the incarnation that the ISR names leads at once: it lost nothing
-    2. otherwise members are waited for, until two of them are undisturbed since then (their machines ran on, and
-       nothing is seen to be lost), or all are there. A killed process leaves no proof: files may be gone or rolled back
-       since. But not of two at once, as long as one disk is faulty, and what is committed is in the log of each. One on
-       another log directory, with a damaged log or with none where there was one is present, and has nothing. One that
-       is offline for another reason (a full disk, a failed call) is waited for: its log may be the largest
+    2. otherwise the election waits for members, until two of them are undisturbed since then (their machines ran on,
+       and no loss is observed), or all are there. A killed process leaves no proof: files may be gone or rolled back
+       since. But not of two at once, while at most one disk is faulty, and each log holds what is committed. A member
+       on another log directory, with a damaged log, or with none where there was one, counts as present and has
+       nothing. One that is offline for another reason (a full disk, a failed call) is waited for: its log may be the
+       largest
     3. then the largest (epoch of the last record, log end) leads: no two logs of one epoch differ below the smaller
        end, and a later epoch began with all that was committed before (as in Raft, section 5.4.1). Two undisturbed logs
-       are compared with each other only. One alone gives way to a disturbed log only if that is longer as well: what
-       lost records is shorter than a whole copy, and an epoch may be a rotten bit (decision 0022)
-    4. whoever is there, in the ISR or not, is asked up to where it knows the log to be committed. A member whose log
-       ends below that has lost what was acknowledged (a disk that was rolled back, files that are gone): it has
-       nothing. A later epoch in that log excuses it only from what a replica outside of the ISR knows
-    5. nobody, if no member has anything: only an operator may decide what is to be lost. But if all of several members
-       are there and none ever had a log, the partition is as it was created
+       are compared with each other only. A single one gives way to a disturbed log only if that is longer as well: a
+       log that lost records is shorter than a whole copy, and an epoch may be a flipped bit (decision 0022)
+    4. each present replica, in the ISR or not, is asked up to where it knows the log to be committed. A member whose
+       log ends below that has lost acknowledged records (a rolled-back disk, missing files): it has nothing. A later
+       epoch in its log overrides only what a replica outside the ISR knows
+    5. no member leads if none has anything: only an operator may decide what is to be lost. But if all of several
+       members are there and none ever had a log, the partition is as it was created
 
-What a broker said of its log holds while it is registered and nobody leads: without a leader no log changes.
+What a broker reports of its log is valid while it is registered and there is no leader: without a leader no log
+changes.
 """
 
 from collections.abc import Iterable
@@ -34,7 +36,7 @@ from minibroker.controller.controller_state import ControllerState, Leadership, 
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 UNDISTURBED_MIN = 2
-"""Undisturbed logs that are enough: one more than the disks that may be faulty at a time."""
+"""Undisturbed logs that suffice: one more than the disks that may be faulty at a time."""
 
 OTHER_DIRECTORY = "has another log directory now than when it was in sync, and counts for nothing"
 
@@ -42,23 +44,23 @@ OTHER_TOPIC = "has a log of another topic of this name"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of an ISR whose members were all started again."""
+    """One member of an ISR whose members were all restarted."""
 
     broker_id: BrokerId
     log: ReplicaLog | None = None
-    """What it may lead with; None: nothing, or not known."""
+    """The log that it may lead with; None: nothing, or unknown."""
     is_waited_for: bool = False
     must_be_asked: bool = False
     is_absent: bool = False
-    """It has no log, and nothing says that it ever had one."""
+    """It has no log, and there is no sign that it ever had one."""
     is_proven: bool = False
     is_undisturbed: bool = False
     problem: str | None = None
-    """Why it has nothing, or why it is waited for."""
+    """Why it has nothing, or why the election waits for it."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Who leads, and if nobody: why not."""
+    """The leader, or why there is none."""
 
     leader: BrokerId | None
     reason: str
@@ -68,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def choose(
     state: ControllerState, partition: TopicPartition, leadership: Leadership, is_patient: bool = True
 ) -> Choice:
-    """Among the members of this ISR. Without patience (unclean election) only those that can answer are waited for."""
+    """Choose among the members of this ISR. Without patience (unclean election), wait only for those able to answer."""
     standings = [standing(state, partition, leadership, each) for each in _members(state, partition, leadership)]
     standings = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
     ready = [each for each in standings if each.log is not None and not each.is_waited_for]
@@ -103,15 +105,15 @@ def choose(
 def best_log(
     state: ControllerState, partition: TopicPartition, leadership: Leadership, broker_ids: Iterable[BrokerId]
 ) -> BrokerId | None:
-    """Of these, in the ISR or not, whoever lost least as far as the evidence goes, where an operator accepts a loss:
-    the rules 3 and 4, without waiting for anybody."""
-    standings = [_evidence(state, partition, leadership, each) for each in broker_ids]
+    """The one of these, in the ISR or not, that lost least as far as is known, for an operator who accepts a loss:
+    rules 3 and 4, without waiting for any broker."""
+    standings = [_reported(state, partition, leadership, each) for each in broker_ids]
     held = [_held_to(each, _committed(state, partition, leadership, each)) for each in standings]
     ready = [each for each in held if each.log is not None] or standings
     return max(_candidates(ready), key=_size).broker_id if ready else None
 
 
-def _evidence(
+def _reported(
     state: ControllerState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId
 ) -> Standing:
     log = state.logs[broker_id][partition]
@@ -121,7 +123,7 @@ def _evidence(
 
 
 def _candidates(ready: list[Standing]) -> list[Standing]:
-    """Among whom the largest log leads."""
+    """The members among which the largest log leads."""
     undisturbed = [each for each in ready if each.is_undisturbed]
     if len(undisturbed) >= UNDISTURBED_MIN:
         return undisturbed
@@ -131,7 +133,7 @@ def _candidates(ready: list[Standing]) -> list[Standing]:
 def standing(
     state: ControllerState, partition: TopicPartition, leadership: Leadership, broker_id: BrokerId
 ) -> Standing:
-    """What is known of one member."""
+    """What the controller knows of one member."""
     broker = state.brokers.get(broker_id)
     if broker is None:
         return Standing(broker_id=broker_id, is_waited_for=True, problem="is not registered")
@@ -166,8 +168,8 @@ def is_of_another_topic(state: ControllerState, partition: TopicPartition, log: 
 def _committed(
     state: ControllerState, partition: TopicPartition, leadership: Leadership, member: Standing
 ) -> tuple[int, BrokerId]:
-    """Up to where another replica knows the log to be committed, and which one. A replica outside of the ISR may know
-    it of before an accepted loss, which began a later epoch. A member was aligned after every such loss."""
+    """Up to where another replica knows the log to be committed, and which replica. One outside the ISR may know it
+    from before an accepted loss, which began a later epoch. A member was aligned after every such loss."""
     if member.log is None:
         return -1, member.broker_id
     topic_id = state.topics[partition.topic].topic_id
@@ -183,7 +185,7 @@ def _committed(
 
 
 def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
-    """What ends below what was committed has lost records."""
+    """A log that ends below what was committed has lost records."""
     high_watermark, holder = committed
     if member.log is None or member.is_waited_for or member.log.log_end_offset >= high_watermark:
         return member
@@ -195,7 +197,7 @@ def _held_to(member: Standing, committed: tuple[int, BrokerId]) -> Standing:
 
 
 def _confirmers_to_ask(state: ControllerState, partition: TopicPartition, leadership: Leadership) -> list[BrokerId]:
-    """Replicas outside of the ISR that are there, answer, and have not said yet what they know."""
+    """Replicas outside the ISR that are live and answer, and have not reported yet what they know."""
     return [
         each
         for each in state.assignment(partition)
@@ -207,8 +209,8 @@ def _confirmers_to_ask(state: ControllerState, partition: TopicPartition, leader
 
 
 def needs_logs(state: ControllerState, partition: TopicPartition) -> bool:
-    """Whether nobody leads, and no member of the ISR that is there has run on since it was in sync. Who is offline is
-    asked, too: it says why."""
+    """Whether members of the ISR are live, but none has run on without a restart since it was in sync. Offline replicas
+    are asked, too: they report why."""
     leadership = state.leaderships.get(partition)
     if leadership is None or state.is_being_deleted(partition.topic) or partition in state.unreadable:
         return False
@@ -218,7 +220,7 @@ def needs_logs(state: ControllerState, partition: TopicPartition) -> bool:
 
 
 def questions(state: ControllerState, partitions: Iterable[TopicPartition]) -> dict[BrokerId, list[TopicPartition]]:
-    """Which brokers have to be asked about which of these partitions, and were not asked yet."""
+    """Which brokers must still be asked about which of these partitions."""
     found: dict[BrokerId, list[TopicPartition]] = {}
     for partition in partitions:
         if not needs_logs(state, partition):

@@ -1,13 +1,13 @@
-"""What one broker has still to be told, in order and bounded. Pure.
+"""The orders that still wait for one broker, in sequence and bounded. Pure.
 
-Owns: the order of what is queued for one broker, and its merging. Refuses to know connections (`broker_channel`).
+Owns: the order of what is queued for one broker, and its merging. Leaves to others: connections (`broker_channel`).
 
-Theory (replication rules 9.6). A broker must hear of decisions in the order in which they were taken; but of several
-decisions about one partition that still wait, only the last one matters, because each says the whole truth about that
-partition and carries its epochs. So neighbours of one kind are merged at once. A broker that hangs for minutes while
-its session lives would still collect an endless row of alternating kinds; such a row is compacted: first all metadata
-(the cache may run ahead of the logs), then, in order, the last LeaderAndIsr and the last StopReplica of each partition.
-What remains is bounded by the number of partitions, not by time.
+Theory (replication rules 9.6). A broker must get decisions in the order in which they were taken; but of several
+waiting decisions about one partition only the last one matters, because each holds the complete state of that partition
+and its epochs. So neighbours of one kind are merged at once. A broker that hangs for minutes while its session lives
+would still collect an endless sequence of alternating kinds. Such a sequence is compacted: first all metadata (the
+cache may run ahead of the logs), then, in order, the last LeaderAndIsr and the last StopReplica of each partition. What
+remains is bounded by the number of partitions, not by time.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from minibroker.controller.instructions import Instruction, LeaderAndIsr, Update
 from minibroker.protocol.messages import LiveBroker
 
 BATCHES_MAX = 50
-"""Batches a queue may hold before it is compacted. A healthy broker keeps it at a handful."""
+"""Batches a queue may hold before it is compacted. The queue of a healthy broker holds a handful."""
 
 InstructionKey: TypeAlias = tuple[str, str, int]
 
 
 class InstructionBatch(msgspec.Struct, kw_only=True):
-    """Instructions of one kind. None at all: UpdateMetadata that names the live brokers only."""
+    """Instructions of one kind. None: UpdateMetadata that only names the live brokers."""
 
     kind: type[Instruction]
     live_brokers: tuple[LiveBroker, ...]
@@ -33,7 +33,7 @@ class InstructionBatch(msgspec.Struct, kw_only=True):
 
 
 class SendQueue:
-    """First in, first out, of batches."""
+    """First-in, first-out queue of batches."""
 
     def __init__(self) -> None:
         self._batches: list[InstructionBatch] = []
@@ -56,7 +56,7 @@ class SendQueue:
 
 
 def compact(batches: list[InstructionBatch]) -> list[InstructionBatch]:
-    """The same knowledge in as few batches as the order allows."""
+    """The same contents in as few batches as the order allows."""
     newest_brokers = batches[-1].live_brokers
     metadata = InstructionBatch(kind=UpdateMetadata, live_brokers=newest_brokers, instructions={})
     last: dict[tuple[type[Instruction], InstructionKey], int] = {}
@@ -77,7 +77,7 @@ def compact(batches: list[InstructionBatch]) -> list[InstructionBatch]:
 
 
 def _add(batch: InstructionBatch, live_brokers: tuple[LiveBroker, ...], instructions: Sequence[Instruction]) -> None:
-    """The last word about a partition counts; that it is new stays true until the broker has heard it."""
+    """The last instruction about a partition counts; `is_new` stays true until the broker has got it."""
     batch.live_brokers = live_brokers
     for each in instructions:
         key = (each.partition.topic, each.topic.topic_id, each.partition.partition)

@@ -1,12 +1,12 @@
 """The controller candidate in every broker process: contest, serve as active controller, contest again.
 
-Owns: the life between registration and the end of a session, and the door for requests. Refuses to know how this
-broker is registered (its owner says when) and everything that happens inside a active.
+Owns: the time between registration and the end of a session, and the entry point for requests. Leaves to others: how
+this broker is registered (its owner reports it), and what happens inside an active controller.
 
-Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and ZooKeeper
-tells the owner of a session last that it is over. So `is_active` also asks our own clock: past the deadline up to which
-ZooKeeper surely keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not know
-yet that it was deposed. What it might still write, the fence refuses.
+Theory (replication rules 9.2; hardening rule 8). Being controller is bound to the ZooKeeper session, and the owner of a
+session is the last to learn that it is over. So `is_active` also checks our own clock: past the deadline up to which
+ZooKeeper certainly keeps the session, this controller answers NOT_CONTROLLER and sends nothing, even if it does not
+know yet that it was deposed. The fence refuses what it might still write.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import Clock, Coordination, CoordinationError, SessionExpired
 
 RETRY_SECONDS = 1.0
-"""Pause after ZooKeeper gave an answer that nobody expects, or holds what cannot be read: an operator may be needed."""
+"""Pause after ZooKeeper gave an unexpected answer, or holds what cannot be parsed: an operator may be needed."""
 
 RESIGNED_SECONDS = 2.0
-"""A controller that has resigned lets others try first; they contest at once when the node is gone."""
+"""A controller that has resigned lets others try first; they contest at once when the znode is gone."""
 
 logger = logging.getLogger("minibroker.controller")
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the broker's configuration concerns its controller."""
+    """The part of the broker's configuration that concerns its controller."""
 
     broker_id: int
     inter_broker_listener_name: str
@@ -64,9 +64,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_ms: int = 30_000
     delete_topic_enable: bool = True
     answer_timeout_ms: int = 6_000
-    """A leader that answers no order for so long is replaced: as long as a session, and at least six seconds."""
+    """A leader that answers no order for this long is replaced: as long as a session, and at least six seconds."""
     detects_lost_connections: bool = True
-    """broker.failure.detection=connection: do not wait for the session of a broker that is evidently dead."""
+    """broker.failure.detection=connection: do not wait for the session of a broker after a confirmed failure."""
 
 
 def _accept_any_value(name: str, value: str) -> str | None:
@@ -74,7 +74,7 @@ def _accept_any_value(name: str, value: str) -> str | None:
 
 
 class ControllerService:
-    """One per broker process. `run` is owned by the composer; the other calls come from the same loop."""
+    """One per broker process. The composer owns `run`; the other calls come from the same event loop."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class ControllerService:
         self.on_broker_failure: Callable[[], None] = lambda: None
         """Called when a broker was unregistered before its session ended."""
         self.on_refused: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
-        """Called when a controller that we watched refused us: its broker id, and the registration it had."""
+        """Called with broker id and broker epoch of a watched controller that refused us."""
         self.on_unregistered: Callable[[], None] = lambda: None
-        """Called when we, reading all registrations, met that this broker's own is gone."""
+        """Called when a read of all registrations finds that this broker's own is gone."""
         self.highest_epoch: Callable[[], ControllerEpoch] = lambda: 0
-        """The highest controller epoch of which this broker has had an order."""
+        """The highest controller epoch in an order to this broker."""
         self._candidate: Candidate | None = None
         self._candidacy_changed = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None
@@ -130,20 +130,20 @@ class ControllerService:
 
     @property
     def is_active(self) -> bool:
-        """Controller, as far as our own clock can tell."""
+        """Whether this is the active controller, as far as our own clock can tell."""
         return self._active is not None and asyncio.get_running_loop().time() < self._coordination.session_deadline
 
     @property
     def controller_epoch(self) -> int | None:
-        """The epoch of the active being served, if any."""
+        """The epoch of the active controller in this process, if any."""
         return None if self._fence is None else self._fence.controller_epoch
 
     def left_alone(self) -> dict[str, str]:
-        """Nodes of ZooKeeper that this controller leaves alone, and why; none unless it is active."""
+        """Znodes that this controller leaves alone, and why; none unless it is active."""
         return self._active.store.left_alone.nodes() if self._active is not None and self.is_active else {}
 
     async def run(self) -> None:
-        """Until cancelled. Raises only for bugs of our own."""
+        """Run until cancelled. Raises only for bugs."""
         try:
             while True:
                 await self._candidacy_changed.wait()
@@ -175,7 +175,7 @@ class ControllerService:
 
     # ----------------------------------------------------------------------------------------------------- campaign
     async def _contest_and_serve(self, candidate: Candidate) -> None:
-        """Until the session is over; the owner registers and calls `registered` again then."""
+        """Run until the session is over; then the owner registers and calls `registered` again."""
         listener = self._config.inter_broker_listener_name
         succession = Succession(self._coordination, self._dialer, candidate, listener, self.on_refused)
         try:
@@ -198,13 +198,13 @@ class ControllerService:
             succession.release()
 
     async def _become_active(self, candidate: Candidate, succession: Succession) -> ControllerFence:
-        """Wait for it, for ever. Raises SessionExpired."""
+        """Wait, without a limit, until an election is won. Raises SessionExpired."""
         while True:
             changed = asyncio.Event()
             try:
                 fence = await contest(self._coordination, self._clock, candidate, changed.set)
                 if fence is None:
-                    fence = await self._await_turn(candidate, succession, changed)
+                    fence = await self._await_vacancy(candidate, succession, changed)
             except SessionExpired:
                 raise
             except (ProtocolError, CoordinationError) as error:
@@ -214,27 +214,27 @@ class ControllerService:
             if fence is not None:
                 return fence
 
-    async def _await_turn(
+    async def _await_vacancy(
         self, candidate: Candidate, succession: Succession, changed: asyncio.Event
     ) -> ControllerFence | None:
-        """Until /controller may have changed, or its holder is evidently dead and we are the one who succeeds it."""
+        """Wait until /controller may have changed, or its holder has failed and we have succeeded it."""
         if not self._config.detects_lost_connections:
             await changed.wait()
             return None
         change = asyncio.create_task(changed.wait(), name="controller-changed")
-        death = asyncio.create_task(succession.failure_of_active_controller(), name="death-of-controller")
+        failure = asyncio.create_task(succession.failure_of_active_controller(), name="failure-of-controller")
         try:
-            await asyncio.wait([change, death], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([change, failure], return_when=asyncio.FIRST_COMPLETED)
             if changed.is_set():
                 return None
-            fence = await succeed(self._coordination, self._clock, candidate, death.result())
+            fence = await succeed(self._coordination, self._clock, candidate, failure.result())
             if fence is not None:
                 self.on_broker_failure()
             return fence
         finally:
-            for task in (change, death):
+            for task in (change, failure):
                 task.cancel()
-            await asyncio.gather(change, death, return_exceptions=True)
+            await asyncio.gather(change, failure, return_exceptions=True)
 
     async def _serve(self, fence: ControllerFence) -> None:
         config = self._config
@@ -290,8 +290,8 @@ class ControllerService:
         return response
 
     async def _hand_over(self, active: ActiveController, request: ControlledShutdownRequest) -> Response:
-        """Our own broker stops, and this active ends with it: first let all hear who leads now, for nobody else will
-        tell them before the next controller has taken over."""
+        """Our own broker stops, and this controller ends with it. First all brokers get the new leaders, which no other
+        controller could send before it has taken over."""
         response = await active.ask(request)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
@@ -318,6 +318,6 @@ class ControllerService:
 
 
 HAND_OVER_SECONDS_MAX = 0.5
-"""How long a controller that stops waits until others have heard what it decided; its successor tells them again."""
+"""How long a controller that stops waits for answers to its last orders; its successor sends them again."""
 ANSWER_GRACE_MS = 500
-"""The waits inside use the request's timeout; the answer that says what was waited for comes after it."""
+"""The waits inside use the request's timeout; the answer that names what they waited for comes after it."""

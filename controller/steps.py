@@ -1,12 +1,12 @@
 """The controller as a state machine: `step(state, event) -> effects`. Pure.
 
-Owns: what follows from each event: which elections, who is told what, in which order. Refuses to know ZooKeeper, queues
-and time; what brokers ask for is in `broker_requests`, deletions are in `deletion`, the elections in `election`, and
-who is taken for dead in `failure_detection`.
+Owns: what follows from each event: which elections, which orders to which brokers, in which sequence. Leaves to others:
+ZooKeeper, queues and time; requests of brokers (`broker_requests`), deletions (`deletion`), elections (`election`), and
+failed brokers (`failure_detection`).
 
-Order matters in three places (replication rules 9.3 to 9.7): brokers hear of a decision only after it was written; on
-taking over UpdateMetadata goes to all before any LeaderAndIsr, so that a follower knows its leader to be alive; and a
-broker that has just registered hears everything, because it remembers nothing.
+Order matters in three places (replication rules 9.3 to 9.7): brokers get a decision only after it was written; on
+taking over, UpdateMetadata goes to all before any LeaderAndIsr, so that a follower knows its leader to be alive; and a
+broker that has just registered gets everything, because it remembers nothing.
 
 `step` changes the state it is given. It is deterministic: lists are sorted, and no set reaches an effect.
 """
@@ -63,7 +63,7 @@ from minibroker.protocol.ids import BrokerId
 
 
 def step(state: ControllerState, event: ControllerEvent) -> list[ControllerEffect]:
-    """Let one event happen: change `state`, and say what is to be done."""
+    """Process one event: change `state`, and return what is to be done."""
     match event:
         case TookOver():
             return _on_took_over(state)
@@ -122,7 +122,7 @@ def step(state: ControllerState, event: ControllerEvent) -> list[ControllerEffec
 
 # ------------------------------------------------------------------------------------------- brokers come and go
 def _on_took_over(state: ControllerState) -> list[ControllerEffect]:
-    """Nobody is elected, or told what to lead, before brokers have had a moment to answer (`unresponsive_brokers`)."""
+    """Before brokers have had time to answer (`unresponsive_brokers`), elect no leader and send no LeaderAndIsr."""
     state.unresponsive, state.is_gathering = frozenset(state.brokers), True
     effects: list[ControllerEffect] = [OpenChannel(broker=broker) for broker in state.live_brokers()]
     effects += deletion.resume(state)
@@ -131,7 +131,7 @@ def _on_took_over(state: ControllerState) -> list[ControllerEffect]:
 
 
 def _on_registrations_changed(state: ControllerState, event: RegistrationsChanged) -> list[ControllerEffect]:
-    """Compare by id and epoch: a broker that bounced between two looks went down and came up (KIP-380)."""
+    """Compare by id and epoch: a broker that bounced between two reads went down and came up (KIP-380)."""
     before, now = state.brokers, event.brokers
     gone = sorted(each for each in before if each not in now)
     came = sorted(each for each in now if each not in before)
@@ -171,7 +171,7 @@ def _on_registrations_changed(state: ControllerState, event: RegistrationsChange
 
 
 def _describe(broker: RegisteredBroker, is_known: bool) -> str:
-    verb = "registered anew" if is_known else "registered"
+    verb = "registered again" if is_known else "registered"
     return f"broker {broker.broker_id} {verb} with epoch {broker.broker_epoch}, incarnation {broker.incarnation_id}"
 
 
@@ -196,8 +196,8 @@ def _on_topics_changed(state: ControllerState, event: TopicsChanged) -> list[Con
     partitions = [partition for name in added for partition in state.partitions_of(name)]
     changes = elect_all(state, partitions, "new topic")
     changing = {change.partition for change in changes}
-    known = [each for each in partitions if each not in changing]
-    effects = [*send_metadata(state, known), *send_leader_and_isr(state, known, state.brokers)]
+    unchanged = [each for each in partitions if each not in changing]
+    effects = [*send_metadata(state, unchanged), *send_leader_and_isr(state, unchanged, state.brokers)]
     return [*effects, *ask_logs(state, partitions), *write(changes)]
 
 
@@ -213,7 +213,7 @@ def _on_topic_configs_changed(state: ControllerState, event: TopicConfigsChanged
 
 
 def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[ControllerEffect]:
-    """Of partitions that wait for them; whatever else was said may not be so any more."""
+    """Keep the logs of partitions that wait for them; other logs may have changed since the answer."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
@@ -225,14 +225,14 @@ def _on_logs_received(state: ControllerState, event: LogsReceived) -> list[Contr
     partitions = sorted(each for each in event.logs if needs_logs(state, each))
     asked = state.asked_logs.get(broker_id, frozenset()) - frozenset(event.logs)
     state.asked_logs = {**state.asked_logs, broker_id: asked}
-    known = {**state.logs.get(broker_id, {}), **{each: event.logs[each] for each in partitions}}
-    state.logs = {**state.logs, broker_id: known}
+    logs = {**state.logs.get(broker_id, {}), **{each: event.logs[each] for each in partitions}}
+    state.logs = {**state.logs, broker_id: logs}
     changes = elect_all(state, partitions, f"broker {broker_id} said what its logs hold")
     return [*effects, *ask_logs(state, partitions), *report_waits(state, partitions), *write(changes)]
 
 
 def _on_leaderships_written(state: ControllerState, event: LeadershipsWritten) -> list[ControllerEffect]:
-    """Adopt what was written (KAFKA-9212) and tell it; look again at what somebody else had changed."""
+    """Adopt what was written (KAFKA-9212) and send it; compare again what another client had changed."""
     for change in event.written:
         _assert_follows(state, change)
         state.leaderships[change.partition] = change.after

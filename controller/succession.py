@@ -1,12 +1,12 @@
-"""What a broker that is not controller does about the one that is: hold a line to it, and succeed it when it dies.
+"""Failure detection of the active controller by a candidate: hold a connection to it, and succeed it when it fails.
 
-Owns: the evidence that the controller's process is gone, for one candidate. Refuses to write: the multi that deposes it
-is `contest.succeed`, and what a new controller does then is the same as ever.
+Owns: the conditions under which the controller's process counts as failed, for one candidate. Leaves to others: the
+multi that deposes it (`controller_election.succeed`), and the work of the new controller.
 
-Theory (docs/decisions/0011). Nobody stands above the controller, so every candidate watches it by the same evidence by
-which the controller watches brokers: a line that was held and broke, an address that refuses, another live broker that
-is refused, too. The nodes are read again after the refusal, /controller_epoch first: what is deposed is precisely the
-controller whose line broke. Several candidates may try; the version of /controller_epoch lets one of them win.
+Theory (docs/decisions/0011). Nothing supervises the controller, so every candidate watches it as the controller watches
+brokers: a connection that was held and broke, an address that refuses, another live broker that is refused, too. The
+znodes are read again after the refusal, /controller_epoch first: this deposes exactly the controller whose connection
+broke. Several candidates may try; the version of /controller_epoch lets one of them win.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from minibroker.protocol.znodes import (
 from minibroker.runtime.broker_dialer import BrokerDialer
 from minibroker.runtime.ports import Coordination, CoordinationUnavailable, NoNode
 
-LOOK_AGAIN_SECONDS = 1.0
-"""Pause while there is no current to hold a line to: it is between two registrations."""
+READ_AGAIN_SECONDS = 1.0
+"""Pause while there is no controller to connect to: it is between two registrations."""
 RETRY_SECONDS = 0.1
 """Pause while ZooKeeper cannot be asked."""
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("minibroker.controller")
 
 
 class Succession:
-    """Made for one candidacy. The line and what it has seen outlive the waits behind one and the same controller."""
+    """One per candidacy. The connection and its count of refusals survive repeated waits for the same controller."""
 
     def __init__(
         self,
@@ -58,27 +58,27 @@ class Succession:
         self._on_refused = on_refused
         self._client_id = f"candidate-{candidate.broker_id}"
         self._current: CurrentController | None = None
-        self._line: asyncio.Task[None] | None = None
+        self._liveness: asyncio.Task[None] | None = None
         self._refusals = 0
-        """Since the line was lost; 0 while it is held."""
+        """Since the connection was lost; 0 while it is held."""
         self._refused = asyncio.Event()
 
     async def failure_of_active_controller(self) -> CurrentController:
-        """Wait until the controller is evidently dead; it may take for ever. Raises SessionExpired."""
+        """Wait, without a limit, until the failure of the controller is confirmed. Raises SessionExpired."""
         while True:
-            current = await self._look()
+            current = await self._current_controller()
             self._hold_connection_to(current)
             if current is None:
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                await asyncio.sleep(READ_AGAIN_SECONDS)
                 continue
             await self._refused.wait()
             self._refused.clear()
-            found, others = await asyncio.gather(self._look(), self._read_others(current))
+            found, others = await asyncio.gather(self._current_controller(), self._read_others(current))
             if found == current and self._refusals and await self._is_confirmed(current, others, self._refusals):
                 return current
 
     def release(self) -> None:
-        """Let the line go."""
+        """Close the connection."""
         self._hold_connection_to(None)
 
     def _hold_connection_to(self, current: CurrentController | None) -> None:
@@ -87,21 +87,21 @@ class Succession:
         self._current = current
         self._refusals = 0
         self._refused.clear()
-        if self._line is not None:
-            self._line.cancel()
-            self._line = None
+        if self._liveness is not None:
+            self._liveness.cancel()
+            self._liveness = None
         if current is not None:
             events = LivenessEvents(
-                on_held=lambda: self._see(0), on_refused=partial(self._is_refused, current), on_silent=self._see
+                on_held=lambda: self._count(0), on_refused=partial(self._is_refused, current), on_silent=self._count
             )
-            line = hold_liveness_connection(self._dialer.network, current.address, self._client_id, events)
-            self._line = asyncio.create_task(line, name=f"line-to-controller-{current.broker_id}")
+            liveness = hold_liveness_connection(self._dialer.network, current.address, self._client_id, events)
+            self._liveness = asyncio.create_task(liveness, name=f"liveness-of-controller-{current.broker_id}")
 
     def _is_refused(self, current: CurrentController, refusals: int) -> None:
         self._on_refused(current.broker_id, current.broker_epoch)
-        self._see(refusals)
+        self._count(refusals)
 
-    def _see(self, refusals: int) -> None:
+    def _count(self, refusals: int) -> None:
         self._refusals = refusals
         if refusals:
             self._refused.set()
@@ -130,8 +130,8 @@ class Succession:
         return True
 
     # ------------------------------------------------------------------------------------------------------ reading
-    async def _look(self) -> CurrentController | None:
-        """Who is controller; None if nobody is, or nodes of two sessions tell of it. Waits for ZooKeeper."""
+    async def _current_controller(self) -> CurrentController | None:
+        """The controller; None if there is none, or its znodes are of two sessions. Waits for ZooKeeper."""
         while True:
             try:
                 return await self._read()
@@ -162,19 +162,19 @@ class Succession:
         )
 
     async def _read_others(self, current: CurrentController) -> dict[int, Confirmer]:
-        """Registered brokers but ourselves and the one in question, by id; none if ZooKeeper cannot be asked."""
+        """Registered brokers except ourselves and the controller, by id; none if ZooKeeper cannot be asked."""
         excluded = (current.broker_id, self._candidate.broker_id)
         try:
             names = await self._coordination.get_children(BROKER_IDS)
             asked = [name for name in names if name not in map(str, excluded)]
             found = await asyncio.gather(*(self._read_confirmer(name) for name in asked))
         except CoordinationUnavailable as error:
-            logger.info("cannot look for confirmers: %s", error)
+            logger.info("cannot find confirmers: %s", error)
             return {}
         return {confirmer.broker_id: confirmer for confirmer in found if confirmer is not None}
 
     async def _read_confirmer(self, name: str) -> Confirmer | None:
-        """None too of a node that is no registration: it must not hide the others."""
+        """None also for a znode that is no registration: it must not hide the others."""
         try:
             broker_id = parse_id(name)
             content, _ = await self._coordination.get(broker_path(broker_id))

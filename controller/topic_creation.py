@@ -1,7 +1,7 @@
-"""What a new topic would look like, or why it cannot be. Pure.
+"""The plan of a new topic, or why it cannot be created. Pure.
 
-Owns: the checks of CreateTopics and the spreading of replicas over brokers. Refuses to know ZooKeeper; which settings
-exist is the caller's `validate`.
+Owns: the checks of CreateTopics and the spreading of replicas over brokers. Leaves to others: ZooKeeper, and which
+settings exist (the caller's `validate`).
 """
 
 from collections.abc import Callable
@@ -15,28 +15,28 @@ from minibroker.protocol.ids import NONE, TOPIC_NAME_MAX_LENGTH, BrokerId, is_to
 from minibroker.protocol.messages import CreatableTopic
 
 PARTITIONS_PER_REQUEST_MAX = 2_000
-"""One CreateTopics creates no more, all its topics together. A controller does one thing after the other: until the
-states of these are in ZooKeeper, which takes about half a second, nobody is elected where a leader died."""
+"""Limit of one CreateTopics, all its topics together. A controller does one thing after the other: until these states
+are in ZooKeeper, which takes about half a second, no failed leader is replaced."""
 
 ValidateConfig = Callable[[str, str], str | None]
 """(name, value) -> what is wrong with it."""
 
 
 class TopicRefusal(msgspec.Struct, frozen=True):
-    """Why not."""
+    """Why a request about a topic or its settings is refused."""
 
     code: ErrorCode
     message: str
 
 
 class TopicDraw(msgspec.Struct, frozen=True, kw_only=True):
-    """What chance decides about a new topic."""
+    """The random choices for a new topic."""
 
     topic_id: str
     first_broker: int
-    """Which broker gets the first leader; any non-negative number."""
+    """The broker that gets the first leader; any non-negative number."""
     shift: int
-    """How far the second replica stands from the first; any non-negative number."""
+    """Distance of the second replica from the first; any non-negative number."""
 
 
 def plan_topic(
@@ -78,8 +78,8 @@ def plan_topic(
 def spread(
     brokers: list[BrokerId], partitions: int, replication_factor: int, draw: TopicDraw
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """Leaders go round the brokers; the distance of their followers grows with each round, so that what one broker
-    leads is followed by all others in turn when it fails (as Kafka's AdminUtils does)."""
+    """Leaders go round the brokers; the distance of their followers grows with each round, so that all other brokers
+    share what one broker leads when it fails (as in Kafka's AdminUtils)."""
     count = len(brokers)
     assert 1 <= replication_factor <= count
     found = {}

@@ -1,17 +1,17 @@
 """Brokers that do not answer the controller: they are not elected, and a leader among them is replaced. Pure.
 
-Owns: what the controller concludes from orders that were answered, and from those that wait. Refuses to know how orders
-are sent again (`broker_channel`) and who is elected then (`election`).
+Owns: what the controller concludes from answered orders, and from those that wait. Leaves to others: how orders are
+sent again (`broker_channel`) and elections (`election`).
 
-Theory (hardening rule 17). A registration in ZooKeeper says that a process reaches ZooKeeper, and nothing of who
-reaches that process. A broker that turned everybody away was unregistered by evidence, registered again, and kept its
-place: writes stood still for as long as a producer would wait. So a registration counts in elections once it has
-answered an order, and as long as it answers. A leader that hears nothing for `answer_seconds_max` can neither be told
-of a new epoch nor ask for another ISR; if somebody can take over its registration is removed first, as that of a dead
-one (`failure_detection`). It registers anew, and has to answer before it leads again.
+Theory (hardening rule 17). A registration in ZooKeeper shows that a process reaches ZooKeeper, but not that other
+processes reach it. A broker that refused every connection was unregistered on confirmed failure, registered again, and
+stayed leader: writes stood still for as long as a producer would wait. So a registration counts in elections once it
+has answered an order, and as long as it answers. A leader that receives nothing for `answer_seconds_max` can neither
+learn a new epoch nor change its ISR. If another member can take over, its registration is removed first, like that of a
+failed broker (`failure_detection`). It registers again, and has to answer before it leads again.
 
-A controller that most brokers do not answer had better doubt itself: it suspects no broker and resigns: another may
-reach them. The same goes for a leader that says that it does not reach its controller.
+A controller that most brokers do not answer doubts itself: it suspects no broker and resigns, for another controller
+may reach them. A leader that reports that it does not reach its controller is replaced in the same way.
 """
 
 from collections.abc import Iterable
@@ -31,14 +31,14 @@ from minibroker.controller.events import (
 from minibroker.protocol.ids import BrokerId, TopicPartition
 
 NEVER_ANSWERED_SECONDS = 1.0
-"""A new registration answers its first order within some milliseconds."""
+"""A new registration, which answers its first order within some milliseconds, may be silent for this long."""
 TOGETHER = 0.5
-"""Of the longest silence: brokers are given something to answer that often, so whoever was cut off at one moment with
-another has been silent for at least so long when that one has been for too long."""
+"""Fraction of the longest allowed silence. Brokers are probed this often, so of two brokers cut off at one moment, one
+has been silent for at least this long when the other reaches the limit."""
 
 
 def on_broker_answered(state: ControllerState, event: BrokerAnswered) -> list[ControllerEffect]:
-    """It can be reached: elections that waited for it are held."""
+    """The broker can be reached: hold the elections that waited for it."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
@@ -52,7 +52,7 @@ def on_broker_answered(state: ControllerState, event: BrokerAnswered) -> list[Co
 
 
 def on_answers_due(state: ControllerState) -> list[ControllerEffect]:
-    """A new controller compares everything now, among those that have answered."""
+    """A new controller compares all partitions now, with the brokers that have answered."""
     if not state.is_gathering:
         return []
     state.is_gathering = False
@@ -60,25 +60,25 @@ def on_answers_due(state: ControllerState) -> list[ControllerEffect]:
 
 
 def _compare(
-    state: ControllerState, partitions: list[TopicPartition], told: Iterable[BrokerId], reason: str
+    state: ControllerState, partitions: list[TopicPartition], receivers: Iterable[BrokerId], reason: str
 ) -> list[ControllerEffect]:
-    """Elect where it is due; who holds a replica of the others is told what is."""
+    """Elect where it is due; send the state of all other partitions to their replicas among `receivers`."""
     changes = elect_all(state, partitions, reason)
     changing = {change.partition for change in changes}
     unchanged = [each for each in partitions if each not in changing]
-    effects = send_leader_and_isr(state, unchanged, told)
+    effects = send_leader_and_isr(state, unchanged, receivers)
     return [*effects, *ask_logs(state, partitions), *report_waits(state, unchanged), *write(changes)]
 
 
 def _may_wait(state: ControllerState, partition: TopicPartition, broker_id: BrokerId) -> bool:
-    """Whether its election waits for this broker's answer: cheap, for there may be thousands that do not."""
+    """Whether its election may wait for this broker's answer: a cheap check, for thousands of partitions may not."""
     leadership = state.leaderships.get(partition)
     leader = None if leadership is None else leadership.leader
     return leader in (None, broker_id) or leader not in state.brokers or leader in state.unresponsive
 
 
 def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[ControllerEffect]:
-    """It is elected for nothing from now on; after too long, what it leads is led by others."""
+    """The broker is not elected from now on; after too long, it is replaced as leader."""
     broker_id = event.broker_id
     if not state.is_registered_as(broker_id, event.broker_epoch):
         return []
@@ -94,15 +94,15 @@ def on_broker_silent(state: ControllerState, event: BrokerSilent) -> list[Contro
 
 
 def on_leader_cut_off(state: ControllerState, event: LeaderCutOff) -> list[ControllerEffect]:
-    """It is told everything, and can change no ISR: others lead what it leads."""
-    is_known = state.is_registered_as(event.broker_id, event.broker_epoch)
-    if not is_known or event.seconds < state.settings.answer_seconds_max or event.broker_id in state.shutting_down:
+    """The leader gets all orders, but can change no ISR: it is replaced."""
+    is_present = state.is_registered_as(event.broker_id, event.broker_epoch)
+    if not is_present or event.seconds < state.settings.answer_seconds_max or event.broker_id in state.shutting_down:
         return []
     return _replace(state, event.broker_id, f"has got no answer from this controller for {event.seconds:g} s")
 
 
 def _replace(state: ControllerState, broker_id: BrokerId, why: str) -> list[ControllerEffect]:
-    """Fence it, if somebody can take over."""
+    """Fence the broker, if other replicas can take over."""
     led = [each for each in state.partitions_on({broker_id}) if _can_be_replaced(state, each, broker_id)]
     if not led:
         return []
@@ -116,12 +116,12 @@ def _is_too_long(state: ControllerState, broker_id: BrokerId) -> bool:
 
 
 def _seconds_max(state: ControllerState, broker_id: BrokerId) -> float:
-    """Who has never answered under its registration leads nothing yet, so there is nothing to wait for."""
+    """A registration that has never answered leads nothing yet, so there is nothing to wait for."""
     return NEVER_ANSWERED_SECONDS if broker_id in state.newly_registered else state.settings.answer_seconds_max
 
 
 def _can_be_replaced(state: ControllerState, partition: TopicPartition, broker_id: BrokerId) -> bool:
-    """It leads, and a whole member of the ISR that answers could."""
+    """The broker leads, and another whole member of the ISR that answers could lead."""
     leadership = state.leaderships.get(partition)
     if leadership is None or leadership.leader != broker_id or state.is_being_deleted(partition.topic):
         return False

@@ -21,8 +21,8 @@ ANSWERS = (
             # and nobody tells the leader again: either of the two would heal the other's absence
             Edit(
                 "controller.broker_requests",
-                "if verdict.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):",
-                "if verdict.error_code == ErrorCode.FENCED_LEADER_EPOCH:",
+                "if result.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION):",
+                "if result.error_code == ErrorCode.FENCED_LEADER_EPOCH:",
             ),
         ),
         schedule=Schedule("deposed:answer_to_an_isr_change_is_lost"),
@@ -243,8 +243,8 @@ SETS = (
         edits=(
             Edit(
                 "controller.election",
-                '    return _change(state, partition, before, None, members, f"{reason}; {why_nobody}")',
-                '    return _change(state, partition, before, None, present, f"{reason}; {why_nobody}")',
+                '    return _change(state, partition, before, None, members, f"{reason}; {why_no_leader}")',
+                '    return _change(state, partition, before, None, present, f"{reason}; {why_no_leader}")',
             ),
         ),
         schedule=Schedule("disk_errors:sync_finds_no_room"),

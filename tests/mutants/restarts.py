@@ -204,15 +204,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="D30",
         title="an operator's order elects whoever has most when it comes",
-        origin="found from outside: told of one with 20000 records, the order elected one with 5000",
-        rule="an order repeats what was told, and elects nobody if that has changed (hardening 16)",
+        origin="found from outside: after an offer of one with 20000 records, the order elected one with 5000",
+        rule="an order repeats what was confirmed, and elects nobody if that has changed (hardening 16)",
         breaks=("I28", "I21"),
         edits=(
             Edit(
                 "controller.accepted_loss",
-                "    leader = next((each for each in now.candidates if each.broker_id == told.leader), None)\n",
-                "    told = confirmation_of(now)\n"
-                "    leader = next((each for each in now.candidates if each.broker_id == told.leader), None)\n",
+                "    leader = next((each for each in now.candidates if each.broker_id == confirmed.leader), None)\n",
+                "    confirmed = confirmation_of(now)\n"
+                "    leader = next((each for each in now.candidates if each.broker_id == confirmed.leader), None)\n",
             ),
             Edit(
                 "controller.accepted_loss",
