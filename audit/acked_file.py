@@ -1,8 +1,9 @@
-"""Reading the list of acknowledged records that `minibroker produce --report` wrote (docs/FORMATS.md).
+"""The list of acknowledged records that `minibroker produce --report` writes (docs/FORMATS.md).
 
-Owns: reading both versions of the list in byte ranges: a line belongs to the range that holds its first byte. A line
-that does not fit stops the audit, and so does a list whose end says that something else stood in it: a list that is
-half understood proves nothing. One without an end was cut, or its producer killed: what is in it is judged, and said.
+Owns: reading both versions of the list in byte ranges. A line belongs to the range that holds its first byte. A
+malformed line stops the audit, and so does a trailer that does not match the content: a list that is only half
+understood proves nothing. A list without a trailer was cut, or its producer was killed: the audit checks the records in
+it and reports that the list is incomplete.
 """
 
 import os
@@ -22,7 +23,7 @@ from minibroker.protocol.ids import MAX_OFFSET
 
 RANGE_BYTES = 8 * 1024 * 1024
 LINE_BYTES_MAX = 512
-"""A topic of 249 characters and three numbers fit; a longer line is none."""
+"""A topic of 249 characters and three numbers fit; a longer line is malformed."""
 ACKS_ALL = "all"
 _LINE = re.compile(rb"^([A-Za-z0-9._-]{1,249})\t([0-9]{1,10})\t([0-9]{1,19})\t([0-9a-f]{8}|-)\n", re.MULTILINE)
 
@@ -44,27 +45,27 @@ class AckedChunk(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     start: int
-    """Of the range: chunks of a partition are joined in this order."""
+    """Of the range; the chunks of a partition are joined in this order."""
     offsets: bytes
     crcs: bytes
     acks: str = ACKS_ALL
     topic_id: str | None = None
-    """Of the topic that they were written to, where the list says it."""
+    """Of the topic that the records were written to, where the list names it."""
 
 
 class AckedList(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list says of itself."""
+    """Header and trailer of a list."""
 
     path: str
     version: int
     acks: str
     topic_ids: dict[str, str]
     start: int
-    """Where the first record's line begins."""
+    """Position of the first record's line."""
     end: int
-    """Behind the last record's line."""
+    """Position behind the last record's line."""
     trailer: tuple[int, int] | None
-    """(records, CRC-32C of all in front of it). None: the list has no end."""
+    """(records, CRC-32C of everything in front of it). None: the list has no trailer."""
 
     @property
     def covers_whole_records(self) -> bool:
@@ -72,18 +73,18 @@ class AckedList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_acked(path: str) -> AckedList:
-    """Read head and end of the list, whatever lies between."""
+    """Read the header and the trailer of the list, but not the lines between them."""
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            first = file.read(HEADER_BYTES_MAX)
+            beginning = file.read(HEADER_BYTES_MAX)
             file.seek(max(size - TRAILER_BYTES_MAX, 0))
             tail = file.read(TRAILER_BYTES_MAX)
-            if not first.startswith(b"#"):
+            if not beginning.startswith(b"#"):
                 return AckedList(path=path, version=1, acks=ACKS_ALL, topic_ids={}, start=0, end=size, trailer=None)
-            head = parse_head(first)
+            head = parse_head(beginning)
             if isinstance(head, str):
-                raise AuditError(f"the list of acknowledged records {path} is not understood: {head}")
+                raise AuditError(f"the list of acknowledged records {path} has an unknown header: {head}")
             before, _, last = tail.removesuffix(b"\n").rpartition(b"\n")
             trailer = parse_trailer(last + b"\n") if tail.endswith(b"\n") and (before or size > len(tail)) else None
             end = size - len(last) - 1 if trailer is not None else _whole_lines_end(path, size)
@@ -102,7 +103,7 @@ def open_acked(path: str) -> AckedList:
 
 
 def _whole_lines_end(path: str, size: int) -> int:
-    """A producer that was killed leaves part of a line."""
+    """The end of the last complete line: a producer that was killed may leave part of a line."""
     with open(path, "rb") as file:
         begin = max(size - LINE_BYTES_MAX, 0)
         file.seek(begin)
@@ -110,56 +111,56 @@ def _whole_lines_end(path: str, size: int) -> int:
 
 
 def check_list(path: str) -> list[Finding]:
-    """What must be said of the list itself. Raises AuditError where its end contradicts what stands in front of it."""
-    known = open_acked(path)
-    records, checksum = _count(known)
-    if known.trailer is not None and known.trailer != (records, checksum):
+    """Findings about the list itself. Raises AuditError where the trailer contradicts the content."""
+    acked = open_acked(path)
+    records, checksum = _count(acked)
+    if acked.trailer is not None and acked.trailer != (records, checksum):
         raise AuditError(
-            f"the list of acknowledged records {path} was changed or damaged: its last line tells of {known.trailer[0]}"
-            f" records with checksum {known.trailer[1]:08x}, it holds {records} with {checksum:08x}; write it anew"
+            f"the list of acknowledged records {path} was changed or damaged: its last line counts {acked.trailer[0]}"
+            f" records with checksum {acked.trailer[1]:08x}, it holds {records} with {checksum:08x}; write it again"
         )
     found = []
     if not records:
-        found.append(finding(Kind.UNPROVEN, "the list of acknowledged records holds nothing", file=path))
-    if known.covers_whole_records and known.trailer is None:
+        found.append(finding(Kind.UNPROVEN, "the list of acknowledged records is empty", file=path))
+    if acked.covers_whole_records and acked.trailer is None:
         message = (
             "the list of acknowledged records has no end: it was cut, or its producer was killed; of the"
-            f" {records} records in it each is looked for, what else was acknowledged is not known"
+            f" {records} records in it are looked for, but other acknowledged records are unknown"
         )
         found.append(finding(Kind.UNPROVEN, message, file=path))
-    if known.acks != ACKS_ALL:
-        message = f"the list was written with acks={known.acks}: what was acknowledged so may be lost lawfully"
+    if acked.acks != ACKS_ALL:
+        message = f"the list was written with acks={acked.acks}: records acknowledged this way may be lost lawfully"
         found.append(finding(Kind.ACKED_LAWFULLY_LOST, message, file=path))
     return found
 
 
-def _count(known: AckedList) -> tuple[int, int]:
-    """(records, CRC-32C of all in front of the end)."""
+def _count(acked: AckedList) -> tuple[int, int]:
+    """(records, CRC-32C of everything in front of the trailer)."""
     checksum = records = position = 0
-    with open(known.path, "rb") as file:
-        while position < known.end:
-            content = file.read(min(RANGE_BYTES, known.end - position))
+    with open(acked.path, "rb") as file:
+        while position < acked.end:
+            content = file.read(min(RANGE_BYTES, acked.end - position))
             if not content:
                 break
             checksum = crc32c(content, checksum)
-            records += content.count(b"\n", max(known.start - position, 0))
+            records += content.count(b"\n", max(acked.start - position, 0))
             position += len(content)
     return records, checksum
 
 
 def plan_acked(path: str) -> list[AckedTask]:
-    """Cut the list into ranges."""
-    known = open_acked(path)
+    """Split the list into ranges."""
+    acked = open_acked(path)
     return [
         AckedTask(
             path=path,
             start=start,
-            end=min(start + RANGE_BYTES, known.end),
-            version=known.version,
-            acks=known.acks,
-            topic_ids=known.topic_ids,
+            end=min(start + RANGE_BYTES, acked.end),
+            version=acked.version,
+            acks=acked.acks,
+            topic_ids=acked.topic_ids,
         )
-        for start in range(known.start, known.end, RANGE_BYTES)
+        for start in range(acked.start, acked.end, RANGE_BYTES)
     ]
 
 
@@ -169,7 +170,7 @@ def covers_whole_records(tasks: Iterable[AckedTask]) -> bool:
 
 
 def read_acked(task: AckedTask) -> list[AckedChunk]:
-    """The records whose line begins in the range; AuditError names the first line that is none."""
+    """The records whose line begins in the range. Raises AuditError, which names the first malformed line."""
     begin, content = _whole_lines(task)
     lines = _LINE.findall(content)
     if len(lines) != content.count(b"\n") or (content and not content.endswith(b"\n")):
@@ -204,7 +205,7 @@ def _whole_lines(task: AckedTask) -> tuple[int, bytes]:
         begin = task.start
         if begin:
             file.seek(begin - 1)
-            # The line that holds the byte in front of the range ends in it or behind it; it is not ours.
+            # The line that holds the byte in front of the range belongs to the range before.
             begin += len(file.readline(LINE_BYTES_MAX)) - 1
         file.seek(begin)
         content = file.read(max(task.end - begin, 0))
@@ -221,4 +222,4 @@ def _complaint(path: str, begin: int, content: bytes) -> str:
         position += len(line)
     reason = "is cut off" if not line.endswith(b"\n") else "is not 'topic<TAB>partition<TAB>offset<TAB>crc'"
     shown = line[:80].decode(errors="replace")
-    return f"{path}: the line at byte {begin + position} {reason}: {shown!r}; write the list anew"
+    return f"{path}: the line at byte {begin + position} {reason}: {shown!r}; write the list again"

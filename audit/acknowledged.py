@@ -1,10 +1,10 @@
-"""Acknowledged records against the logs (promise P1, invariant I21). PURE; acked_file.py reads the list.
+"""Checks acknowledged records against the logs (promise P1, invariant I21). PURE; acked_file.py reads the list.
 
-Owns: what an acknowledgement demands of the replicas. The record is at its offset, with the checksum of all of it, on
-every replica whose log reaches beyond it, on at least two (on all, if there are fewer), and on every member of the last
-known ISR, but for what a power cut may have taken from one that was not started since. What lies below a replica's log
-start was trimmed by retention: that replica counts as having held it. What only the last one in sync can have had is
-trimmed, not missing, where its `log-start` says that a leader deleted it.
+Owns: what an acknowledgement demands of the replicas. The record, with its full checksum, is at its offset on every
+replica whose log reaches beyond it, on at least two replicas (on all, if there are fewer), and on every member of the
+last known ISR, except for what a power cut may have taken from a broker that has not restarted since. A record below a
+replica's log start was trimmed by retention: that replica counts as having held it. A record that only the last in-sync
+replica can have held counts as trimmed, not as missing, if its `log-start` file states that a leader deleted it.
 """
 
 from array import array
@@ -22,7 +22,7 @@ from minibroker.protocol.checkpoints import LogStartReason
 from minibroker.protocol.ids import TopicPartition
 
 REPLICAS_WANTED = 2
-"""min.insync.replicas of the promise: an acknowledged record is on at least so many."""
+"""min.insync.replicas of the promise: an acknowledged record is on at least this many replicas."""
 
 
 class AckedRecords(msgspec.Struct):
@@ -30,42 +30,42 @@ class AckedRecords(msgspec.Struct):
 
     offsets: "array[int]"
     crcs: "array[int]"
-    """CRC-32C of each record (of its value, replica.NO_VALUE without one, in a list of version 1)."""
+    """CRC-32C of each record. In a list of version 1: of its value, or replica.NO_VALUE without one."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
 
 class AckedResult(msgspec.Struct, frozen=True):
-    """What became of the acknowledged records of one partition."""
+    """Result of looking up the acknowledged records of one partition."""
 
     findings: list[Finding]
     in_place: int
 
 
 class AckedState(IntEnum):
-    """What one replica says about one acknowledged record."""
+    """What one replica holds of one acknowledged record."""
 
     HELD = 0
     TRIMMED = 1
     CHANGED = 2
     LACKING = 3
-    """Its log reaches beyond the offset and does not hold it."""
+    """Its log reaches beyond the offset and does not hold the record."""
     BEHIND = 4
     OF_A_TAIL = 5
-    """Another record, above the high watermark of a replica that is not known to be in sync: what a deposed leader
-    wrote alone, and drops when it follows."""
+    """Another record, above the high watermark of a replica that is not known to be in sync: a deposed leader wrote it
+    alone and drops it when it follows."""
 
 
 LAWFUL_STARTS = (LogStartReason.RETENTION, LogStartReason.TRIM, LogStartReason.COPIED)
-"""A leader deleted what was in front, and only what was committed."""
+"""A leader deleted what was in front of this start, and it was all committed."""
 
 AckedRun: TypeAlias = tuple[int, int, AckedState]
-"""Acknowledged records number `first` up to `end` share a state."""
+"""Acknowledged records number `first` up to `end` that share a state."""
 
 
 def sorted_acked(offsets: "array[int]", crcs: "array[int]") -> tuple[AckedRecords, AckedRecords]:
-    """By offset, without repeats; beside it a second record of each offset at which others were acknowledged, too."""
+    """The records by offset, without repeats; and a second record of each offset that has two different ones."""
     if all(map(int.__lt__, offsets, offsets[1:])):
         return AckedRecords(offsets, crcs), AckedRecords(array("q"), array("q"))
     firsts: dict[int, int] = {}
@@ -85,7 +85,7 @@ def _columns(crcs: dict[int, int]) -> AckedRecords:
 def check_acked(
     partition: TopicPartition, acked: AckedRecords, contents: list[Content], in_sync: tuple[int, ...]
 ) -> AckedResult:
-    """Look up every acknowledged record on every replica; stretches that share a fate are one finding."""
+    """Look up every acknowledged record on every replica; a run of records with the same states gives one finding."""
     runs = [
         _replica_runs(acked, content)
         if content.replica.broker in in_sync
@@ -120,7 +120,8 @@ def check_acked(
 def _trimmed_by_survivor(
     last: int, contents: list[Content], states: list[AckedState], in_sync: tuple[int, ...]
 ) -> str | None:
-    """While others were down, who was left in sync may have deleted what they never had: its `log-start` says so."""
+    """While others were down, the last in-sync replica may have deleted records that they never had. Its `log-start`
+    file shows that."""
     for content, state in zip(contents, states, strict=True):
         start, broker = content.replica.facts.log_start, content.replica.broker
         if (
@@ -133,7 +134,7 @@ def _trimmed_by_survivor(
         if not in_sync or broker in in_sync:
             return (
                 f"the log of broker {broker} begins at offset {start.offset} ({start.reason}), no other replica reaches"
-                " so far: trimmed, no longer provable"
+                " that far: trimmed, no longer provable"
             )
     return None
 
@@ -151,20 +152,20 @@ def acked_twice(partition: TopicPartition, offset: int) -> Finding:
 
 
 def lawfully_lost(item: Finding, acks: str) -> Finding:
-    """What is no loss, because nobody promised that it would stay."""
+    """The same finding as a note: with this setting of acks the record was never promised to stay."""
     message = f"{item.message} (acknowledged with acks={acks}: no promise is broken)"
     return msgspec.structs.replace(item, kind=Kind.ACKED_LAWFULLY_LOST, severity=Severity.NOTE, message=message)
 
 
 def of_former_topic(partition: TopicPartition, topic_id: str | None, contents: list[Content]) -> Finding | None:
-    """The list is of a topic of that name that was deleted since: it says nothing of this one."""
+    """The list is of a deleted topic of the same name: it proves nothing about this one."""
     held = {known for content in contents if (known := content.replica.facts.topic_id) is not None}
     if topic_id is None or not held or topic_id in held:
         return None
     return finding(
         Kind.UNPROVEN,
-        f"the list of acknowledged records is of topic id {topic_id}, the logs of {', '.join(sorted(held))}: of another"
-        f" topic of the name {partition.topic}; not looked for",
+        f"the list of acknowledged records is of topic id {topic_id}, the logs of {', '.join(sorted(held))}: another"
+        f" topic named {partition.topic}; its records are not looked for",
         topic=partition.topic,
         partition=partition.partition,
     )
@@ -180,7 +181,7 @@ def _is_wrong(content: Content, run: AckedRun, in_sync: tuple[int, ...]) -> bool
 
 
 def _is_excused(content: Content, state: AckedState) -> bool:
-    """A power cut may have taken it, and the others hold it: if none does, that is said of all of them."""
+    """A power cut may have taken the record. If no replica holds it, check_acked reports that for all of them."""
     return state is AckedState.BEHIND and content.replica.may_lack_unsynced
 
 
@@ -188,7 +189,7 @@ def _is_excused(content: Content, state: AckedState) -> bool:
 
 
 def _replica_runs(acked: AckedRecords, content: Content) -> list[AckedRun]:
-    """The state of every acknowledged record on this replica, as runs in order."""
+    """The states of all acknowledged records on this replica, as runs in order."""
     runs: list[AckedRun] = []
     trimmed = bisect_left(acked.offsets, content.replica.log_start_offset)
     if trimmed:
@@ -259,8 +260,8 @@ def _compare_stretch(acked: AckedRecords, first: int, end: int, start: int, crcs
     if there == wanted:
         return [(first, end, AckedState.HELD)]
     runs: list[AckedRun] = []
-    for index, (found, asked) in enumerate(zip(there, wanted, strict=True), first):
-        state = AckedState.HELD if found == asked else AckedState.CHANGED
+    for index, (found, expected) in enumerate(zip(there, wanted, strict=True), first):
+        state = AckedState.HELD if found == expected else AckedState.CHANGED
         if runs and runs[-1][2] is state:
             runs[-1] = (runs[-1][0], index + 1, state)
         else:
@@ -272,7 +273,7 @@ def _compare_stretch(acked: AckedRecords, first: int, end: int, start: int, crcs
 
 
 def _common_runs(runs: list[list[AckedRun]], count: int) -> Iterator[tuple[int, int, list[AckedState]]]:
-    """Cut the acknowledged records where any replica's state changes."""
+    """Split the acknowledged records wherever the state of any replica changes."""
     cuts = sorted({0, count, *(first for of_replica in runs for first, _, _ in of_replica)})
     cursors = [0] * len(runs)
     for first, end in pairwise(cuts):
@@ -284,10 +285,10 @@ def _common_runs(runs: list[list[AckedRun]], count: int) -> Iterator[tuple[int, 
         yield first, end, states
 
 
-_SAYS = {
+_STATE_TEXT = {
     AckedState.CHANGED: "has another record there",
     AckedState.LACKING: "does not hold it, though its log reaches beyond",
-    AckedState.BEHIND: "ends in front of it, though it was a member of the last known ISR",
+    AckedState.BEHIND: "ends before it, though it was a member of the last known ISR",
 }
 
 
@@ -297,12 +298,12 @@ def _replica_finding(acked: AckedRecords, content: Content, run: AckedRun) -> Fi
     kind = Kind.ACKED_CHANGED if state is AckedState.CHANGED else Kind.ACKED_MISSING
     place = _place(content, acked.offsets[first])
     partition = TopicPartition(facts.topic, facts.partition)
-    message = f"broker {facts.broker} {_SAYS[state]}"
+    message = f"broker {facts.broker} {_STATE_TEXT[state]}"
     return _stretch(partition, acked, first, end, kind, message, broker=facts.broker, file=place[0], position=place[1])
 
 
 def _place(content: Content, offset: int) -> tuple[str | None, int | None]:
-    """File and position of the batch that holds the offset, or stands in front of it."""
+    """File and position of the batch that holds the offset, or else of the batch in front of it."""
     index = bisect_left(content.bases, offset + 1) - 1
     if index < 0:
         segments = content.replica.segments

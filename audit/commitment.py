@@ -1,7 +1,8 @@
-"""What of a partition is known to be committed, and who must hold it. PURE.
+"""What of a partition is known to be committed, and which replicas must hold it. PURE.
 
-Owns: the committed offset of a partition, who was in sync, how far two replicas must be equal, and what the absence of
-marks leaves open. A high watermark proves that all below it is committed, whoever says it; so does a witness.
+Owns: the committed offset of a partition, which replicas were in sync, how far two replicas must be equal, and what
+missing high watermarks leave open. A high watermark proves that everything below it is committed, whichever source has
+it; so does a witness.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,30 +19,30 @@ from minibroker.protocol.witness import PartitionWitness
 
 
 class Commitment(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one partition."""
+    """What is known to be committed in one partition."""
 
     in_sync: frozenset[int] | None
-    """None: not known."""
+    """None: unknown."""
     committed: int
-    """All below it is committed. What is above may be committed as well, unless `is_exact`."""
+    """Everything below it is committed. Records above it may be committed as well, unless `is_exact`."""
     is_exact: bool
-    """Every in-sync replica's broker was stopped cleanly and has its mark: above it nothing is committed."""
+    """Every in-sync broker was stopped cleanly and recorded its high watermark: above it nothing is committed."""
     witness: PartitionWitness | None
     """Of this topic."""
     before: frozenset[int] = frozenset()
-    """In sync when the cluster was about to be stopped."""
+    """In sync when the cluster was about to stop."""
     committed_before: int = 0
-    """Each of them held everything below it."""
+    """Each member of `before` held everything below it."""
 
     def must_hold(self, content: Content) -> int:
-        """Below this offset the replica must hold what was committed; 0 where nothing is known."""
+        """Below this offset the replica must hold what was committed; 0 if unknown."""
         return max(self.must_reach(content.replica.broker), 0 if self.is_member(content) else content.high_watermark)
 
     def is_member(self, content: Content) -> bool:
         return self.in_sync is not None and content.replica.broker in self.in_sync
 
     def must_reach(self, broker: int) -> int:
-        """How far the broker's log must reach, whatever its own files say."""
+        """The offset that the broker's log must reach, regardless of its own files."""
         if self.in_sync is None:
             return 0
         if broker in self.in_sync:
@@ -49,8 +50,8 @@ class Commitment(msgspec.Struct, frozen=True, kw_only=True):
         return self.committed_before if broker in self.before else 0
 
     def settled(self, left: Content, right: Content, start: int) -> bool:
-        """What two replicas hold differently from `start` on, above what both must hold, is known to be no loss: one of
-        them is out of sync and follows again, or it is known that nothing there is committed."""
+        """Whether a difference of two replicas from `start` on, above what both must hold, is known to be no loss: one
+        of them is out of sync and follows again, or nothing there is committed."""
         if self.in_sync is None:
             return False
         both = left.replica.broker in self.in_sync and right.replica.broker in self.in_sync
@@ -63,8 +64,8 @@ def commitment_of(
     contents: Sequence[Content],
     contradicted: Collection[int] = (),
 ) -> tuple[Commitment, list[Finding]]:
-    """And what the sources of marks say against the logs. `contradicted`: brokers that do not hold what was witnessed;
-    how far their own log is committed says nothing of the others'."""
+    """The commitment, and how its sources contradict the logs. `contradicted`: brokers that do not hold what was
+    witnessed; their own high watermark proves nothing about the others' logs."""
     found: list[Finding] = []
     witness = _own_witness(expected, contents)
     in_sync = frozenset(expected.isr) if expected.leader_epoch is not None else None
@@ -82,8 +83,8 @@ def commitment_of(
             in_sync = None
         item = _finding(partition, Kind.STALE_CLUSTER_STATE, message, note=not whole)
         found.append(msgspec.structs.replace(item, broker=broker))
-    believed = [content.replica for content in contents if content.replica.broker not in contradicted]
-    offsets = [replica.facts.high_watermark or 0 for replica in believed]
+    trusted = [content.replica for content in contents if content.replica.broker not in contradicted]
+    offsets = [replica.facts.high_watermark or 0 for replica in trusted]
     before = expected.committed_before or 0
     committed = max([*offsets, before, witness.committed_offset if witness is not None else 0])
     members = [content for content in contents if in_sync is not None and content.replica.broker in in_sync]
@@ -106,7 +107,7 @@ def _is_exact(facts: ReplicaFacts) -> bool:
 
 
 def _own_witness(expected: Expected, contents: Sequence[Content]) -> PartitionWitness | None:
-    """Of a former topic of the name it proves nothing."""
+    """The witness, unless it is of a former topic of this name."""
     witness = expected.witness
     ids = {content.replica.facts.topic_id for content in contents} - {None}
     known = {expected.topic_id} if expected.topic_id is not None else ids
@@ -114,7 +115,7 @@ def _own_witness(expected: Expected, contents: Sequence[Content]) -> PartitionWi
 
 
 def _missing_high_watermarks(contents: Sequence[Content]) -> list[Finding]:
-    """A clean stop writes the mark of every replica."""
+    """A clean stop records the high watermark of every replica."""
     return [
         finding(
             Kind.CHECKPOINT_DAMAGE,
@@ -134,10 +135,10 @@ def _too_short(
 ) -> list[Finding]:
     longest = max((content.replica.log_end_offset for content in contents), default=0)
     found = []
-    said_by = _source(expected, commitment, contents)
+    source = _source(expected, commitment, contents)
     if contents and longest < commitment.committed:
         message = (
-            f"everything below offset {commitment.committed} was committed, {said_by}, and no replica reaches beyond"
+            f"everything below offset {commitment.committed} was committed, {source}, and no replica reaches beyond"
             f" {longest}: {commitment.committed - longest} committed records are lost on all of them"
         )
         item = _finding(partition, Kind.RECORDS_LOST, message)
@@ -149,7 +150,7 @@ def _too_short(
             continue
         unsynced = replica.may_lack_unsynced and longest >= wanted
         member = "was in the last known ISR" if commitment.is_member(content) else "was in sync before the stop"
-        says = said_by if wanted == commitment.committed else f"says {expected.source}"
+        state_source = source if wanted == commitment.committed else f"says {expected.source}"
         why = (
             " (not stopped cleanly, and all that it had synced is there: a power cut may take the rest, and its next"
             " start fetches it from the others)"
@@ -158,7 +159,7 @@ def _too_short(
             finding(
                 Kind.MISSING_RANGE,
                 f"broker {replica.broker} {member} but ends at offset {replica.log_end_offset};"
-                f" {wanted} was committed, {says}{why if unsynced else ''}",
+                f" {wanted} was committed, {state_source}{why if unsynced else ''}",
                 note=unsynced,
                 broker=replica.broker,
                 topic=partition.topic,
@@ -172,7 +173,7 @@ def _too_short(
 
 
 def _source(expected: Expected, commitment: Commitment, contents: Sequence[Content]) -> str:
-    """Who says how far it was committed."""
+    """Which source knows the committed offset."""
     if commitment.witness is not None and commitment.witness.committed_offset == commitment.committed:
         return "says the witness"
     if expected.committed_before == commitment.committed:
@@ -182,8 +183,9 @@ def _source(expected: Expected, commitment: Commitment, contents: Sequence[Conte
 
 
 def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: Sequence[Content]) -> list[Finding]:
-    """Files are deleted only in front of the smallest log start that the replicas in sync have recorded. One that left
-    the ISR with the stop deleted nothing since; those that stayed have recorded at least what they had then."""
+    """Files are deleted only in front of the smallest log start that all in-sync replicas have recorded. A broker that
+    left the ISR at the stop has deleted nothing since; those that stayed have recorded at least their start at that
+    time."""
     members = [each.replica for each in contents if commitment.is_member(each) and each.replica.segments]
     before = [each for each in contents if commitment.in_sync is not None and each.replica.broker in commitment.before]
     left = [each.replica for each in before if not commitment.is_member(each) and each.replica.segments]
@@ -192,15 +194,15 @@ def _missing_heads(partition: TopicPartition, commitment: Commitment, contents: 
         first = replica.segments[0].base_offset
         recorded = replica.facts.log_start
         if recorded is None or recorded.offset < first:
-            continue  # its own files say so (side_file_rules.py)
+            continue  # side_file_rules.py reports it
         earlier = [other for other in members if other.log_start_offset < first]
         if not earlier or any(segment.vanished for segment in replica.segments):
             continue
         start = min(other.log_start_offset for other in earlier)
         message = (
             f"the log of broker {replica.broker} begins at offset {first}, in front of which broker(s)"
-            f" {[other.broker for other in earlier]}, in sync as well, have recorded no deletion: they begin at offset"
-            f" {start}. Files go only where all in-sync replicas have recorded a later start: its head is missing"
+            f" {[other.broker for other in earlier]}, also in sync, have recorded no deletion: they begin at offset"
+            f" {start}. Files are deleted only after all in-sync replicas recorded a later start: its head is missing"
         )
         found.append(
             finding(

@@ -1,14 +1,14 @@
-"""The checks between replicas of one partition. PURE.
+"""Compares the replicas of one partition with each other. PURE.
 
-Owns: identity below the high watermarks (I3, I19, I20), log matching on the whole overlap (I16, I17), and how many
-offsets were judged. Refuses to know how anything was read; what is wrong inside one replica is rules.py's.
+Owns: equality below the high watermarks (I3, I19, I20), log matching on the whole overlap (I16, I17), and the number of
+offsets compared. Leaves to others: reading the files, and what is wrong inside a single replica (rules.py).
 
 Theory. Two replicas agree at an offset when the batches there are equal: offsets, epoch, verified CRC, size. A high
-watermark proves that everything below it is committed, so two in-sync replicas are equal below the highest one that
-anybody knows, others below the smaller of their own two (commitment.py). Above it a difference is legal (the tail of a
-deposed leader, to be truncated), but for log matching: where two replicas hold an offset under the same leader epoch,
-one leader wrote both, so they are equal there and at all lower offsets. Replicas are compared in pairs; one that
-differs from several others alike is named.
+watermark proves that everything below it is committed. So two in-sync replicas are equal below the highest known one,
+other replicas below the smaller of their own two (commitment.py). Above it a difference is legal (the tail of a deposed
+leader, to be truncated), except for log matching: where two replicas hold an offset under the same leader epoch, one
+leader wrote both, so they are equal there and at all lower offsets. Replicas are compared in pairs; a replica that
+differs from several others in the same way is named.
 """
 
 from bisect import bisect_right
@@ -34,59 +34,69 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicas of a partition say of each other."""
+    """Result of comparing the replicas of a partition with each other."""
 
     findings: list[Finding]
-    judged: int
+    compared_offsets: int
     total: int
     compared: tuple[int, ...] = ()
-    """Brokers whose replica was compared with another one below what both must hold."""
+    """Brokers whose replica was compared with another one below the offset that both must hold."""
     uncompared: tuple[int, ...] = ()
-    """Brokers whose replica holds records that may be committed and was compared with no other one."""
+    """Brokers whose replica holds records that may be committed, but was compared with no other replica."""
 
 
-def compare(contents: list[Content], commitment: Commitment, convicted: frozenset[int] = frozenset()) -> Comparison:
-    """Compare every pair, then name for each stretch the replica that stands alone. `convicted`: brokers of which a
-    witness says that they hold something else."""
-    seen: dict[Mismatch, list[tuple[int, int]]] = {}
-    judged: list[Intervals] = [[] for _ in contents]
+def compare(contents: list[Content], commitment: Commitment, contradicted: frozenset[int] = frozenset()) -> Comparison:
+    """Compare every pair, then name the deviating replica for each stretch. `contradicted`: brokers whose log contradicts
+    the witness."""
+    differing_pairs: dict[Mismatch, list[tuple[int, int]]] = {}
+    compared_offsets: list[Intervals] = [[] for _ in contents]
     open_ends: list[Finding] = []
     for right in range(len(contents)):
         for left in range(right):
             pair = contents[left], contents[right]
             limit = min(commitment.must_hold(each) for each in pair)
             for mismatch in compare_pair(*pair, limit):
-                seen.setdefault(mismatch, []).append((left, right))
+                differing_pairs.setdefault(mismatch, []).append((left, right))
                 above = mismatch.kind is Kind.DIVERGED_ABOVE_HIGH_WATERMARK
                 if above and not commitment.settled(*pair, mismatch.start):
                     open_ends.append(_open_end(*pair, mismatch))
             common = below(intersection(pair[0].coverage, pair[1].coverage), limit)
-            judged[left], judged[right] = union(judged[left], common), union(judged[right], common)
-    findings = [item for mismatch, pairs in _regrouped(seen) for item in _blame(contents, mismatch, pairs, convicted)]
+            compared_offsets[left], compared_offsets[right] = (
+                union(compared_offsets[left], common),
+                union(compared_offsets[right], common),
+            )
+    findings = [
+        item
+        for mismatch, pairs in _regrouped(differing_pairs)
+        for item in _attribute(contents, mismatch, pairs, contradicted)
+    ]
     findings += _edges(contents) + open_ends
     holders = [content for content in contents if content.coverage]
     total = size(union(*(content.coverage for content in contents)))
     return Comparison(
         findings=findings,
-        judged=size(union(*judged)),
+        compared_offsets=size(union(*compared_offsets)),
         total=total,
-        compared=tuple(each.replica.broker for each, intervals in zip(contents, judged, strict=True) if intervals),
+        compared=tuple(
+            each.replica.broker for each, intervals in zip(contents, compared_offsets, strict=True) if intervals
+        ),
         uncompared=tuple(
             content.replica.broker
-            for content, intervals in zip(contents, judged, strict=True)
+            for content, intervals in zip(contents, compared_offsets, strict=True)
             if len(holders) > 1 and content.coverage and not intervals and _counts(content, commitment, contents)
         ),
     )
 
 
 def _counts(content: Content, commitment: Commitment, contents: list[Content]) -> bool:
-    """A replica that is known to be out of sync, and of which no mark is known, promises nothing yet; nor does one of
-    which those in sync have trimmed all that it must hold: it starts anew."""
+    """Whether the replica should have been compared. A replica that is known to be out of sync and has no high
+    watermark promises nothing yet. Nor does one that must hold only records that the in-sync replicas have all trimmed:
+    it starts from scratch."""
     if commitment.in_sync is not None and content.replica.broker not in commitment.in_sync:
         starts = [each.replica.log_start_offset for each in contents if each.replica.broker in commitment.in_sync]
         if not content.high_watermark or (starts and commitment.must_hold(content) <= min(starts)):
             return False
-    # Where only others' heads are below the mark (retention), nothing is left to compare.
+    # Where only other replicas' heads lie below that offset (retention), nothing is left to compare.
     return not commitment.is_exact or content.coverage[0][0] < commitment.must_hold(content)
 
 
@@ -95,7 +105,7 @@ def _open_end(left: Content, right: Content, mismatch: Mismatch) -> Finding:
     return finding(
         Kind.UNPROVEN,
         f"brokers {left.replica.broker} and {right.replica.broker} hold different records at offsets"
-        f" {mismatch.start} to {mismatch.end - 1}, and nothing says whether these were committed",
+        f" {mismatch.start} to {mismatch.end - 1}, and no source shows whether these were committed",
         others=(left.replica.broker, right.replica.broker),
         topic=facts.topic,
         partition=facts.partition,
@@ -108,8 +118,8 @@ def _open_end(left: Content, right: Content, mismatch: Mismatch) -> Finding:
 
 
 def compare_pair(left: Content, right: Content, limit: int) -> list[Mismatch]:
-    """All stretches at which two replicas differ, each with the promise that it breaks (or does not). Below `limit`
-    both must hold what was committed."""
+    """All stretches at which two replicas differ, each with the kind of violation, if it is one. Below `limit` both
+    must hold what was committed."""
     if not left.coverage or not right.coverage:
         return []
     low = max(left.coverage[0][0], right.coverage[0][0])
@@ -138,9 +148,9 @@ def _kind(start: int, left: Cell, right: Cell, high_watermark: int, matching_unt
 
 
 def _walk(ours: list[Cell], theirs: list[Cell]) -> Iterator[tuple[int, int, Cell | None, Cell | None]]:
-    """Step through both by offset: (start, end, our cell, their cell), None where one has none (a hole of its own).
+    """Step through both by offset: (start, end, our cell, their cell); None where one side has a hole.
 
-    Cells of other shapes that share an offset are one step: they differ from the first of both to the last.
+    Cells of different shapes that share an offset form one step: they differ from the first of both to the last.
     """
     i = j = 0
     while i < len(ours) and j < len(theirs):
@@ -160,7 +170,7 @@ def _walk(ours: list[Cell], theirs: list[Cell]) -> Iterator[tuple[int, int, Cell
 
 
 def _joined(found: list[Mismatch]) -> list[Mismatch]:
-    """Neighbours of the same sort become one stretch."""
+    """Join adjacent mismatches of the same kind and epochs."""
     joined: list[Mismatch] = []
     for item in found:
         last = joined[-1] if joined else None
@@ -179,55 +189,55 @@ def _joined(found: list[Mismatch]) -> list[Mismatch]:
 
 
 def _regrouped(
-    seen: dict[Mismatch, list[tuple[int, int]]],
+    differing_pairs: dict[Mismatch, list[tuple[int, int]]],
 ) -> list[tuple[tuple[Kind, int, int], list[tuple[int, int]]]]:
-    """Pairs by kind and stretch; which epochs were seen does not matter for who stands alone."""
+    """Pairs by kind and stretch. Which epochs differ does not matter for finding the deviating replica."""
     groups: dict[tuple[Kind, int, int], list[tuple[int, int]]] = {}
-    for mismatch, pairs in seen.items():
+    for mismatch, pairs in differing_pairs.items():
         groups.setdefault((mismatch.kind, mismatch.start, mismatch.end), []).extend(pairs)
     return sorted(groups.items())
 
 
-def _blame(
+def _attribute(
     contents: list[Content],
     mismatch: tuple[Kind, int, int],
     pairs: list[tuple[int, int]],
-    convicted: frozenset[int],
+    contradicted: frozenset[int],
 ) -> Iterator[Finding]:
-    """Name the replica that a witness convicts, or that is in most of the pairs, then what is left."""
+    """Name the replica that the witness contradicts, or else the one in most of the pairs; repeat for the rest."""
     left = sorted(set(pairs))
     while left:
         counts: dict[int, int] = {}
         for pair in left:
             for member in pair:
                 counts[member] = counts.get(member, 0) + 1
-        alone = max(counts, key=lambda each: (contents[each].replica.broker in convicted, counts[each], -each))
+        alone = max(counts, key=lambda each: (contents[each].replica.broker in contradicted, counts[each], -each))
         partners = sorted({a if b == alone else b for a, b in left if alone in (a, b)})
         left = [pair for pair in left if alone not in pair]
-        said = contents[alone].replica.broker in convicted
-        yield _difference(contents[alone], [contents[partner] for partner in partners], *mismatch, said)
+        is_contradicted = contents[alone].replica.broker in contradicted
+        yield _difference(contents[alone], [contents[partner] for partner in partners], *mismatch, is_contradicted)
 
 
-_SAYS = {
+_DIFFERENCE_TEXT = {
     Kind.DIVERGED_BELOW_HIGH_WATERMARK: "committed records differ",
-    Kind.CONFLICTING_EPOCH: "committed records stand under different leader epochs",
+    Kind.CONFLICTING_EPOCH: "committed records have different leader epochs",
     Kind.LOG_MATCHING: "one leader epoch, or one above it, has two contents (log matching)",
     Kind.DIVERGED_ABOVE_HIGH_WATERMARK: "tails differ above what both are known to have committed",
 }
 
 
 def _difference(
-    alone: Content, partners: list[Content], kind: Kind, start: int, end: int, is_convicted: bool
+    alone: Content, partners: list[Content], kind: Kind, start: int, end: int, is_contradicted: bool
 ) -> Finding:
     facts = alone.replica.facts
     others = ", ".join(_describe(partner, start) for partner in partners)
     file, position, described = _place(alone, start)
     right = ""
     if kind is not Kind.DIVERGED_ABOVE_HIGH_WATERMARK:
-        right = "; the witness contradicts the first" if is_convicted else "; this does not say which is right"
+        right = "; the witness contradicts the first" if is_contradicted else "; this does not show which is right"
     return finding(
         kind,
-        f"{_SAYS[kind]} at offsets {start} to {end - 1}: {described}, but {others}{right}",
+        f"{_DIFFERENCE_TEXT[kind]} at offsets {start} to {end - 1}: {described}, but {others}{right}",
         broker=facts.broker,
         others=tuple(partner.replica.broker for partner in partners),
         topic=facts.topic,
@@ -254,7 +264,7 @@ def _place(content: Content, offset: int) -> tuple[str, int, str]:
 
 
 def _edges(contents: list[Content]) -> list[Finding]:
-    """Logs that begin or end elsewhere: fine, and worth knowing."""
+    """Logs that begin or end at other offsets: allowed, but worth knowing."""
     found: list[Finding] = []
     replicas = [content.replica for content in contents]
     longest = max((replica.log_end_offset for replica in replicas), default=0)

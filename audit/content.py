@@ -1,8 +1,8 @@
-"""A replica's good batches by offset, ready to be compared. PURE.
+"""A replica's valid batches by offset, ready to be compared. PURE.
 
-Owns: the order of batches by offset, and comparing a stretch of two replicas column by column. A log without a hole or
-an overlap, as nearly all are, is its columns: equal stretches are five comparisons of memory. Only where something is
-wrong each batch becomes a cell.
+Owns: the order of batches by offset, and the comparison of a stretch of two replicas column by column. A log without
+holes and overlaps (nearly every log) is compared by its columns: equal stretches take five memory comparisons. Only
+where something is wrong does each batch become a cell.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,11 +14,12 @@ from minibroker.audit.intervals import Intervals
 from minibroker.audit.replica import AuditedReplica, Columns
 
 Cell: TypeAlias = tuple[int, int, int, int, int]
-"""(base offset, end offset, epoch, CRC, size): what must be equal."""
+"""(base offset, end offset, epoch, CRC, size): the fields that must be equal."""
 
 
 class Content:
-    """A replica's good batches by offset, each offset once: of two that claim the same the first in the file counts."""
+    """A replica's valid batches by offset, each offset once: of two with the same offset the first in the file
+    counts."""
 
     def __init__(self, replica: AuditedReplica) -> None:
         columns = replica.columns
@@ -28,7 +29,7 @@ class Content:
         start = replica.log_start_offset
         self.coverage: Intervals = [(max(low, start), high) for low, high in self._stretches() if high > start]
         self.high_watermark = min(replica.facts.high_watermark or 0, replica.log_end_offset)
-        """Known and below the log's end; 0 when unknown."""
+        """The known high watermark, at most the log's end; 0 if unknown."""
 
     def _stretches(self) -> Intervals:
         columns = self.replica.columns
@@ -44,7 +45,7 @@ class Content:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All of them. Large: for replicas in which something is to be explained."""
+        """All cells. Uses much memory: only for replicas with a difference to explain."""
         cells = _cells_of(self.replica.columns)
         return cells if self.is_dense else [cells[row] for row in self.rows]
 
@@ -54,7 +55,7 @@ class Content:
         return self.replica.columns.base_offsets if self.is_dense else [cell[0] for cell in self.cells]
 
     def between(self, low: int, high: int) -> slice:
-        """Which cells hold an offset of this stretch."""
+        """The cells that hold an offset of this stretch."""
         first = max(bisect_right(self.bases, low) - 1, 0)
         if self.bases and self._end(first) <= low:
             first += 1
@@ -65,7 +66,7 @@ class Content:
 
 
 def surely_equal(left: Content, right: Content, low: int, high: int) -> bool:
-    """Whether two replicas hold the same from `low` to `high`, as far as that can be seen without cells."""
+    """Whether two replicas hold the same from `low` to `high`. May return False for equal ones that are not dense."""
     if not left.is_dense or not right.is_dense:
         return False
     ours, theirs = left.between(low, high), right.between(low, high)

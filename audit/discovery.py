@@ -1,8 +1,9 @@
-"""Finding the replicas: which directories are brokers' log directories, what stands in them, and their small files.
+"""Finds the replicas: which directories are brokers' log directories, what is in them, and their small files.
 
-Owns: the step from the user's directories to an Inventory. Reads names, sizes and checkpoints; no batch. Checkpoints
-are read before any log: a live high watermark only rises, so the one read is a lower bound of what is committed.
-Refuses to judge: a small file that does not read becomes a line in `damage`, the rules decide what it means.
+Owns: the step from the user's directories to an Inventory. Reads names, sizes and checkpoints, but no batch.
+Checkpoints are read before any log: a live high watermark only rises, so the value read is a lower bound of what is
+committed. Leaves to others: the meaning of an unreadable small file. It becomes an entry in `damage`; the rules decide
+what it means.
 """
 
 import errno
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 class DamagedFile(msgspec.Struct, frozen=True):
-    """A small file that should read and does not."""
+    """A small file that cannot be read or parsed."""
 
     broker: int | None
     file: str
@@ -67,13 +68,13 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def discover(directories: Iterable[str], states: Sequence[SourcedState] = ()) -> Inventory:
-    """Look into each directory: a cluster's data directory, or one broker's log directory. `told`: what others say of
-    the cluster, beside the state files that lie there."""
+    """Search each directory: a cluster's data directory, or one broker's log directory. `states`: cluster states from
+    other sources, in addition to the state files in these directories."""
     try:
         return _discover(directories, list(states))
     except OSError as error:
         raise AuditError(
-            f"{error.filename} cannot be read: {error.strerror}; run the audit as a user who may"
+            f"{error.filename} cannot be read: {error.strerror}; run the audit as a user who may read it"
         ) from error
 
 
@@ -103,9 +104,9 @@ def _discover(directories: Iterable[str], states: list[SourcedState]) -> Invento
         replicas += _replicas(log, read)
         damage += [DamagedFile(log.broker, file, reason) for file, reason in read]
     replicas.sort(key=lambda facts: (facts.topic, facts.partition, facts.broker, facts.directory))
-    held = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
-    expected, said = expected_partitions(logs, held, states)
-    findings += said + ids_within_topics(replicas, expected)
+    present = [(facts.broker, f"{facts.topic}-{facts.partition}") for facts in replicas]
+    expected, state_findings = expected_partitions(logs, present, states)
+    findings += state_findings + ids_within_topics(replicas, expected)
     return Inventory(
         log_directories=tuple(logs),
         replicas=tuple(replicas),
@@ -178,7 +179,7 @@ def _log_directory(path: str, damage: list[tuple[str, str]]) -> AuditedLogDirect
 
 
 def _listed(path: str) -> dict[str, str | None]:
-    """What both checkpoints name; that they do not read is said where their offsets are wanted."""
+    """The partitions that both checkpoints list. Unreadable checkpoints are reported where their offsets are used."""
     listed: dict[str, str | None] = {}
     for name in (checkpoints.RECOVERY_POINT_CHECKPOINT, checkpoints.HIGH_WATERMARK_CHECKPOINT):
         file = f"{path}/{name}"
@@ -193,7 +194,7 @@ def _broker_of(path: str, meta: MetaProperties | None) -> int:
         return meta.broker_id
     match = _BROKER_DIRECTORY.search(os.path.basename(path))
     if match is None:
-        raise AuditError(f"{path} does not say whose it is: {checkpoints.META_PROPERTIES} is missing or unreadable")
+        raise AuditError(f"{path} does not name its broker: {checkpoints.META_PROPERTIES} is missing or unreadable")
     return int(match[1])
 
 
@@ -216,14 +217,14 @@ def _replicas(log: AuditedLogDirectory, damage: list[tuple[str, str]]) -> list[R
 
 
 class _CheckpointOffset(NamedTuple):
-    """An offset in a checkpoint, and of which topic id, where it says that."""
+    """An offset in a checkpoint, and its topic id where the checkpoint holds one."""
 
     offset: int
     topic_id: str | None
 
     def of(self, topic_id: str | None) -> int | None:
-        """None where it is of another topic of the name: that one was deleted, and the broker was killed before it
-        wrote its checkpoint anew."""
+        """None where it belongs to another topic of this name: that topic was deleted, and the broker was killed before
+        it rewrote its checkpoint."""
         return self.offset if self.topic_id in (None, topic_id) or topic_id is None else None
 
 
@@ -245,7 +246,7 @@ def _replica(
     metadata = _read_parsed(f"{directory}/{checkpoints.PARTITION_METADATA}", parse_partition_metadata, damage)
     topic_id = metadata.topic_id if metadata is not None else None
     segments, snapshots = _segments(directory), _snapshots(directory)
-    # Read behind the segments' names: a running broker records a start before it deletes what lies in front of it.
+    # Read after the segments' names: a running broker records a start before it deletes what lies in front of it.
     log_start = _read_parsed(f"{directory}/{checkpoints.LOG_START}", checkpoints.parse_log_start, damage)
     return ReplicaFacts(
         broker=log.broker,
@@ -267,7 +268,7 @@ def _replica(
 
 @lru_cache
 def _boot_id() -> str | None:
-    """Of this machine since it booted."""
+    """Of this machine's last boot."""
     try:
         with open(BOOT_ID_FILE, encoding="ascii") as file:
             return file.read().strip()
@@ -286,7 +287,7 @@ def _segments(directory: str) -> tuple[tuple[int, int], ...]:
         if parsed is None or parsed[1] != checkpoints.LOG_SUFFIX:
             continue
         if not os.path.isfile(entry) and os.path.lexists(entry):
-            found.append((parsed[0], 1))  # who reads it says what it is
+            found.append((parsed[0], 1))  # the reader reports what it is
             continue
         try:
             found.append((parsed[0], entry.stat().st_size))
@@ -308,7 +309,7 @@ def _snapshots(directory: str) -> tuple[int, ...]:
 def _read_parsed(
     path: str, parse: Callable[[bytes], T], damage: list[tuple[str, str]], limit: int = OFFSETS_FILE_BYTES_MAX
 ) -> T | None:
-    """The parsed content; None when the file is missing, or does not read (then `damage` says why)."""
+    """The parsed content; None when the file is missing or invalid (then `damage` holds the reason)."""
     try:
         content = read_regular(path, limit)
     except FileNotFoundError:

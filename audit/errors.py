@@ -2,4 +2,4 @@
 
 
 class AuditError(Exception):
-    """The audit could not run (exit code 1). The message says what is in the way and what to do."""
+    """The audit could not run (exit code 1). The message names the cause and the remedy."""

@@ -1,8 +1,8 @@
-"""What should be there: which brokers, partitions, replicas, ids and ISRs, each with how it is known. PURE.
+"""What should be present: brokers, partitions, replicas, ids and ISRs, each with the source that demands it. PURE.
 
-Owns: bringing together what the cluster said of itself (`cluster-state.json`, ZooKeeper), what each broker's own
-checkpoints list and whose its directory is. Where sources contradict each other that is a finding, never a silent
-choice. Refuses to know logs; what is absent is presence.py's, what the logs say against the expectation the judge's.
+Owns: combining the recorded cluster state (`cluster-state.json`, ZooKeeper), the partitions that each broker's own
+checkpoints list, and the owner of each directory. A contradiction between sources is a finding, never a silent choice.
+Leaves to others: the logs; what is absent (presence.py); and whether the logs fit the expectation (partition_check.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ from minibroker.protocol.witness import PartitionWitness, newer
 
 
 class SourcedState(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody says of the whole cluster."""
+    """A state of the whole cluster, with its source."""
 
     source: str
     """A file, or ZooKeeper's address."""
     state: ClusterState
     stopped: bool = True
-    """Said when the cluster was stopped: nothing may have happened since."""
+    """Recorded when the cluster was stopped: nothing may have happened since."""
 
 
 class AuditedLogDirectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,44 +33,44 @@ class AuditedLogDirectory(msgspec.Struct, frozen=True, kw_only=True):
     meta: MetaProperties | None = None
     cleanly_stopped: bool
     listed: dict[str, str | None] = {}
-    """Topic id by the partitions that its own checkpoints list."""
+    """Topic id by partition, for the partitions that its own checkpoints list."""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """One partition as it should be."""
 
     source: str | None = None
-    """Who told leader and ISR; None: nobody, only checkpoints are known."""
+    """The source of leader and ISR; None: there is none, only checkpoints are known."""
     unknown_to: str | None = None
-    """The sources there are, none of which knows this partition."""
+    """The available sources, if none of them knows this partition."""
     stopped: bool = True
     is_whole: bool = False
-    """The source knows assignments and says what was so after the last broker had stopped (version 2)."""
+    """The source knows assignments and describes the state after the last broker had stopped (version 2)."""
     topic_id: str | None = None
     leader: int | None = None
     leader_epoch: int | None = None
     isr: tuple[int, ...] = ()
     isr_before: tuple[int, ...] = ()
-    """In sync when the cluster was about to be stopped: a stop takes one broker after the other out of the ISR."""
+    """In sync when the cluster was about to stop: a stop removes one broker after the other from the ISR."""
     committed_before: int | None = None
-    """Each of them held everything below it."""
+    """Each member of `isr_before` held everything below it."""
     replicas: tuple[int, ...] = ()
     witness: PartitionWitness | None = None
     others_are_witnessed: bool = False
-    """The source has witnesses, of other partitions at least."""
+    """The source has witnesses, at least of other partitions."""
     holders: dict[int, str] = {}
     """Brokers that should hold a replica, and how that is known."""
     listed: dict[int, str | None] = {}
-    """Brokers whose own checkpoints list it, and under which topic id."""
+    """Brokers whose own checkpoints list the partition, and under which topic id."""
     absent_brokers: tuple[int, ...] = ()
-    """Of those that should hold it: no directory of them was given."""
+    """The brokers among those that should hold it for which no directory was given."""
 
 
 def expected_partitions(
     logs: Sequence[AuditedLogDirectory], held: Iterable[tuple[int, str]], states: Sequence[SourcedState]
 ) -> tuple[dict[str, Expected], list[Finding]]:
-    """What should be there by `topic-partition`, and what the sources say against each other and the directories.
-    `held`: (broker, topic-partition) of each replica that is there."""
+    """What should be present by `topic-partition`, and contradictions between the sources and the directories. `held`:
+    (broker, topic-partition) of each replica that is present."""
     found: list[Finding] = []
     present = {log.broker for log in logs}
     snapshots = _newest(states, found)
@@ -78,8 +78,10 @@ def expected_partitions(
     for each in states:
         for name, witness in each.state.witnesses.items():
             if name not in each.state.partitions:
-                said = f"{each.source} has a witness of {name} (committed to {witness.committed_offset}), but no such"
-                found.append(contradiction(f"{said} partition: somebody changed it, the partition is not looked for"))
+                text = f"{each.source} has a witness of {name} (committed to {witness.committed_offset}), but no such"
+                found.append(
+                    contradiction(f"{text} partition: the witness was edited, the partition is not looked for")
+                )
             witnesses[name] = newer(witnesses[name], witness) if name in witnesses else witness
     listed: dict[str, dict[int, str | None]] = {}
     for log in logs:
@@ -91,14 +93,14 @@ def expected_partitions(
     expected = {}
     for name in sorted({*snapshots, *witnesses, *listed, *on_disk}):
         if name in snapshots:
-            expected[name] = _known(*snapshots[name], witnesses.get(name), listed.get(name, {}), present)
+            expected[name] = _expected_partition(*snapshots[name], witnesses.get(name), listed.get(name, {}), present)
         else:
             # A topic may be deleted while a running broker's checkpoint still lists it.
-            sure = {b for b in listed.get(name, {}) if name in on_disk or b in stopped}
+            certain = {b for b in listed.get(name, {}) if name in on_disk or b in stopped}
             expected[name] = Expected(
                 unknown_to=unknown_to,
                 witness=witnesses.get(name),
-                holders=dict.fromkeys(sorted(sure), "its own checkpoint lists it"),
+                holders=dict.fromkeys(sorted(certain), "its own checkpoint lists it"),
                 listed=listed.get(name, {}),
             )
     if not states:
@@ -117,12 +119,12 @@ def nothing_known() -> Finding:
 
 
 def _newest(states: Sequence[SourcedState], found: list[Finding]) -> dict[str, tuple[SourcedState, PartitionSnapshot]]:
-    """Of each partition what the source of the highest leader epoch says."""
+    """For each partition, the snapshot from the source with the highest leader epoch."""
     snapshots: dict[str, tuple[SourcedState, PartitionSnapshot]] = {}
     for each in sorted(states, key=lambda each: each.state.taken_at):
         for name, snapshot in each.state.partitions.items():
             if not snapshot.isr:
-                found.append(contradiction(f"{each.source} counts nobody in sync for {name}, and somebody always is"))
+                found.append(contradiction(f"{each.source} has an empty ISR for {name}, but an ISR is never empty"))
             earlier = snapshots.get(name)
             if earlier is None:
                 snapshots[name] = (each, snapshot)
@@ -136,14 +138,14 @@ def _newest(states: Sequence[SourcedState], found: list[Finding]) -> dict[str, t
 def _contradictions(
     name: str, one: tuple[SourcedState, PartitionSnapshot], other: tuple[SourcedState, PartitionSnapshot]
 ) -> list[Finding]:
-    said = [
+    versions = [
         f"{states.source} says topic id {snapshot.topic_id}, epoch {snapshot.leader_epoch}, ISR {list(snapshot.isr)}"
         for states, snapshot in (one, other)
     ]
     ids = {snapshot.topic_id for _, snapshot in (one, other)} - {None}
     same_epoch = one[1].leader_epoch == other[1].leader_epoch
     if len(ids) > 1 or (same_epoch and set(one[1].isr) != set(other[1].isr) and one[0].stopped and other[0].stopped):
-        return [contradiction(f"two sources say different things of {name}: " + "; ".join(said))]
+        return [contradiction(f"two sources contradict each other about {name}: " + "; ".join(versions))]
     return []
 
 
@@ -151,19 +153,19 @@ def contradiction(message: str) -> Finding:
     return finding(Kind.CONTRADICTION, message)
 
 
-def _known(
+def _expected_partition(
     source: SourcedState,
     snapshot: PartitionSnapshot,
-    known_witness: PartitionWitness | None,
+    newest_witness: PartitionWitness | None,
     listed: dict[int, str | None],
     present: set[int],
 ) -> Expected:
     holders: dict[int, str] = {}
     topic_id = snapshot.topic_id
-    witness = known_witness
+    witness = newest_witness
     if witness is not None and topic_id is not None and witness.topic_id != topic_id:
         witness = None  # of an earlier topic of this name
-    others_are_witnessed = len(source.state.witnesses) > (known_witness is not None)
+    others_are_witnessed = len(source.state.witnesses) > (newest_witness is not None)
     assigned = set(snapshot.replicas) | set(snapshot.isr)
     for broker, own_id in listed.items():
         if broker in assigned and (topic_id is None or own_id == topic_id):
@@ -215,13 +217,15 @@ def _brokers(
         source = registered[broker][1] if broker in registered else expected[names[0]].source
         count = f"{len(names)} partitions have" if len(names) != 1 else f"{names[0]} has"
         what = f"{count} a replica on it" if names else "it is registered"
-        message = f"broker {broker} should be there ({what}, says {source}), and no log directory of it was given"
+        message = f"broker {broker} should be present ({what}, says {source}), but no log directory of it was given"
         found.append(finding(Kind.MISSING_BROKER, message, broker=broker))
     found += _directory_ids(logs, registered)
     for each in states:
         for log in logs:
             if each.stopped and log.broker in each.state.stopped_cleanly and not log.cleanly_stopped:
-                message = f"broker {log.broker} was stopped cleanly, says {each.source}, and its mark of that is gone"
+                message = (
+                    f"broker {log.broker} was stopped cleanly, says {each.source}, but its clean-shutdown file is gone"
+                )
                 found.append(finding(Kind.CHECKPOINT_DAMAGE, message, broker=log.broker, file=log.path))
             if each.state.cluster_id is not None and log.meta and log.meta.cluster_id != each.state.cluster_id:
                 message = (
@@ -234,7 +238,7 @@ def _brokers(
 def _directory_ids(
     logs: Sequence[AuditedLogDirectory], registered: Mapping[int, tuple[str | None, str]]
 ) -> list[Finding]:
-    """A directory that is another one than the cluster knew as this broker's; and one id in two directories."""
+    """A directory with another id than the one registered for this broker, and one id in two directories."""
     found = []
     by_id: dict[str, AuditedLogDirectory] = {}
     owners = {directory_id: broker for broker, (directory_id, _) in registered.items() if directory_id}
@@ -245,7 +249,7 @@ def _directory_ids(
         known, source = registered.get(log.broker, (None, ""))
         if known is not None and known != own:
             owner = f", which is broker {owners[own]}'s" if own in owners else ""
-            message = f"says that it is broker {log.broker}'s and has directory id {own}{owner}; {source} knows {known}"
+            message = f"claims to be broker {log.broker}'s and has directory id {own}{owner}; {source} has {known}"
             found.append(finding(Kind.WRONG_DIRECTORY, message, broker=log.broker, file=log.path))
         if own in by_id and by_id[own].broker != log.broker:
             message = f"has the directory id {own} of {by_id[own].path}: one is a copy of the other"
@@ -255,7 +259,8 @@ def _directory_ids(
 
 
 def one_directory_each(logs: Sequence[AuditedLogDirectory]) -> tuple[list[AuditedLogDirectory], list[Finding]]:
-    """Two directories that claim one broker are not two replicas. The first whose name says the broker is looked at."""
+    """Two directories of one broker are not two replicas. The first one whose name contains the broker id is
+    audited."""
     found = []
     by_broker: dict[int, list[AuditedLogDirectory]] = {}
     for log in logs:
@@ -267,8 +272,8 @@ def one_directory_each(logs: Sequence[AuditedLogDirectory]) -> tuple[list[Audite
         if len(claimants) > 1:
             others = ", ".join(log.path for log in claimants[1:])
             message = (
-                f"{len(claimants)} directories say that they are broker {broker}'s: {claimants[0].path}, {others}."
-                f" One of them is a copy, or took another's meta.properties; only the first is looked at"
+                f"{len(claimants)} directories claim to be broker {broker}'s: {claimants[0].path}, {others}."
+                f" One of them is a copy, or has another's meta.properties; only the first is audited"
             )
             found.append(finding(Kind.BROKER_TWICE, message, broker=broker, file=claimants[1].path))
     return sorted(kept, key=lambda log: (log.broker, log.path)), found

@@ -1,7 +1,7 @@
-"""What the audit can find, how bad it is, and the words for it. Pure.
+"""The kinds of findings, their severity, and the result types. Pure.
 
 Owns: the kinds of findings with their severity and the check each belongs to, the verdicts, and the results of one
-partition and of the whole audit as plain data. Refuses to know how anything is found, run or printed.
+partition and of the whole audit as plain data. Leaves to others: how findings are made, run and printed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 
 class Kind(StrEnum):
-    """Everything that is ever found. The name is what reports and scripts see."""
+    """Every kind of finding. Reports and scripts use these names."""
 
     CORRUPT_BATCH = "corrupt-batch"
     UNDECODABLE_RECORDS = "undecodable-records"
@@ -147,13 +147,13 @@ CHECKS: dict[str, tuple[Kind, ...]] = {
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing found, with every name that helps to go and look."""
+    """One violation or note, with every name that helps to locate it."""
 
     kind: Kind
     severity: Severity
     message: str
     broker: int | None = None
-    """Whose replica it is found in; None: it belongs to no single one."""
+    """The broker whose replica it concerns; None: it belongs to no single one."""
     others: tuple[int, ...] = ()
     """The brokers it was compared with."""
     topic: str | None = None
@@ -180,7 +180,7 @@ def finding(
     file: str | None = None,
     position: int | None = None,
 ) -> Finding:
-    """A finding with the severity of its kind; `note` lowers it where the caller knows an innocent cause."""
+    """A finding with the severity of its kind; `note` lowers it where the caller knows a harmless cause."""
     return Finding(
         kind=kind,
         severity=Severity.NOTE if note or kind in NOTES else Severity.ERROR,
@@ -197,7 +197,7 @@ def finding(
 
 
 class PartitionVerdict(StrEnum):
-    """What is said of one partition, worst first."""
+    """The verdict on one partition, worst first."""
 
     INCONSISTENT = "inconsistent"
     UNPROVEN = "unproven"
@@ -236,11 +236,11 @@ class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     acked_records: int
     acked_in_place: int
     committed_offset: int = 0
-    """Below it everything is known to be committed: the highest mark of any replica or of the witness."""
+    """Everything below it is known to be committed: the highest high watermark of any replica, or the witness's."""
     compared_replicas: tuple[int, ...] = ()
-    """Brokers whose replica was compared with another one below what both must hold."""
+    """Brokers whose replica was compared with another one below the offset that both must hold."""
     witnessed_replicas: tuple[int, ...] = ()
-    """Brokers whose replica holds exactly what the witness noted."""
+    """Brokers whose replica holds exactly what was witnessed."""
     absent_replicas: tuple[int, ...] = ()
     """Brokers that should hold a replica and have none."""
     replicas: tuple[ReplicaSummary, ...]
@@ -251,7 +251,7 @@ SortKey: TypeAlias = tuple[bool, str, int, int, str, int, str, int, str]
 
 
 def sort_key(item: Finding) -> SortKey:
-    """Errors first, then by place: a report reads the same whichever engine wrote it."""
+    """Errors first, then by place: a report is the same whichever engine wrote it."""
     return (
         item.severity is not Severity.ERROR,
         item.topic or "",
@@ -266,25 +266,25 @@ def sort_key(item: Finding) -> SortKey:
 
 
 _CAUSES_FIRST = {kind: number for number, kind in enumerate(kind for kinds in CHECKS.values() for kind in kinds)}
-"""The checks stand in the order in which one thing leads to another: what is not there, what is damaged on disk, what
-then differs between replicas, what somebody was promised and is gone."""
+"""The checks are ordered from cause to consequence: what is absent, what is damaged on disk, what then differs between
+replicas, which promised records are gone."""
 _CAUSES_FIRST[Kind.WITNESS_DIFFERS] = _CAUSES_FIRST[Kind.DIVERGED_BELOW_HIGH_WATERMARK]
-"""It says that something is wrong; a damaged batch or a file that is gone says what."""
+"""This kind only shows that something is wrong; a damaged batch or a missing file shows what."""
 
 
 def cause_key(item: Finding) -> tuple[bool, bool, int, SortKey]:
-    """For people: errors first, what was found in front of what could not be judged, causes in front of what they lead
-    to, then by place."""
+    """For readers: errors first, violations before what could not be decided, causes before consequences, then by
+    place."""
     open_question = item.kind in (Kind.UNPROVEN, Kind.UNDECODABLE_RECORDS)
     return item.severity is not Severity.ERROR, open_question, _CAUSES_FIRST[item.kind], sort_key(item)
 
 
 FINDINGS_PER_KIND_MAX = 20
-"""Of one kind in one replica. A replica that is all wrong says so with twenty examples and a count."""
+"""Per kind and replica. A completely wrong replica is reported by twenty examples and a count."""
 
 
 def limited(findings: Iterable[Finding]) -> list[Finding]:
-    """Sorted, without repeats, and cut per kind and replica with a last finding that counts the rest."""
+    """Sorted, without repeats, and limited per kind and replica; a last finding counts the rest."""
     groups: dict[tuple[Kind, Severity, int | None, str | None, int | None], list[Finding]] = {}
     for item in sorted(set(findings), key=sort_key):
         groups.setdefault((item.kind, item.severity, item.broker, item.topic, item.partition), []).append(item)

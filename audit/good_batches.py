@@ -1,9 +1,9 @@
-"""The common case of reading a segment: batches that stand one behind the other and pass every check.
+"""The common case of reading a segment: consecutive batches that pass every check.
 
-Owns: a loop that costs little more than the CRC. It takes a batch only if every check of `check_batch` passes for
-certain; at the first that it cannot vouch for (corrupt, cut by the window's end, or only unusual) it stops, and the
-caller has that one checked with care. So it may doubt too much, but never too little: whatever it takes, `check_batch`
-accepts (tests hold the two against each other), and whatever is reported comes from there.
+Owns: a loop that costs little more than the CRC. It takes a batch only if every check of `check_batch` certainly
+passes. It stops at the first batch of which it cannot be sure (corrupt, cut by the window's end, or only unusual), and
+the caller checks that one completely. So it may reject a valid batch, but never accept an invalid one (tests compare
+both), and every report comes from `check_batch`.
 """
 
 import struct
@@ -22,18 +22,18 @@ from minibroker.protocol.record_batch import (
 )
 
 _FIELDS = struct.Struct(HEADER_FORMAT + "BH")
-"""The header, the payload's first byte and the two behind it: an array's length in two of its three forms."""
+"""The header, the payload's first byte and the next two: an array's length in two of its three forms."""
 _ATTRIBUTES_UNKNOWN = ~ATTRIBUTES_KNOWN
 _OFFSET_CERTAIN = OFFSET_MAX - 2**31
-"""Up to here no count of records leaves the range of offsets."""
+"""Up to this offset no record count exceeds the range of offsets."""
 _PAYLOAD_LENGTH_LESS = HEADER_BYTES - LENGTH_PREFIX_BYTES
-"""batch_length counts so much beside the payload."""
+"""How much more than the payload batch_length counts."""
 _SHORT_ARRAY, _SHORT_ARRAY_LENGTHS = 0x90, 16
 _ARRAY_16 = 0xDC
 
 
 def take_good_batches(window: bytes, base: int, position: int, end: int, columns: Columns) -> int:
-    """Append to `columns` the good batches from `position` on that begin in front of `end` and are whole in `window`,
+    """Append to `columns` the valid batches from `position` on that begin before `end` and are complete in `window`,
     which begins at `base` (positions and `end` are the file's). Returns the position behind the last one taken."""
     unpack = _FIELDS.unpack_from
     view = memoryview(window)

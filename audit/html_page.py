@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: no script, no font, no picture from elsewhere."""
+"""The report as one self-contained HTML page without external scripts, fonts or pictures."""
 
 from collections.abc import Iterable
 from html import escape
@@ -91,7 +91,7 @@ def _partition(result: PartitionResult) -> tuple[str, ...]:
 
 
 def _partitions(results: tuple[PartitionResult, ...]) -> str:
-    """The worst first, with a picture; those that are well without one where there are many."""
+    """The worst first, each with a picture; where there are many, sound partitions have none."""
     ordered = sorted(results, key=lambda result: _WORST_FIRST.index(result.verdict))
     pictured = ordered[:PICTURES_MAX]
     keys = "".join(
@@ -101,10 +101,10 @@ def _partitions(results: tuple[PartitionResult, ...]) -> str:
     )
     pictures = "".join(_partition_heading(result) for result in pictured if result.verdict not in _FINE)
     fine = "".join(_partition_heading(result) for result in pictured if result.verdict in _FINE)
-    folded = f"<details><summary>Pictures of partitions in which all is well</summary>{fine}</details>" if fine else ""
+    folded = f"<details><summary>Pictures of partitions without errors</summary>{fine}</details>" if fine else ""
     more = f"<p>{len(ordered) - ROWS_MAX:,} more are in the JSON.</p>" if len(ordered) > ROWS_MAX else ""
     table = _table(
-        ("Partition", "PartitionVerdict", "Judged", "Acknowledged", "Replicas"),
+        ("Partition", "Verdict", "Judged", "Acknowledged", "Replicas"),
         (_partition(result) for result in ordered[:ROWS_MAX]),
         (_css(result) for result in ordered[:ROWS_MAX]),
     )
@@ -122,7 +122,7 @@ def _css(result: PartitionResult) -> str:
 
 
 def _findings(findings: tuple[Finding, ...]) -> str:
-    """Errors first, each kind together, causes before what they lead to; notes folded away."""
+    """Errors first, grouped by kind, causes before consequences; notes are collapsed."""
     if not findings:
         return "<p>None.</p>"
     ordered = sorted(findings, key=cause_key)

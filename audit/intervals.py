@@ -7,7 +7,7 @@ Intervals: TypeAlias = list[tuple[int, int]]
 
 
 def union(*many: Iterable[tuple[int, int]]) -> Intervals:
-    """All offsets that are in any of them; adjoining intervals become one."""
+    """All offsets that are in any of the sets; adjacent intervals are merged."""
     merged: Intervals = []
     for start, end in sorted(interval for intervals in many for interval in intervals):
         if start >= end:
@@ -35,7 +35,7 @@ def intersection(left: Intervals, right: Intervals) -> Intervals:
 
 
 def below(intervals: Intervals, limit: int) -> Intervals:
-    """The part in front of `limit`."""
+    """The part below `limit`."""
     return [(start, min(end, limit)) for start, end in intervals if start < limit]
 
 

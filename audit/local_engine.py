@@ -1,4 +1,5 @@
-"""The audit in this process: no Spark, no JVM, same findings. Partition by partition, so memory stays small."""
+"""The audit in this process: no Spark, no JVM, same findings. It handles one partition after the other, so memory stays
+small."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def compare_locally(
         if (partition := parse_partition_directory_name(name)) is not None
     }
     for partition in sorted({*facts, *by_partition, *expected}):
-        progress(f"judging {partition}")
+        progress(f"checking {partition}")
         began = time.monotonic()
         replicas = [_read_replica(each, with_values, whole_records) for each in facts.get(partition, [])]
         read = time.monotonic()

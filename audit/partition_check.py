@@ -1,6 +1,6 @@
 """The verdict on one partition. PURE: replicas, acknowledged records and the last known ISR go in, a result comes out.
 
-Owns: which checks a partition goes through and what they add up to. Both engines call this, and nothing else judges.
+Owns: which checks a partition goes through and the verdict that follows. Both engines call this; no other code decides.
 """
 
 from array import array
@@ -44,38 +44,38 @@ def compare_partition(
     acked: Iterable[AckedChunk] = (),
     expected: Expected | None = None,
 ) -> PartitionResult:
-    """Everything that can be said of one partition. `expected`: None where nothing is known of it."""
+    """All findings on one partition, and its verdict. `expected`: None where nothing is known of it."""
     expected = expected or Expected()
     replicas = [truncated_as_by_next_start(replica) for replica in replicas]
     findings = [item for replica in replicas for item in check_replica(replica)]
     current, stale = of_one_topic([each for each in replicas if each.facts.owner == partition.partition], expected)
     findings += stale
     others = {item.broker for item in stale}
-    there = {each.broker for each in replicas if each.broker not in others or is_as_listed(each, expected)}
-    findings += check_presence(partition, there, expected)
+    present = {each.broker for each in replicas if each.broker not in others or is_as_listed(each, expected)}
+    findings += check_presence(partition, present, expected)
     contents = [Content(replica) for replica in current]
-    commitment, said = commitment_of(partition, expected, contents)
+    commitment, commitment_findings = commitment_of(partition, expected, contents)
     witnessed = check_witness(partition, expected, commitment, contents)
     if witnessed.differing and witnessed.proven:
-        commitment, said = commitment_of(partition, expected, contents, witnessed.differing)
+        commitment, commitment_findings = commitment_of(partition, expected, contents, witnessed.differing)
         witnessed = check_witness(partition, expected, commitment, contents)
     comparison = compare(contents, commitment, witnessed.differing)
-    findings += said + witnessed.findings + comparison.findings
+    findings += commitment_findings + witnessed.findings + comparison.findings
     if comparison.uncompared:
         findings.append(_unproven(partition, contents, comparison.uncompared, is_live=not expected.stopped))
     in_sync = tuple(sorted(commitment.in_sync or ()))
-    records, outcome = _acknowledged(partition, acked, contents, in_sync)
-    findings += outcome.findings
-    absent = absent_replicas(there, expected)
+    records, acked_result = _acknowledged(partition, acked, contents, in_sync)
+    findings += acked_result.findings
+    absent = absent_replicas(present, expected)
     kept = limited(findings)
     return PartitionResult(
         topic=partition.topic,
         partition=partition.partition,
         verdict=PartitionVerdict.INCONSISTENT if absent else _verdict(kept, contents, comparison),
-        judged_offsets=comparison.judged,
+        judged_offsets=comparison.compared_offsets,
         total_offsets=comparison.total,
         acked_records=records,
-        acked_in_place=outcome.in_place,
+        acked_in_place=acked_result.in_place,
         committed_offset=commitment.committed,
         compared_replicas=comparison.compared,
         witnessed_replicas=tuple(sorted(witnessed.proven)),
@@ -94,13 +94,13 @@ def _unproven(
         f" high watermark {'unknown' if replica.facts.high_watermark is None else replica.facts.high_watermark}"
         for replica in holders
     )
-    who = ", ".join(map(str, uncompared))
-    is_young = is_live and any((each.facts.high_watermark or 0) <= each.log_start_offset for each in holders)
-    cure = "; a running broker notes its high watermark every 5 s: audit again then" if is_young else ""
+    brokers = ", ".join(map(str, uncompared))
+    is_new = is_live and any((each.facts.high_watermark or 0) <= each.log_start_offset for each in holders)
+    hint = "; a running broker records its high watermark every 5 s: audit again then" if is_new else ""
     return finding(
         Kind.UNPROVEN,
-        f"{len(holders)} replicas hold records; that of broker {who} was not compared with another one below a"
-        f" committed offset ({commitment}){cure}",
+        f"{len(holders)} replicas hold records; that of broker {brokers} was not compared with another one below a"
+        f" committed offset ({commitment}){hint}",
         others=tuple(replica.broker for replica in holders),
         topic=partition.topic,
         partition=partition.partition,
@@ -121,12 +121,12 @@ def _acknowledged(
     if former is not None:
         return 0, AckedResult([former], 0)
     acked, others = sorted_acked(offsets, crcs)
-    outcome, outcome_of_others = (check_acked(partition, each, contents, in_sync) for each in (acked, others))
-    found = outcome.findings + [item for item in outcome_of_others.findings if item not in outcome.findings]
+    acked_result, others_result = (check_acked(partition, each, contents, in_sync) for each in (acked, others))
+    found = acked_result.findings + [item for item in others_result.findings if item not in acked_result.findings]
     found += [acked_twice(partition, offset) for offset in others.offsets]
     if chunks[0].acks != ACKS_ALL:
         found = [lawfully_lost(item, chunks[0].acks) for item in found]
-    return len(acked) + len(others), AckedResult(found, outcome.in_place + outcome_of_others.in_place)
+    return len(acked) + len(others), AckedResult(found, acked_result.in_place + others_result.in_place)
 
 
 def _verdict(findings: list[Finding], contents: list[Content], comparison: Comparison) -> PartitionVerdict:

@@ -1,8 +1,9 @@
 """One partition as a picture: each replica a bar over its offsets. Pure; inline SVG, coloured by the page's style.
 
-Owns: which stretch of a bar says what. Below its high watermark a replica agrees where it was compared and nothing was
-found; lighter above it, where records are not known to be committed. An error with offsets is drawn over it, at least
-wide enough to be seen; one without marks the broker's name. A replica that should be there and is not is an empty bar.
+Owns: what each stretch of a bar means. Below its high watermark a replica agrees where it was compared and nothing was
+found; above it the bar is lighter, because the records are not known to be committed. An error with offsets is drawn
+over the bar, at least wide enough to be visible; an error without offsets is shown at the broker's name. A missing
+replica is an empty bar.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from minibroker.audit.findings import Finding, Kind, PartitionResult, PartitionV
 WIDTH = 640
 BAR, STEP, LEFT, RIGHT = 14, 24, 84, 8
 NARROWEST = 3.0
-"""A single offset of ten million must still be seen."""
+"""A single offset among ten million must still be visible."""
 UNCOMPARED = frozenset({Kind.TOPIC_ID_DIFFERS, Kind.FOREIGN_FILE})
 MISSING = frozenset({Kind.MISSING_RANGE, Kind.ACKED_MISSING, Kind.SEQUENCE_GAP, Kind.MISSING_REPLICA})
 LEGEND = (
@@ -27,7 +28,7 @@ LEGEND = (
 
 
 def picture(result: PartitionResult) -> str:
-    """The partition's SVG; nothing where it never had a replica."""
+    """The partition's SVG; empty where it never had a replica."""
     brokers = sorted({*(replica.broker for replica in result.replicas), *result.absent_replicas})
     if not brokers:
         return ""
@@ -53,7 +54,7 @@ class _Axis:
         self._scale = (WIDTH - LEFT - RIGHT) / (last - first)
 
     def bar(self, start: int, end: int, y: int, css: str, title: str) -> str:
-        """A stretch, clamped to the axis; at least NARROWEST wide."""
+        """A stretch, limited to the axis; at least NARROWEST wide."""
         left = LEFT + (min(max(start, self.first), self.last) - self.first) * self._scale
         right = LEFT + (min(max(end, self.first), self.last) - self.first) * self._scale
         width = max(right - left, NARROWEST)
@@ -69,20 +70,26 @@ def _row(result: PartitionResult, broker: int, replica: ReplicaSummary | None, y
     css, sign = (' class="flawed"', " !") if flawed or replica is None else ("", "")
     label = f'<text x="0" y="{y + BAR - 2}"{css}>broker {broker}{sign}</text>'
     if replica is None:
-        return label + axis.bar(axis.first, axis.last, y, "missing", f"broker {broker}: no replica is there")
+        return label + axis.bar(axis.first, axis.last, y, "missing", f"broker {broker}: the replica is missing")
     return label + "".join(_stretches(result, replica, y, axis))
 
 
 def _stretches(result: PartitionResult, replica: ReplicaSummary, y: int, axis: _Axis) -> Iterator[str]:
     start, end = replica.log_start_offset, replica.log_end_offset
     if end > start:
-        mark = end if replica.high_watermark is None else min(max(replica.high_watermark, start), end)
+        high_watermark = end if replica.high_watermark is None else min(max(replica.high_watermark, start), end)
         below = _below(result, replica)
         name = f"broker {replica.broker}, offsets"
-        if mark > start:
-            yield axis.bar(start, mark, y, below, f"{name} {start:,} to {mark - 1:,}")
-        if end > mark:
-            yield axis.bar(mark, end, y, "above", f"{name} {mark:,} to {end - 1:,}: above its high watermark {mark:,}")
+        if high_watermark > start:
+            yield axis.bar(start, high_watermark, y, below, f"{name} {start:,} to {high_watermark - 1:,}")
+        if end > high_watermark:
+            yield axis.bar(
+                high_watermark,
+                end,
+                y,
+                "above",
+                f"{name} {high_watermark:,} to {end - 1:,}: above its high watermark {high_watermark:,}",
+            )
     for item in result.findings:
         if item.offset is not None and item.severity is Severity.ERROR and _is_of(item, replica.broker):
             css = "missing" if item.kind in MISSING else "unproven" if item.kind is Kind.UNPROVEN else "differs"
@@ -98,5 +105,6 @@ def _below(result: PartitionResult, replica: ReplicaSummary) -> str:
 
 
 def _is_of(item: Finding, broker: int) -> bool:
-    """One that blames nobody is drawn in all that it is about; one without any broker in every replica."""
+    """A finding that names other brokers but none to blame is drawn on each of them; one without any broker on every
+    replica."""
     return item.broker == broker or (item.broker is None and (not item.others or broker in item.others))

@@ -1,7 +1,7 @@
 """The records of a batch, decoded with the msgpack package: not with the codec that brokers and clients use.
 
-Owns: what counts as records, said anew from docs/FORMATS.md, so that a mistake of the other decoder does not excuse
-itself here. Tests hold both to one answer.
+Owns: what counts as a record, implemented a second time from docs/FORMATS.md, so that a bug of the other decoder cannot
+hide itself. Tests compare both decoders.
 """
 
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ from minibroker.protocol.record_batch import HEADER_BYTES, TIMESTAMP_MAX, TIMEST
 
 FIELDS = 5
 COLUMNS_FROM = 8
-"""So many records are cheaper to check column by column."""
+"""From this many records on, checking column by column is cheaper."""
 _BYTES_OR_NIL = {bytes, type(None)}
 
 
 class Undecodable(Exception):
-    """A payload that is no array of records; says why."""
+    """A payload that is not an array of records; the message gives the reason."""
 
 
 DecodedRecord: TypeAlias = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
-"""Timestamp in ms, key, value, headers. Without its offset: records stand in the order of their offsets."""
+"""Timestamp in ms, key, value, headers. The offset is omitted: records are in the order of their offsets."""
 
 
 def decode_payload(buffer: Buffer, position: int, header: BatchHeader) -> list[DecodedRecord]:
-    """The records of the batch at `position`, whose header and CRC are good. Raises Undecodable."""
+    """The records of the batch at `position`, whose header and CRC are valid. Raises Undecodable."""
     payload = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
     try:
         rows = msgpack.unpackb(payload, raw=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        said = str(error) or type(error).__name__
-        raise Undecodable(f"the payload does not decode: {said}") from None
+        reason = str(error) or type(error).__name__
+        raise Undecodable(f"the payload does not decode: {reason}") from None
     if type(rows) is not list or len(rows) != header.record_count:
         raise Undecodable(f"the payload is not an array of {header.record_count} records")
     if len(rows) < COLUMNS_FROM:
@@ -65,7 +65,7 @@ def _is_header(item: object) -> bool:
 
 
 def _complaint(row: object, index: int, header: BatchHeader) -> str | None:
-    """What is wrong with a record, if anything is."""
+    """What is wrong with a record, or None."""
     if type(row) is not list or len(row) != FIELDS:
         return f"the payload does not decode: record {index} is not an array of {FIELDS}"
     offset_delta, timestamp_delta, key, value, headers = row
@@ -83,11 +83,11 @@ def _complaint(row: object, index: int, header: BatchHeader) -> str | None:
 
 
 def value_checksum(record: DecodedRecord, without: int) -> int:
-    """CRC-32C of the value alone, as lists of version 1 have it; `without` stands for a record that has none."""
+    """CRC-32C of the value alone, as in lists of version 1; `without` is the checksum of a missing value."""
     value = record[2]
     return without if value is None else crc32c(value)
 
 
 def whole_checksum(record: DecodedRecord) -> int:
-    """Of the whole record, as lists of version 2 have it."""
+    """Checksum of the whole record, as in lists of version 2."""
     return record_checksum(*record)

@@ -1,5 +1,5 @@
-"""Cutting segments into ranges, ranges into portions of work, and partitions into shares for the judges. Reads at most
-an index and one batch a cut."""
+"""Splits segments into ranges, ranges into portions of work, and partitions into shares to check. Reads at most an
+index and one batch per cut."""
 
 import heapq
 from bisect import bisect_right
@@ -18,18 +18,18 @@ RANGE_BYTES_MIN = 4 * 1024 * 1024
 RANGES = 16
 """Enough to keep a few cores busy until the end."""
 PORTION_BYTES_MAX = 1024 * 1024 * 1024
-"""Read by one task at most: what it found waits in its worker for the shuffle."""
+"""Read by one task at most: its result waits in the worker for the shuffle."""
 TASK_BYTES = 4 * 1024
-"""A range counts at least so much: a file must be opened, however little it holds."""
+"""A range counts at least this much: a file must be opened, however little it holds."""
 PORTIONS_PER_CORE = 4
 """Enough that no core waits long for the last one, few enough that starting them costs little (20 ms each, cold)."""
 SHARE_BYTES = 4 * 1024 * 1024 * 1024
-"""Log bytes that one task judges, if there are several partitions: it holds the rows of all of them at once (58 bytes
-a batch; with batches of 1 KB that is 250 MB)."""
+"""Log bytes that one task checks, if there are several partitions: it holds the rows of all of them at once (58 bytes a
+batch; with batches of 1 KB that is 250 MB)."""
 
 
 def range_bytes_for(total_bytes: int) -> int:
-    """A range size that gives every core several ranges, none of them tiny or huge."""
+    """A range size that gives every core several ranges, none of them very small or very large."""
     return max(RANGE_BYTES_MIN, min(RANGE_BYTES_MAX, total_bytes // RANGES))
 
 
@@ -39,7 +39,7 @@ def portion_bytes_for(total_bytes: int, cores: int) -> int:
 
 
 def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes: int) -> list[RangeTask]:
-    """Cut segments (base offset, size) anywhere: the reader finds the next batch, `stitch` checks that it was the
+    """Split segments (base offset, size) at any byte: the reader finds the next batch, `stitch` checks that it was the
     right one. An empty segment has one empty range, for its indexes."""
     tasks = []
     for segment, size in segments:
@@ -50,7 +50,7 @@ def plan_ranges(directory: str, segments: Iterable[tuple[int, int]], range_bytes
 
 
 def plan_exact_ranges(facts: ReplicaFacts, range_bytes: int) -> list[RangeTask]:
-    """Cut segments only where the index and the batch there agree: for readers whose ranges nobody stitches."""
+    """Split segments only where the index and the batch there agree: for readers that do not stitch ranges."""
     tasks = []
     for segment, size in facts.segments:
         cuts = [0, *_exact_cuts(facts.directory, segment, size, range_bytes), size]
@@ -78,12 +78,12 @@ def _exact_cuts(directory: str, segment: int, size: int, range_bytes: int) -> li
                 if header.last_offset == segment + entries[number].relative_offset:
                     cuts.append(positions[number])
     except (OSError, CorruptCheckpoint, CorruptBatch):
-        pass  # an index or log that is not in order: longer ranges, same rows
+        pass  # a damaged index or log: longer ranges, same rows
     return cuts
 
 
 def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeTask]]:
-    """Put ranges together up to a size: thousands of tiny partitions must not become thousands of Spark tasks."""
+    """Group ranges up to a size: thousands of tiny partitions must not become thousands of Spark tasks."""
     filled: list[list[RangeTask]] = []
     room = 0
     for task in tasks:
@@ -96,7 +96,7 @@ def portions(tasks: Iterable[RangeTask], portion_bytes: int) -> list[list[RangeT
 
 
 def comparison_shares(replicas: Iterable[ReplicaFacts], cores: int) -> dict[TopicPartition, int]:
-    """Which judge each partition goes to, numbered from 0: one a core, or as many as keep each below SHARE_BYTES."""
+    """The share of each partition, numbered from 0: one share a core, or as many as keep each below SHARE_BYTES."""
     sizes: dict[TopicPartition, int] = {}
     for facts in replicas:
         partition = TopicPartition(facts.topic, facts.partition)
@@ -106,7 +106,7 @@ def comparison_shares(replicas: Iterable[ReplicaFacts], cores: int) -> dict[Topi
     shares = {}
     for partition in sorted(sizes, key=lambda partition: (-sizes[partition], partition)):
         load, share = loads[0]
-        # An empty partition counts, too: a thousand of them are work for every judge.
+        # An empty partition counts, too: a thousand of them are work for every share.
         heapq.heapreplace(loads, (load + sizes[partition] + 1, share))
         shares[partition] = share
     return shares

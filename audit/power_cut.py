@@ -1,7 +1,7 @@
-"""What a power cut may leave of a log: everything that was synced, and of the rest any part. PURE.
+"""What a power cut may leave of a log: everything that was synced, and any part of the rest. PURE.
 
-Owns: the log as the broker's next start will have it. It cuts at the first byte behind the recovery point that is no
-batch in order; what lies behind that counts for nothing, whatever it is: a disk writes in an order of its own.
+Owns: the log as the broker's next start will truncate it. The start cuts at the first byte behind the recovery point
+that is not part of a batch in order. Whatever lies behind that is ignored: a disk writes in an order of its own.
 """
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from minibroker.audit.rules import is_dense
 
 
 def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
-    """The same replica, unless its machine may have lost power, and it was not started since."""
+    """The same replica, unless its machine may have lost power and its broker was not started since."""
     facts = replica.facts
     if not facts.lost_power or facts.cleanly_stopped or is_dense(replica):
         return replica
@@ -31,7 +31,7 @@ def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
                     return _cut(replica, number, row, gaps[0].position, gaps[0].reason)
                 gaps.pop(0)
             elif start != expected and expected >= synced:
-                return _cut(replica, number, row, position, f"offset {start} follows where {expected} belongs")
+                return _cut(replica, number, row, position, f"offset {start} follows where {expected} is expected")
             expected = replica.columns.ends[row]
         if gaps and expected >= synced and number + 1 < len(replica.segments):
             return _cut(replica, number, segment.end_row, gaps[0].position, gaps[0].reason)
@@ -39,7 +39,7 @@ def truncated_as_by_next_start(replica: AuditedReplica) -> AuditedReplica:
 
 
 def _cut(replica: AuditedReplica, number: int, end_row: int, position: int, reason: str) -> AuditedReplica:
-    """Keep these rows and what stands in front of the position in this segment."""
+    """Keep these rows and the part of this segment in front of the position."""
     last = replica.segments[number]
     gap = SegmentGap(position=position, end=max(last.size, position), reason=reason, torn=False, reaches_end=True)
     kept: AuditedSegment = replace(

@@ -1,6 +1,6 @@
-"""What Spark needs, looked at before it starts: its own messages for these cases are stack traces.
+"""Checks what Spark needs before it starts: Spark's own messages for these cases are stack traces.
 
-Owns: one clear sentence and the cure for a missing Java, library or worker Python. Runs at most two short processes.
+Owns: one clear sentence and the remedy for a missing Java, library or worker Python. Runs at most two short processes.
 """
 
 import os
@@ -26,8 +26,7 @@ _WORKER_PROBE = (
 
 
 def check_spark(*, local_workers: bool = True) -> None:
-    """Raise AuditError with the first thing that is in Spark's way. What the workers of a cluster have cannot be seen
-    from here."""
+    """Raise AuditError for the first thing that Spark lacks. What a cluster's workers lack cannot be seen from here."""
     check_libraries()
     if local_workers:
         check_worker_python()
@@ -57,7 +56,7 @@ def find_java() -> str | None:
 
 
 def check_java() -> None:
-    """Java 17 or later, with the vector module that Spark 4.3 demands (trimmed runtimes lack it)."""
+    """Java 17 or later, with the vector module that Spark 4.3 requires (trimmed runtimes lack it)."""
     java = find_java()
     cure = "install a JRE of version 17 or later (Debian, Ubuntu: apt install openjdk-17-jre-headless)"
     if java is None:
@@ -89,7 +88,7 @@ def _java_version(banner: str) -> int | None:
 
 
 def check_worker_python() -> None:
-    """Workers run PYSPARK_PYTHON if it is set: it must be as able as this Python."""
+    """Workers run PYSPARK_PYTHON if it is set: it must have the same libraries and version as this Python."""
     worker = os.environ.get("PYSPARK_PYTHON")
     if not worker or worker == sys.executable:
         return
@@ -110,7 +109,7 @@ def check_worker_python() -> None:
 
 
 def package_root() -> str:
-    """The folder that holds the package `minibroker`, for workers that do not have it installed."""
+    """The folder that contains the package `minibroker`, for workers without an installed one."""
     import minibroker
 
     return os.path.dirname(os.path.dirname(os.path.abspath(minibroker.__file__ or "")))

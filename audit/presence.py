@@ -1,7 +1,7 @@
-"""Is every replica there that should be? PURE.
+"""Checks that every expected replica is present. PURE.
 
-Owns: what the absence of a replica means, by how it is known that it should be there. A broker of which no directory
-was given is one finding for all its replicas (expectation.py), not one for each.
+Owns: the meaning of a missing replica, by the source that expects it. A broker for which no directory was given is one
+finding for all its replicas (expectation.py), not one for each.
 """
 
 from collections.abc import Collection
@@ -11,39 +11,41 @@ from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.protocol.ids import TopicPartition
 
 
-def check_presence(partition: TopicPartition, there: Collection[int], expected: Expected) -> list[Finding]:
-    """`there`: the brokers on which a replica of the partition's topic is."""
+def check_presence(partition: TopicPartition, present: Collection[int], expected: Expected) -> list[Finding]:
+    """`there`: the brokers that hold a replica of the partition's topic."""
     absent = {
         broker: why
         for broker, why in expected.holders.items()
-        if broker not in there and broker not in expected.absent_brokers
+        if broker not in present and broker not in expected.absent_brokers
     }
     found = [
         _finding(partition, Kind.MISSING_REPLICA, broker, f"broker {broker} should hold a replica ({why}) and has none")
         for broker, why in absent.items()
     ]
-    if not there and expected.holders:
+    if not present and expected.holders:
         message = (
             "no replica is left on any broker that was given; brokers that should hold one:"
             f" {', '.join(map(str, expected.holders))}"
         )
         found.append(_finding(partition, Kind.MISSING_REPLICA, None, message))
-    if there and expected.unknown_to is not None:
+    if present and expected.unknown_to is not None:
         message = (
             f"{expected.unknown_to} does not know this partition: its topic was deleted while broker"
-            f" {', '.join(map(str, sorted(there)))} was away, or the state is another cluster's or an older one"
+            f" {', '.join(map(str, sorted(present)))} was away, or the state is another cluster's or an older one"
         )
         found.append(_finding(partition, Kind.UNEXPECTED_PARTITION, None, message))
     for broker in expected.replicas:
-        if broker not in there and broker not in expected.holders and broker not in expected.absent_brokers:
-            message = f"broker {broker} is assigned, was out of sync and has no replica: it would have fetched one anew"
+        if broker not in present and broker not in expected.holders and broker not in expected.absent_brokers:
+            message = (
+                f"broker {broker} is assigned, was out of sync and has no replica: it would have fetched a new one"
+            )
             found.append(_finding(partition, Kind.REPLICA_ABSENT, broker, message))
     return found
 
 
-def absent_replicas(there: Collection[int], expected: Expected) -> tuple[int, ...]:
-    """Brokers that should hold a replica and of which none is there, on a missing broker, too."""
-    return tuple(broker for broker in expected.holders if broker not in there)
+def absent_replicas(present: Collection[int], expected: Expected) -> tuple[int, ...]:
+    """Brokers that should hold a replica and have none, missing brokers included."""
+    return tuple(broker for broker in expected.holders if broker not in present)
 
 
 def _finding(partition: TopicPartition, kind: Kind, broker: int | None, message: str) -> Finding:

@@ -1,8 +1,8 @@
-"""What a broker remembers of its producers (`.snapshot` files, docs/FORMATS.md) against the log they lie beside.
+"""What a broker remembers of its producers (`.snapshot` files, docs/FORMATS.md), checked against the log next to them.
 
-Owns: reading those files, their format, and that the batches they name are the log's: who believed another one would
-write a retry a second time, or refuse a record that is new. Decoded with the msgpack package, not with the broker's
-codec. Refuses to say who should be in them: brokers forget producers (`sequences.py`).
+Owns: reading those files, their format, and that the batches they name are in the log: a broker that trusted a wrong
+snapshot would write a retry a second time, or reject a new record. Decoded with the msgpack package, not with the
+broker's codec. Leaves to others: which producers should be in a snapshot; brokers forget producers (`sequences.py`).
 """
 
 import struct
@@ -25,7 +25,7 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 """Twice what 5,000 producers with forty batches each can take."""
 VERSION = 2
 FORMER_VERSION = 1
-"""It did not say whose it is; brokers do not use it any more."""
+"""It did not name its partition; brokers no longer use it."""
 _CRC = struct.Struct(">I")
 
 
@@ -55,11 +55,11 @@ class _Snapshot(NamedTuple):
 
 
 class _Unreadable(Exception):
-    """Says why."""
+    """The message gives the reason."""
 
 
 def read_snapshots(facts: ReplicaFacts) -> tuple[SnapshotFile, ...]:
-    """The files that lay there when the audit began and still do."""
+    """The snapshot files that existed when the audit began and still do."""
     found = []
     for offset in facts.snapshots:
         try:
@@ -74,34 +74,33 @@ def read_snapshots(facts: ReplicaFacts) -> tuple[SnapshotFile, ...]:
 
 
 def check_snapshots(report: ReplicaReport) -> None:
-    """Each is sound, of this place, and names batches that are in the log, the newest of each producer among them."""
+    """Each snapshot is valid, belongs to this partition, and names batches of the log, including each producer's
+    newest."""
     replica = report.replica
     columns = replica.columns
     is_dense = columns.base_offsets[1:] == columns.ends[:-1]
     newest: dict[int, int] = {}
-    looked_at = 0
+    checked_rows = 0
     for file in replica.snapshots:
         try:
             snapshot = _decoded(file)
         except _Unreadable as error:
-            # A power cut may tear one, and whoever starts then keeps it: a broker takes an older one and the batches.
-            _report(report, file, f"{error}; brokers pass over it", note=file.problem is None)
+            # A power cut may tear one, and the next start keeps it: the broker uses an older one and the batches.
+            _report(report, file, f"{error}; brokers skip it", note=file.problem is None)
             continue
         if snapshot is None:
-            _report(report, file, f"is of version {FORMER_VERSION}, which no broker uses any more", note=True)
+            _report(report, file, f"is of version {FORMER_VERSION}, which brokers no longer use", note=True)
             continue
         if _is_foreign(report, file, snapshot) or not is_dense:
             continue
         if file.offset > replica.log_end_offset:
-            # A running broker's log may have grown meanwhile; after a crash the tail may be lost, a start removes it.
+            # A running broker's log may have grown meanwhile; a crash may lose the tail, and a start removes the file.
             note = not replica.facts.cleanly_stopped
-            _report(
-                report, file, f"tells of a log that ends there; this one ends at {replica.log_end_offset}", note=note
-            )
+            _report(report, file, f"is of a log that ends there; this one ends at {replica.log_end_offset}", note=note)
         elif len(columns) and file.offset >= columns.base_offsets[0]:
             end_row = bisect_left(columns.base_offsets, file.offset)
-            newest.update(zip(columns.producer_ids[looked_at:end_row], range(looked_at, end_row), strict=True))
-            looked_at = end_row
+            newest.update(zip(columns.producer_ids[checked_rows:end_row], range(checked_rows, end_row), strict=True))
+            checked_rows = end_row
             _check_fit(report, file.offset, snapshot.producers, newest, end_row)
 
 
@@ -125,18 +124,18 @@ def _check_fit(
         last_known = producer.batches[-1].last_offset
         row = newest.get(producer.producer_id)
         if row is not None and columns.base_offsets[row] > last_known:
-            what = f"knows producer {producer.producer_id} up to offset {last_known} only"
-            _report_row(report, offset, row, what)
+            claim = f"knows producer {producer.producer_id} up to offset {last_known} only"
+            _report_row(report, offset, row, claim)
         for batch in producer.batches:
             if batch.base_offset < first:
                 continue  # its head was deleted
             at = bisect_left(columns.base_offsets, batch.base_offset, 0, end_row)
             if at == end_row or not _is_row(report, at, producer, batch):
-                what = (
+                claim = (
                     f"remembers a batch of producer {producer.producer_id}, epoch {producer.epoch}, sequences"
                     f" {batch.first_sequence} to {batch.last_sequence}, at offset {batch.base_offset}"
                 )
-                _report_row(report, offset, max(min(at, end_row - 1), 0), what)
+                _report_row(report, offset, max(min(at, end_row - 1), 0), claim)
                 break
 
 
@@ -154,10 +153,10 @@ def _is_row(report: ReplicaReport, row: int, producer: _Producer, batch: _Rememb
     )
 
 
-def _report_row(report: ReplicaReport, offset: int, row: int, what: str) -> None:
+def _report_row(report: ReplicaReport, offset: int, row: int, claim: str) -> None:
     columns = report.replica.columns
     producer = columns.producer_ids[row]
-    there = (
+    logged = (
         f"the log's batch of offsets {columns.base_offsets[row]} to {columns.ends[row] - 1} is producer {producer}'s,"
         f" epoch {columns.producer_epochs[row]}, from sequence {columns.base_sequences[row]}"
         if producer >= 0
@@ -165,7 +164,7 @@ def _report_row(report: ReplicaReport, offset: int, row: int, what: str) -> None
     )
     report.add(
         Kind.PRODUCER_SNAPSHOT,
-        f"{what}; {there}",
+        f"{claim}; {logged}",
         offset=columns.base_offsets[row],
         end_offset=columns.ends[row],
         file=segment_file(report.replica.facts.directory, offset, SNAPSHOT_SUFFIX),
@@ -179,7 +178,7 @@ def _report(report: ReplicaReport, file: SnapshotFile, message: str, *, note: bo
 
 
 def _decoded(file: SnapshotFile) -> _Snapshot | None:
-    """None: of the former version. Raises _Unreadable."""
+    """None for the former version. Raises _Unreadable."""
     if file.problem is not None:
         raise _Unreadable(file.problem)
     body = file.content[_CRC.size :]

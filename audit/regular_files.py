@@ -1,7 +1,7 @@
-"""Opening and reading the files of a log directory, whatever lies in their place. Uses the operating system only.
+"""Opens and reads the files of a log directory, whatever is in their place. Uses only the operating system.
 
-Owns: that a pipe, which has no end before somebody writes, or a device, which has none at all, is an error like any
-other, and that no file takes more memory than a caller allows.
+Owns: that a pipe (no end until another process writes) or a device (no end at all) is an ordinary error, and that no
+file takes more memory than a caller allows.
 """
 
 import errno
@@ -18,16 +18,16 @@ _KINDS = {
 
 
 def open_regular(path: str) -> int:
-    """A descriptor to read with. Raises OSError."""
+    """A descriptor for reading. Raises OSError."""
     try:
-        _refuse_others(os.stat(path).st_mode, path)  # not opened: that alone has effects on some devices
+        _refuse_others(os.stat(path).st_mode, path)  # not opened: on some devices opening alone has effects
     except FileNotFoundError:
         if os.path.islink(path):
             raise OSError(errno.EINVAL, "it is a link to nothing", path) from None
         raise
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        _refuse_others(os.fstat(descriptor).st_mode, path)  # it may have been exchanged
+        _refuse_others(os.fstat(descriptor).st_mode, path)  # it may have been replaced
     except OSError:
         os.close(descriptor)
         raise
@@ -40,9 +40,9 @@ def _refuse_others(mode: int, path: str) -> None:
 
 
 def read_regular(path: str, limit: int) -> bytes:
-    """All of a small file. Raises OSError, also where there is more than the limit."""
+    """The whole of a small file. Raises OSError, also where it is larger than the limit."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {limit} belong there", path)
+            raise OSError(errno.EFBIG, f"it has {size} bytes, at most {limit} are allowed", path)
         return file.read(size)

@@ -1,8 +1,8 @@
-"""One replica as the audit sees it: what its files hold, in columns. Pure data, no I/O.
+"""The audit's model of one replica: the content of its files, in columns. Pure data, no I/O.
 
-Owns: the shapes that travel from the readers (which run anywhere: in this process or in a Spark executor) to the rules.
-A scan of one range of a segment carries its batches as packed columns, so that a million batches cost as much to move
-as a file copy, and two equal stretches of log compare with one memcmp.
+Owns: the types that travel from the readers (in this process or in a Spark executor) to the rules. A scan of one range
+of a segment carries its batches as packed columns, so moving a million batches costs as much as copying a file, and two
+equal stretches of log compare with one memcmp.
 """
 
 from array import array
@@ -15,17 +15,17 @@ from minibroker.protocol.partition_metadata import PartitionMetadata
 from minibroker.protocol.record_batch import BatchHeader
 
 NO_VALUE = -1
-"""Stands for the checksum of a value that is absent."""
+"""The checksum of a missing value."""
 UNDECODED = -2
-"""Stands for the checksum of a value that could not be read: equal to no acknowledged one."""
+"""The checksum of an unreadable value: equal to no acknowledged one."""
 
 
 UNREADABLE = "cannot be read: "
-"""Begins the reason of a gap that is no bytes, but what the operating system refuses."""
+"""Prefix of a gap's reason when the operating system refuses to read the bytes."""
 
 
 class IndexFile(msgspec.Struct, frozen=True):
-    """One of a segment's two indexes, where there is something under its name."""
+    """One of a segment's two indexes, where a file of that name exists."""
 
     content: bytes
     problem: str | None = None
@@ -33,7 +33,7 @@ class IndexFile(msgspec.Struct, frozen=True):
 
 
 class SegmentGap(msgspec.Struct, frozen=True):
-    """Bytes of a segment that are no batch, up to the next batch that passes every check."""
+    """Bytes of a segment that form no batch, up to the next batch that passes every check."""
 
     position: int
     end: int
@@ -41,11 +41,11 @@ class SegmentGap(msgspec.Struct, frozen=True):
     torn: bool
     """The file ends inside this batch, as a crash leaves it."""
     reaches_end: bool
-    """No good batch follows in the file, as far as it was read."""
+    """No valid batch follows in the file, as far as it was read."""
 
 
 class Columns:
-    """Good batches in file order, one column a field."""
+    """Valid batches in file order, one column a field."""
 
     __slots__ = (
         "base_offsets",
@@ -74,7 +74,7 @@ class Columns:
         self.producer_epochs = array("h")
         self.base_sequences = array("i")
         self.record_crcs = array("q")
-        """One entry per record, when they were asked for: of its value, or of all of it."""
+        """One entry per record, when requested: of its value, or of the whole record."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -100,7 +100,7 @@ class Columns:
 
 
 class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of one byte range of one segment."""
+    """Content of one byte range of one segment."""
 
     directory: str
     """The replica's partition directory."""
@@ -110,24 +110,24 @@ class RangeScan(msgspec.Struct, frozen=True, kw_only=True):
     planned_end: int
     start: int
     """Where the first batch of this range begins (or the gap, for the first range of a file); its planned end if none
-    does."""
+    begins in it."""
     end: int
     """Where the batch or gap behind this range begins."""
     size: int
-    """Bytes of the file that this audit looks at: its size when the audit began, or what is left of it."""
+    """Bytes of the file that this audit reads: its size when the audit began, or what is left of it."""
     columns: tuple[bytes, ...]
     gaps: tuple[SegmentGap, ...] = ()
     undecodable: tuple[tuple[int, int, str], ...] = ()
-    """(position, base offset, reason) of batches whose CRC is good and whose records are not."""
+    """(position, base offset, reason) of batches with a valid CRC but invalid records."""
     index: IndexFile | None = None
     time_index: IndexFile | None = None
     is_open: bool = False
-    """The last gap goes on behind this range, nobody knows yet how far."""
+    """The last gap continues behind this range; its end is not known yet."""
     vanished: bool = False
 
 
 class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands beside a replica's log; read before the log, so that a live high watermark is a lower bound."""
+    """The small files next to a replica's log; read before the log, so that a live high watermark is a lower bound."""
 
     broker: int
     topic: str
@@ -135,19 +135,19 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     high_watermark: int | None
     log_start: LogStart | None
-    """As its own file tells, with the reason."""
+    """From its own file, with the reason."""
     recovery_point: int | None
     cleanly_stopped: bool
     lost_power: bool = True
-    """Its machine may have lost power since its broker started: not this machine, or booted anew since."""
+    """Its machine may have lost power since its broker started: another machine, or rebooted since."""
     epoch_entries: tuple[tuple[int, int], ...] | None
     metadata: PartitionMetadata | None
     segments: tuple[tuple[int, int], ...]
     """(base offset, size in bytes) of each, in order."""
     snapshots: tuple[int, ...] = ()
-    """Offsets in the names of the producer snapshots, rising."""
+    """Offsets in the names of the producer snapshots, ascending."""
     damage: tuple[tuple[str, str], ...] = ()
-    """(file, what is wrong) of small files that did not read."""
+    """(file, what is wrong) of small files that could not be read or parsed."""
 
     @property
     def topic_id(self) -> str | None:
@@ -155,23 +155,23 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> int:
-        """The partition whose directory this is, by what its files agree on."""
+        """The partition that owns this directory, if its files agree; else the one in its name."""
         claims = {claim.partition for claim in (self.metadata, self.log_start) if claim is not None}
         return claims.pop() if len(claims) == 1 else self.partition
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """One producer snapshot, as it was read."""
+    """One producer snapshot as read."""
 
     offset: int
-    """In its name."""
+    """From its name."""
     content: bytes
     problem: str | None = None
     """Why it could not be read."""
 
 
 class AuditedSegment(msgspec.Struct, kw_only=True):
-    """One segment of an assembled replica; rows and gaps index into the replica's."""
+    """One segment of an assembled replica; rows index into the replica's columns."""
 
     base_offset: int
     file: str
@@ -186,13 +186,13 @@ class AuditedSegment(msgspec.Struct, kw_only=True):
 
 
 class AuditedReplica(msgspec.Struct, kw_only=True):
-    """All that one broker's files say about one partition."""
+    """The content of one broker's files for one partition."""
 
     facts: ReplicaFacts
     segments: list[AuditedSegment]
     columns: Columns
     last_end: int
-    """The largest offset behind a good batch; 0 without one."""
+    """The largest end offset of a valid batch; 0 without one."""
     snapshots: tuple[SnapshotFile, ...] = ()
     """By offset."""
 
@@ -202,14 +202,14 @@ class AuditedReplica(msgspec.Struct, kw_only=True):
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that readers of this replica may ask for."""
+        """The first offset that consumers may read from this replica."""
         present = [segment.base_offset for segment in self.segments if not segment.vanished]
         first = present[0] if present else max((segment.base_offset for segment in self.segments), default=0)
         return max(first, self.facts.log_start.offset if self.facts.log_start is not None else 0)
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the last good batch; an empty segment ends where its name says."""
+        """The offset behind the last valid batch; an empty segment ends at the offset in its name."""
         present = [segment.base_offset for segment in self.segments if not segment.vanished]
         end = present[-1] if present else self.log_start_offset
         return max(end, self.last_end)
@@ -217,7 +217,7 @@ class AuditedReplica(msgspec.Struct, kw_only=True):
     @property
     def may_lack_unsynced(self) -> bool:
         """Its machine may have lost power, and its broker was not started since: what it had not synced may be gone.
-        Its next start fetches it from the others."""
+        Its next start fetches that from the others."""
         facts = self.facts
         return facts.lost_power and not facts.cleanly_stopped and self.log_end_offset >= (facts.recovery_point or 0)
 
@@ -231,7 +231,7 @@ class AuditedReplica(msgspec.Struct, kw_only=True):
 def assemble(
     facts: ReplicaFacts, scans: Iterable[RangeScan], snapshots: tuple[SnapshotFile, ...] = ()
 ) -> AuditedReplica:
-    """Put the ranges of one replica together. They fit: `stitching.stitch` has seen to it."""
+    """Join the ranges of one replica. They are contiguous: `stitching.stitch` ensures that."""
     columns = Columns()
     segments: dict[int, AuditedSegment] = {}
     for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):

@@ -1,11 +1,11 @@
-"""Where the rules put what they find in one replica. Pure."""
+"""Collects the findings of one replica. Pure."""
 
 from minibroker.audit.findings import Finding, Kind, finding
 from minibroker.audit.replica import AuditedReplica
 
 
 class ReplicaReport:
-    """Collects the findings of one replica and fills in the names they share."""
+    """Collects the findings of one replica and fills in their common fields."""
 
     def __init__(self, replica: AuditedReplica) -> None:
         self.replica = replica

@@ -1,6 +1,6 @@
-"""The report of one audit as data, and as JSON and Parquet. The page is html_page.py's, the terminal terminal.py's.
+"""The report of one audit as data, and as JSON and Parquet. html_page.py makes the page, terminal.py the text output.
 
-Owns: the overall verdict, the checks with their counts, the statistics. Pure but for `write_report`.
+Owns: the overall verdict, the checks with their counts, the statistics. Pure except for `write_report`.
 """
 
 import os
@@ -18,17 +18,17 @@ JSON_FILE, PARQUET_FILE, HTML_FILE = "report.json", "findings.parquet", "report.
 
 
 class AuditOutcome(StrEnum):
-    """The verdict on everything that was given."""
+    """The verdict on everything that was audited."""
 
     CONSISTENT = "consistent"
     INCONSISTENT = "inconsistent"
     UNPROVEN = "unproven"
     UNDECODABLE = "undecodable"
-    """The replicas agree, and of what they hold some records were packed so that nobody can read them."""
+    """The replicas agree, but hold records whose producer packed them so that they cannot be decoded."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What the audit went through."""
+    """What the audit covered."""
 
     brokers: int
     partitions: int
@@ -67,7 +67,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one audit has to say; this is the JSON."""
+    """The whole result of one audit; this is the JSON."""
 
     success: bool
     outcome: AuditOutcome
@@ -77,12 +77,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[CheckResult, ...]
     partitions: tuple[PartitionResult, ...]
     findings: tuple[Finding, ...]
-    """All of them, those of the partitions too: errors first, causes in front of what they lead to."""
+    """All of them, those of the partitions included: errors first, causes before consequences."""
     meta: Meta
 
     @property
     def exit_code(self) -> int:
-        """0 consistent (or unproven, where that is allowed), 10 findings or unproven; 1 is AuditError's."""
+        """0 consistent (or unproven, where allowed), 10 findings or unproven; 1 is AuditError's."""
         allowed = self.outcome is AuditOutcome.UNPROVEN and self.meta.allow_unproven
         return CONSISTENT_EXIT if self.success or allowed else FINDINGS_EXIT
 
@@ -95,10 +95,10 @@ def make_report(
     timings: Timings,
     meta: Meta,
 ) -> AuditReport:
-    """Add up the partitions' results and what was found in no partition."""
+    """Add up the partitions' results and the findings outside of partitions."""
     partitions = tuple(results)
-    everything = [*directory_findings, *(item for result in partitions for item in result.findings)]
-    findings = tuple(sorted(everything, key=cause_key))
+    all_findings = [*directory_findings, *(item for result in partitions for item in result.findings)]
+    findings = tuple(sorted(all_findings, key=cause_key))
     outcome = _outcome(findings)
     statistics = _statistics(partitions, findings, brokers, seconds)
     return AuditReport(
@@ -158,31 +158,31 @@ def _summary(
         return f"inconsistent: {statistics.errors} findings, first {findings[0].kind}; {judged}{acked}"
     if outcome is AuditOutcome.UNPROVEN:
         count = sum(1 for result in partitions if result.verdict is PartitionVerdict.UNPROVEN)
-        why = f"{count} partitions could not be judged" if count else "nothing says that all is there that should be"
+        why = f"{count} partitions could not be judged" if count else "no source shows that everything is present"
         return f"unproven: nothing contradicts, but {why}; {judged}{acked}"
     if outcome is AuditOutcome.UNDECODABLE:
-        return f"consistent, but {statistics.errors} batches hold records that nobody can decode; {judged}{acked}"
+        return f"consistent, but {statistics.errors} batches hold records that cannot be decoded; {judged}{acked}"
     if not any(len(result.replicas) > 1 for result in partitions):
         return f"consistent, but no partition has two replicas here: nothing was compared{acked}"
     return f"consistent: {judged}{acked}"
 
 
 def _compared(partitions: tuple[PartitionResult, ...], statistics: Statistics, *, agree: bool) -> str:
-    """How much of what is there was compared, and what was not."""
+    """How much was compared, and what was not."""
     compared = sum(len(result.compared_replicas) for result in partitions)
-    among = sum(1 for result in partitions if result.compared_replicas)
-    said = (
-        f"{compared} replicas of {among} partitions were compared below their committed offsets"
+    partition_count = sum(1 for result in partitions if result.compared_replicas)
+    text = (
+        f"{compared} replicas of {partition_count} partitions were compared below their committed offsets"
         f" ({statistics.judged_offsets} of {statistics.total_offsets} offsets)"
         f"{', all agree' if agree else ''}"
     )
     witnessed = sum(1 for result in partitions if result.witnessed_replicas)
     if witnessed:
-        said += f"; {witnessed} of {len(partitions)} partitions hold what the witness noted"
+        text += f"; {witnessed} of {len(partitions)} partitions hold what the witness noted"
     empty = sum(1 for result in partitions for each in result.replicas if each.batches == 0)
     left = max(0, statistics.replicas - compared - empty)
-    said += f"; {empty} replicas are empty" if empty else ""
-    return f"{said}; {left} replicas were compared with no other" if left else said
+    text += f"; {empty} replicas are empty" if empty else ""
+    return f"{text}; {left} replicas were compared with no other" if left else text
 
 
 def _check(check: str, kinds: tuple[Kind, ...], findings: tuple[Finding, ...]) -> CheckResult:
@@ -198,7 +198,7 @@ def _check(check: str, kinds: tuple[Kind, ...], findings: tuple[Finding, ...]) -
 
 
 def describe(item: Finding) -> str:
-    """One line that names everything."""
+    """One line with all fields."""
     where = [f"{item.topic}-{item.partition}"] if item.topic is not None else []
     if item.broker is not None:
         where.append(f"broker {item.broker}")
@@ -210,7 +210,7 @@ def describe(item: Finding) -> str:
 
 
 def write_report(report: AuditReport, directory: str, html: Callable[[AuditReport], str]) -> list[str]:
-    """Write JSON, page and Parquet; returns what could not be written, one sentence each."""
+    """Write JSON, page and Parquet; returns one sentence for each file that could not be written."""
     os.makedirs(directory, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(report), indent=2)
     with open(os.path.join(directory, JSON_FILE), "wb") as file:

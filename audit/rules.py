@@ -1,9 +1,9 @@
-"""The checks on one replica. PURE: what the files hold goes in, findings come out.
+"""The checks on one replica. PURE: the content of its files goes in, findings come out.
 
 Owns: density of offsets and order of epochs (replication invariant I12), and which checks a replica goes through.
-Refuses to know how anything was read, and the other replicas (comparison.py).
+Leaves to others: reading the files, and the other replicas (comparison.py).
 
-Every rule has a fast path over whole columns, and takes its time only where something is wrong.
+Every rule has a fast path over whole columns, and takes the slow one only where something is wrong.
 """
 
 import operator
@@ -24,7 +24,7 @@ from minibroker.audit.side_file_rules import (
 
 
 def check_replica(replica: AuditedReplica) -> list[Finding]:
-    """Everything that one replica's files say against themselves."""
+    """Every contradiction within one replica's files."""
     report = ReplicaReport(replica)
     for file, reason in replica.facts.damage:
         report.add(Kind.CHECKPOINT_DAMAGE, reason, file=file)
@@ -65,13 +65,13 @@ def _check_reading(report: ReplicaReport) -> None:
 
 
 def _check_offsets(report: ReplicaReport) -> None:
-    """Offsets are dense from the first segment's name on; gaps of bytes get the offsets they swallowed."""
+    """Offsets are dense from the first segment's name on; each gap of bytes is given the offsets it replaced."""
     if not is_dense(report.replica):
         _OffsetWalk(report).run()
 
 
 def is_dense(replica: AuditedReplica) -> bool:
-    """Every byte is a batch, and each begins where the one in front of it ends."""
+    """Every byte belongs to a batch, and each batch begins where the one in front of it ends."""
     columns = replica.columns
     if any(segment.gaps or segment.vanished for segment in replica.segments):
         return False
@@ -89,7 +89,7 @@ def is_dense(replica: AuditedReplica) -> bool:
 
 
 class _OffsetWalk:
-    """Walks over batches and gaps in file order and knows which offset must come next."""
+    """Walks over batches and gaps in file order and tracks the offset that must come next."""
 
     def __init__(self, report: ReplicaReport) -> None:
         self.report = report
@@ -97,7 +97,7 @@ class _OffsetWalk:
         self.expected: int | None = None
         """None: unknown, behind a segment that vanished."""
         self.pending: tuple[AuditedSegment, SegmentGap] | None = None
-        """A gap of bytes whose lost offsets show at the next good batch."""
+        """A gap of bytes; the next valid batch shows which offsets were lost in it."""
         self.missing: dict[tuple[int, int], tuple[AuditedSegment, int]] = {}
 
     def run(self) -> None:
@@ -168,7 +168,7 @@ class _OffsetWalk:
                     self.missing[(end, missing_end)] = place
                 self.report.add(
                     Kind.OUT_OF_ORDER,
-                    f"the batch of offsets {start} to {end - 1} stands behind later ones (up to {self.expected})",
+                    f"the batch of offsets {start} to {end - 1} follows later ones (up to {self.expected})",
                     offset=start,
                     end_offset=end,
                     file=segment.file,
@@ -185,7 +185,7 @@ class _OffsetWalk:
         )
 
     def _flush_gap(self, next_offset: int | None) -> bool:
-        """Report the gap that is pending; `next_offset` says where offsets go on behind it, if they jumped."""
+        """Report the pending gap; `next_offset` is the offset behind it, if offsets jumped."""
         if self.pending is None:
             return False
         segment, gap = self.pending
@@ -196,7 +196,7 @@ class _OffsetWalk:
         length = gap.end - gap.position
         if crash or (gap.torn and last):
             what = (
-                "the file ends inside a batch, {} bytes are left of it"
+                "the file ends inside a batch, {} bytes of it are left"
                 if gap.torn
                 else "the last {} bytes do not count"
             )
@@ -237,10 +237,10 @@ def _items_in_order(replica: AuditedReplica, segment: AuditedSegment) -> Iterato
 
 
 def _check_epochs(report: ReplicaReport) -> None:
-    """Epochs never fall along the log, and none is below 0: a leader stamps every batch."""
+    """Epochs never decrease along the log, and none is below 0: a leader stamps every batch."""
     epochs = report.replica.columns.epochs
     if epochs[1:] == epochs[:-1] and (not epochs or epochs[0] >= 0):
-        return  # one epoch, as most logs have: compared as memory
+        return  # one epoch, as in most logs: one memory comparison
     if all(map(operator.le, epochs, epochs[1:])) and (not epochs or epochs[0] >= 0):
         return
     columns = report.replica.columns

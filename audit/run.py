@@ -26,10 +26,10 @@ from minibroker.audit.timings import Stopwatch
 SPARK, LOCAL = "spark", "local"
 ENGINES = (SPARK, LOCAL)
 CHECKPOINT_SECONDS = 6.0
-"""A running broker writes the high watermark of each replica every 5 s; until then nothing shows what of a young topic
-is committed."""
+"""A running broker writes the high watermark of each replica every 5 s; until then nothing shows what of a new topic is
+committed."""
 ATTEMPTS_MAX = 3
-"""Of partitions that look wrong and change while they are read; a live cluster is soon still enough."""
+"""For partitions that look wrong and change while they are read; a live cluster soon keeps still for long enough."""
 
 PartitionChecker: TypeAlias = Callable[[Inventory], list[PartitionResult]]
 
@@ -49,10 +49,10 @@ def run_audit(
 ) -> AuditReport:
     """Audit the replicas in these directories, and write the report files to `output` if it is given.
 
-    `acked` names a list of acknowledged records; `records` decodes every record also without one. `master` is Spark's
-    (default: spark-submit's, $SPARK_MASTER, local[*]); `ship_package` gives this package to its workers. `zookeeper`
-    (HOST:PORT) is asked what should be there. With `allow_unproven` nothing but a finding makes the exit code 10.
-    Raises AuditError when the audit could not run (exit code 1); otherwise the report's `exit_code` is 0 or 10.
+    `acked` names a list of acknowledged records; `records` decodes every record even without such a list. `master` is
+    Spark's (default: spark-submit's, $SPARK_MASTER, local[*]); `ship_package` gives this package to its workers.
+    `zookeeper` (HOST:PORT) is asked what should be present. With `allow_unproven` only a finding makes the exit code
+    10. Raises AuditError when the audit could not run (exit code 1); otherwise the report's `exit_code` is 0 or 10.
     """
     given = tuple(os.fspath(directory) for directory in directories)
     if engine not in ENGINES:
@@ -63,16 +63,16 @@ def run_audit(
     progress("looking for replicas")
     stopwatch = Stopwatch()
     inventory = discover(given, _zookeeper_state(zookeeper))
-    of_the_list = check_list(acked) if acked is not None else []
+    list_findings = check_list(acked) if acked is not None else []
     stopwatch.add(discover=time.monotonic() - clock)
     progress(f"{len(inventory.replicas)} replicas, {inventory.total_bytes / 1e6:.0f} MB")
     with _engine(engine, acked, records or acked is not None, master, ship_package, progress, stopwatch) as check:
         results = check(inventory)
-        if zookeeper is not None and _are_young(results):
+        if zookeeper is not None and _lack_high_watermarks(results):
             progress(f"waiting {CHECKPOINT_SECONDS:.0f} s until brokers have noted how far new topics are committed")
             time.sleep(CHECKPOINT_SECONDS)
         for _ in range(ATTEMPTS_MAX - 1):
-            fresh = _changed_suspects(results, inventory, given, zookeeper)
+            fresh = _changed_partitions(results, inventory, given, zookeeper)
             if not fresh.expected:
                 break
             progress("looking again at partitions that changed while they were read")
@@ -89,7 +89,7 @@ def run_audit(
     brokers = len({log.broker for log in inventory.log_directories})
     report = make_report(
         results,
-        [*findings_of_directories(inventory), *of_the_list],
+        [*findings_of_directories(inventory), *list_findings],
         brokers,
         time.monotonic() - clock,
         stopwatch.timings(),
@@ -119,7 +119,7 @@ def _engine(
             inventory, acked, with_values=with_values, progress=progress, stopwatch=stopwatch
         )
         return
-    # Lazily: the local engine needs neither Spark nor pyarrow.
+    # Lazy imports: the local engine needs neither Spark nor pyarrow.
     from minibroker.audit.spark_context import spark_context, warm_up
 
     progress("starting Spark")
@@ -137,19 +137,19 @@ def _engine(
 
 
 def _zookeeper_state(zookeeper: str | None) -> tuple[SourcedState, ...]:
-    """What ZooKeeper says now. Asked before the logs are looked at: what was committed then must be there."""
+    """The present state from ZooKeeper. It is read before the logs: what was committed then must be in them."""
     if zookeeper is None:
         return ()
-    # Lazily: who does not ask needs no kazoo.
+    # Lazy import: kazoo is needed only with ZooKeeper.
     from minibroker.audit.zookeeper_source import read_cluster_from_zookeeper
 
     state = read_cluster_from_zookeeper(zookeeper)
     return (SourcedState(source=f"ZooKeeper at {zookeeper}", state=state, stopped=False),)
 
 
-def _are_young(results: list[PartitionResult]) -> bool:
-    """Some replicas could not be compared because a running broker has not noted yet what of them is committed: nothing
-    at all, or only what retention has deleted since."""
+def _lack_high_watermarks(results: list[PartitionResult]) -> bool:
+    """Some replicas could not be compared because a running broker has not recorded yet what of them is committed:
+    nothing at all, or only what retention has deleted since."""
     return any(
         any(item.kind is Kind.UNPROVEN for item in result.findings)
         and any(
@@ -159,17 +159,18 @@ def _are_young(results: list[PartitionResult]) -> bool:
     )
 
 
-def _changed_suspects(
+def _changed_partitions(
     results: list[PartitionResult], inventory: Inventory, given: tuple[str, ...], zookeeper: str | None
 ) -> Inventory:
-    """Partitions of running brokers that look wrong and have changed since: a truncation may have been half seen."""
+    """Partitions of running brokers that look wrong and have changed since: the audit may have read them amid a
+    truncation."""
     running = any(not log.cleanly_stopped for log in inventory.log_directories)
-    suspects = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
-    if not suspects:
+    suspected = {f"{result.topic}-{result.partition}" for result in results if has_errors(result.findings) and running}
+    if not suspected:
         return msgspec.structs.replace(inventory, replicas=(), expected={})
     fresh = discover(given, _zookeeper_state(zookeeper))
     before, now = _by_name(inventory), _by_name(fresh)
-    changed = {name for name in suspects if before.get(name) != now.get(name)}
+    changed = {name for name in suspected if before.get(name) != now.get(name)}
     chosen = tuple(facts for facts in fresh.replicas if f"{facts.topic}-{facts.partition}" in changed)
     expected = {name: fresh.expected.get(name, Expected()) for name in changed}
     return msgspec.structs.replace(fresh, replicas=chosen, expected=expected)
@@ -183,9 +184,9 @@ def _by_name(inventory: Inventory) -> dict[str, list[ReplicaFacts]]:
 
 
 def _replaced(
-    inventory: Inventory, fresh: Inventory, results: list[PartitionResult], again: list[PartitionResult]
+    inventory: Inventory, fresh: Inventory, results: list[PartitionResult], rechecked: list[PartitionResult]
 ) -> tuple[Inventory, list[PartitionResult]]:
-    newer = {(result.topic, result.partition): result for result in again}
+    newer = {(result.topic, result.partition): result for result in rechecked}
     kept = tuple(facts for facts in inventory.replicas if f"{facts.topic}-{facts.partition}" not in fresh.expected)
     merged = msgspec.structs.replace(
         inventory,
@@ -194,9 +195,9 @@ def _replaced(
         findings=fresh.findings,
         damage=fresh.damage,
     )
-    judged = [newer.get((result.topic, result.partition), result) for result in results]
-    # Deleted since: nothing is there, and nothing says that it should be.
-    return merged, [each for each in judged if each.replicas or each.findings or each.acked_records]
+    rechecked_results = [newer.get((result.topic, result.partition), result) for result in results]
+    # Deleted since: nothing is there, and no source expects it.
+    return merged, [each for each in rechecked_results if each.replicas or each.findings or each.acked_records]
 
 
 def findings_of_directories(inventory: Inventory) -> list[Finding]:

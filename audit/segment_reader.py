@@ -1,14 +1,14 @@
-"""Reading segment files, whole or in byte ranges, also while a broker writes them.
+"""Reads segment files, whole or in byte ranges, also while a broker writes them.
 
 Owns: which bytes are batches. Reads only, with `pread` (a mapped file that a broker truncates would kill the reader),
-never past the size that the file had when the audit began. Refuses to judge: it reports batches and gaps.
+and never past the size that the file had when the audit began. Leaves to others: what batches and gaps mean.
 
-Theory: what follows a position depends on the bytes from there on and on nothing else. At a position stands either a
-batch that passes every check, or a gap. A gap ends where its header claims, if a good batch or the end of the file is
-there; else at the next position at which a good batch begins (magic, plausible header, CRC). So ranges of a file can be
-read apart: a range that does not begin at a batch looks for the next one, but never beyond its end, and a gap whose end
-is not in the range is left open for the range in which it is. Every byte is so read about once, however the file looks.
-That the ranges join is seen to by stitching.py.
+Theory: what follows a position depends only on the bytes from there on. At a position there is either a batch that
+passes every check, or a gap. A gap ends where its header claims, if a valid batch or the end of the file is there; else
+at the next position at which a valid batch begins (magic, plausible header, CRC). So ranges of a file can be read
+separately. A range that does not begin at a batch looks for the next one, but never beyond its own end. A gap that does
+not end in its range stays open for the range in which it ends. So every byte is read about once, whatever the file
+contains. stitching.py makes sure that the ranges join.
 """
 
 import os
@@ -45,7 +45,7 @@ from minibroker.protocol.record_batch import (
 CHUNK_BYTES = 2 * 1024 * 1024
 """Read at once: large enough for few system calls, small enough to stay in a processor's cache until checked."""
 INDEX_BYTES_MAX = INDEX_FILE_BYTES_MAX + 1
-"""So much of a longer one shows that it is none."""
+"""One byte more than an index can have: enough to see that a longer file is none."""
 MAGIC_BYTE = bytes([MAGIC])
 MAGIC_AT = 16
 LENGTH_AT = 8
@@ -53,7 +53,7 @@ _Checksum: TypeAlias = Callable[[DecodedRecord], int]
 
 
 class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One range of one segment, for whoever reads it."""
+    """One range of one segment to read."""
 
     directory: str
     segment: int
@@ -61,12 +61,12 @@ class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     begins: bool = False
-    """A batch or a gap is known to begin at `start`; at the file's start one always does."""
+    """A batch or a gap is known to begin at `start`; at the file's start this is always so."""
 
 
 def scan_range(task: RangeTask, *, with_values: bool, whole_records: bool = False) -> RangeScan:
-    """Read the batches whose first byte lies in the range. The first range also brings the segment's indexes.
-    `with_values`: decode the records, for the checksum of each value; with `whole_records` of each whole record."""
+    """Read the batches whose first byte lies in the range. The first range also includes the segment's indexes.
+    `with_values`: decode the records, for the checksum of each value; with `whole_records`, of each whole record."""
     indexes: tuple[IndexFile | None, IndexFile | None] = (None, None)
     if task.start == 0:
         indexes = (_read_small(task, INDEX_SUFFIX), _read_small(task, TIME_INDEX_SUFFIX))
@@ -88,7 +88,7 @@ def scan_content(
     with_values: bool,
     whole_records: bool = False,
 ) -> RangeScan:
-    """The same for a segment that somebody holds in memory. `indexes`: offset index and time index."""
+    """The same for a segment in memory. `indexes`: offset index and time index."""
     reader = SegmentWindow(
         lambda count, position: content[position : position + count],
         task.size,
@@ -105,7 +105,7 @@ def _scan_window(
     checksum: _Checksum | None,
 ) -> RangeScan:
     start, columns, gaps, undecodable, end = _collect(reader, task, checksum)
-    # The last gap ends with the range though the file goes on: whether it does too, the ranges behind know.
+    # The last gap ends with the range although the file goes on: the next ranges show where it really ends.
     is_open = bool(gaps) and gaps[-1].reaches_end and gaps[-1].end < reader.size
     return _scan(task, start, end, reader.size, columns, indexes, gaps=gaps, undecodable=undecodable, is_open=is_open)
 
@@ -147,7 +147,7 @@ def _collect(
 
 
 def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int, BatchHeader | SegmentGap]]:
-    """Batches and gaps from `position`, where one of them begins, up to the last that begins in front of `end`.
+    """Batches and gaps from `position`, where one of them begins, up to the last one that begins before `end`.
 
     A batch's bytes are in the reader's window until the next step.
     """
@@ -158,7 +158,7 @@ def walk(reader: "SegmentWindow", position: int, end: int) -> Iterator[tuple[int
 
 
 def _checksum(with_values: bool, whole_records: bool) -> _Checksum | None:
-    """What is computed of every record."""
+    """The checksum to compute for every record."""
     if not with_values:
         return None
     return whole_checksum if whole_records else lambda record: value_checksum(record, NO_VALUE)
@@ -177,7 +177,7 @@ def _append_checksums(
 
 
 def _gap(reader: "SegmentWindow", position: int, error: CorruptBatch, limit: int) -> SegmentGap:
-    """The gap at `position`. One that goes on to `limit` ends there, as if the file did."""
+    """The gap at `position`. A gap that reaches `limit` ends there, as if the file did."""
     claimed_end = reader.claimed_end(position)
     if claimed_end is not None and (claimed_end == reader.size or reader.is_batch(claimed_end)):
         return SegmentGap(position, claimed_end, error.reason, torn=False, reaches_end=claimed_end == reader.size)
@@ -226,12 +226,12 @@ class SegmentWindow:
         self._read = read
         self.file = file
         self.size = size
-        """Never read past; falls when the file turns out to be shorter now."""
+        """Never read past; decreases if the file turns out to be shorter now."""
         self.buffer = b""
         self.base = 0
 
     def look_at(self, position: int, limit: int) -> BatchHeader | SegmentGap:
-        """What begins at `position`, where a batch or a gap does. The end of a gap is not looked for beyond `limit`."""
+        """The batch or gap that begins at `position`. The end of a gap is not searched beyond `limit`."""
         try:
             return self.check(position)
         except CorruptBatch as error:
@@ -260,7 +260,7 @@ class SegmentWindow:
         return True
 
     def claimed_end(self, position: int) -> int | None:
-        """Where the batch at `position` says that it ends; None when its header makes no sense."""
+        """Where the batch at `position` ends according to its header; None when the header is invalid."""
         if not self._holds(position, HEADER_BYTES):
             self._load(position, CHUNK_BYTES)
         try:
@@ -269,8 +269,8 @@ class SegmentWindow:
             return None
 
     def next_batch(self, position: int, limit: int) -> int:
-        """The first position from `position` on at which a good batch begins; `limit`, or the file's size if that is
-        smaller, if none does in front of it."""
+        """The first position from `position` on at which a valid batch begins; if none begins before `limit`, the
+        smaller of `limit` and the file's size."""
         while position < limit:
             if not self._holds(position, HEADER_BYTES):
                 self._load(position, min(CHUNK_BYTES, limit - position + HEADER_BYTES))
@@ -281,7 +281,7 @@ class SegmentWindow:
                 position = self.base + len(self.buffer) - MAGIC_AT
                 continue
             position = self.base + at - MAGIC_AT
-            # Lengths are below 16 MiB, so their first byte is zero: a cheap refusal of nearly every wrong candidate.
+            # Lengths are below 16 MiB, so their first byte is zero: this cheaply rejects nearly every wrong candidate.
             if self.buffer[at - MAGIC_AT + LENGTH_AT] == 0:
                 if not self._holds(position, HEADER_BYTES):
                     continue

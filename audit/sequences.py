@@ -1,13 +1,13 @@
 """The sequences of idempotent producers along one log (promise: each record once). PURE.
 
-Owns: what the leader's rules (docs/REPLICATION.md, section 10) make of every log. The batches of one producer id and
-producer epoch follow each other from sequence 0 on without a gap, at 0 again after 2^31 - 1; a new producer epoch is a
-higher one and begins at 0. So a batch that was appended twice, and one that was taken out while the rest was given new
-offsets, show in every replica by itself. Refuses to look at what the broker remembers: `producer_snapshots.py` does.
+Owns: what the leader's rules (docs/REPLICATION.md, section 10) demand of every log. The batches of one producer id and
+producer epoch follow each other from sequence 0 on without a gap, and continue at 0 after 2^31 - 1; a new producer
+epoch is higher and begins at 0. So a single replica shows a batch that was appended twice, or one that was removed
+while the rest got new offsets. Leaves to others: what the broker remembers (`producer_snapshots.py`).
 
-Unknown is what stood in front of a log whose head was deleted, and in a hole that the offsets show: there a producer
-may go on anywhere, but not in front of what is still there. A broker forgets a producer that is silent for long, or
-when there are too many; then it takes sequence 0 again: a note, nobody can tell from the log alone.
+Sequences in front of a deleted head, and in a hole of the offsets, are unknown: there a producer may continue at any
+sequence, but not at one that is still in the log. A broker forgets a producer that is silent for long, or when there
+are too many; then it accepts sequence 0 again. That is a note, because the log alone cannot show the reason.
 """
 
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from minibroker.audit.replica_report import ReplicaReport
 from minibroker.protocol.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, SEQUENCE_MAX
 
 _EPOCH_SHIFT = 31
-"""A sequence takes so many bits: an epoch above it and a sequence are one number."""
+"""Bits of a sequence: an epoch above it and a sequence form one number."""
 _AHEAD_MAX = 2**30
-"""On the ring of sequences, what lies less than half of it ahead is later."""
+"""On the ring of sequences, a value less than half of it ahead is later."""
 
 
 class _LastBatch(NamedTuple):
@@ -30,17 +30,17 @@ class _LastBatch(NamedTuple):
     next_sequence: int
     end_offset: int
     holes: int
-    """How many holes the log had up to there."""
+    """Number of holes in the log up to there."""
 
 
 def check_sequences(report: ReplicaReport) -> None:
-    """Every producer's batches are there once, in order and without a gap."""
+    """Every producer's batches occur once, in order and without a gap."""
     if not _is_whole(report.replica.columns):
         _SequenceWalk(report).run()
 
 
 def _is_whole(columns: Columns) -> bool:
-    """The common case, in one short loop: False where something has to be looked at with care."""
+    """The common case, in one short loop: False where a batch has to be examined more closely."""
     count = len(columns)
     ids, epochs, sequences = columns.producer_ids, columns.producer_epochs, columns.base_sequences
     if ids.count(NO_PRODUCER_ID) == count:
@@ -66,7 +66,7 @@ def _is_whole(columns: Columns) -> bool:
 
 
 class _SequenceWalk:
-    """Walks over the batches in the order of the file, and says what is wrong with each."""
+    """Walks over the batches in file order and reports what is wrong with each."""
 
     def __init__(self, report: ReplicaReport) -> None:
         self.report = report
@@ -75,83 +75,82 @@ class _SequenceWalk:
         self.rows: dict[tuple[int, int, int], int] = {}
         """The first row of each producer id, epoch and base sequence."""
         self.holes = 0
-        """Stretches of offsets so far that are unknown: a deleted head, and what the rule of dense offsets finds."""
+        """Unknown stretches of offsets so far: a deleted head, and the holes that the rule of dense offsets finds."""
 
     def run(self) -> None:
         columns = self.columns
         reached = 0
         for row, (start, end) in enumerate(zip(columns.base_offsets, columns.ends, strict=True)):
             if start < reached:
-                continue  # offsets that were there before: the rule of dense offsets says so
+                continue  # repeated offsets: the rule of dense offsets reports them
             self.holes += start > reached
             reached = end
             identity = columns.producer_ids[row], columns.producer_epochs[row], columns.base_sequences[row]
             if min(identity) < 0:
-                self._without_some(row, identity)
+                self._incomplete_identity(row, identity)
             else:
                 self._batch(row, *identity)
                 self.rows.setdefault(identity, row)
 
-    def _without_some(self, row: int, identity: tuple[int, int, int]) -> None:
+    def _incomplete_identity(self, row: int, identity: tuple[int, int, int]) -> None:
         producer, epoch, sequence = identity
         if identity == (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE):
             return
-        said = f"the batch has producer id {producer}, epoch {epoch}, sequence {sequence}: all three or none are given"
-        taken = producer == NO_PRODUCER_ID
-        if taken:
-            said += " (a leader takes it, as one without a producer id; no producer of this project sends it)"
-        self._report(Kind.SEQUENCE_MALFORMED, row, said, note=taken)
+        text = (
+            f"the batch has producer id {producer}, epoch {epoch}, sequence {sequence}: all three or none must be given"
+        )
+        accepted = producer == NO_PRODUCER_ID
+        if accepted:
+            text += " (a leader accepts it, as one without a producer id; no producer of this project sends it)"
+        self._report(Kind.SEQUENCE_MALFORMED, row, text, note=accepted)
 
     def _batch(self, row: int, producer: int, epoch: int, sequence: int) -> None:
         last = self.last.get(producer)
         if last is None:
             if sequence and not self.holes:
-                said = (
-                    f"is the first of producer {producer} in a log whose head is there: {_range(0, sequence)} missing"
-                )
-                self._report(Kind.SEQUENCE_GAP, row, self._this(row) + said)
-        elif (epoch, sequence) != (last.epoch, last.next_sequence) and not self._goes_on(row, last):
+                text = f"is the first of producer {producer} in a log with its head: {_range(0, sequence)} missing"
+                self._report(Kind.SEQUENCE_GAP, row, self._description(row) + text)
+        elif (epoch, sequence) != (last.epoch, last.next_sequence) and not self._continues(row, last):
             return
         end = self.columns.ends[row]
         following = (sequence + end - self.columns.base_offsets[row]) & SEQUENCE_MAX
         self.last[producer] = _LastBatch(epoch, following, end, self.holes)
 
-    def _goes_on(self, row: int, last: _LastBatch) -> bool:
-        """Say what is wrong with a batch that is not the next one; whether the producer goes on from it."""
+    def _continues(self, row: int, last: _LastBatch) -> bool:
+        """Report what is wrong with a batch that is not the next one. Returns whether the producer continues from
+        it."""
         columns = self.columns
         producer, epoch, sequence = columns.producer_ids[row], columns.producer_epochs[row], columns.base_sequences[row]
         unknown_between = self.holes > last.holes
         first = self.rows.get((producer, epoch, sequence))
         if first is not None and columns.crcs[first] == columns.crcs[row]:
-            said = f"was appended before, at offset {columns.base_offsets[first]}, with the same bytes"
-            self._report(Kind.SEQUENCE_TWICE, row, self._this(row) + said)
+            text = f"was appended before, at offset {columns.base_offsets[first]}, with the same bytes"
+            self._report(Kind.SEQUENCE_TWICE, row, self._description(row) + text)
             return False
-        front = f"; in front of it, up to offset {last.end_offset - 1}, stands epoch {last.epoch}"
+        front = f"; in front of it, up to offset {last.end_offset - 1}, is epoch {last.epoch}"
         if epoch > last.epoch:
             if sequence and not unknown_between:
-                said = f"is the first of its epoch: {_range(0, sequence)} missing{front}"
-                self._report(Kind.SEQUENCE_GAP, row, self._this(row) + said)
+                text = f"is the first of its epoch: {_range(0, sequence)} missing{front}"
+                self._report(Kind.SEQUENCE_GAP, row, self._description(row) + text)
             return True
         if sequence == 0:
-            said = f"begins anew{front}: its leader had forgotten the producer (silent for long, or too many of them)"
-            self._report(Kind.SEQUENCE_ANEW, row, self._this(row) + said)
+            text = f"begins again at 0{front}: its leader had forgotten the producer (silent for long, or too many)"
+            self._report(Kind.SEQUENCE_ANEW, row, self._description(row) + text)
             return True
         if epoch < last.epoch:
-            self._report(Kind.SEQUENCE_BACKWARDS, row, f"{self._this(row)}is of an earlier epoch{front}")
+            self._report(Kind.SEQUENCE_BACKWARDS, row, f"{self._description(row)}is of an earlier epoch{front}")
             return True
         if (sequence - last.next_sequence) & SEQUENCE_MAX < _AHEAD_MAX:
             if not unknown_between:
-                said = f"follows offset {last.end_offset - 1}: {_range(last.next_sequence, sequence)} missing"
-                self._report(Kind.SEQUENCE_GAP, row, self._this(row) + said)
+                text = f"follows offset {last.end_offset - 1}: {_range(last.next_sequence, sequence)} missing"
+                self._report(Kind.SEQUENCE_GAP, row, self._description(row) + text)
             return True
-        other = (
-            "" if first is None else f", and sequence {sequence} stands at offset {columns.base_offsets[first]}, too"
-        )
-        said = f"goes back: sequence {last.next_sequence} comes next behind offset {last.end_offset - 1}{other}"
-        self._report(Kind.SEQUENCE_BACKWARDS, row, self._this(row) + said)
+        other = "" if first is None else f", and sequence {sequence} is at offset {columns.base_offsets[first]}, too"
+        text = f"goes back: sequence {last.next_sequence} comes next behind offset {last.end_offset - 1}{other}"
+        self._report(Kind.SEQUENCE_BACKWARDS, row, self._description(row) + text)
         return False
 
-    def _this(self, row: int) -> str:
+    def _description(self, row: int) -> str:
         columns = self.columns
         start, end, sequence = columns.base_offsets[row], columns.ends[row], columns.base_sequences[row]
         last = (sequence + end - start - 1) & SEQUENCE_MAX

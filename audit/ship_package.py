@@ -1,7 +1,7 @@
-"""The archive for workers that do not have minibroker: this package's part that they run, and what it imports.
+"""The archive for workers without minibroker: the part of this package that they run, and what it imports.
 
-Owns: what goes in. The libraries hold compiled code, so it fits workers with this Python version and architecture;
-with zips on sys.path (Spark's --py-files) they would not load, so it is an archive that executors unpack.
+Owns: the content. The libraries hold compiled code, so the archive fits only workers with this Python version and
+architecture. Such libraries do not load from zips on sys.path (Spark's --py-files), so executors unpack an archive.
 """
 
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 FOLDER = "minibroker_package"
-"""Where executors unpack it, below the directory that they run in."""
+"""Where executors unpack it, below their working directory."""
 ARCHIVE = "minibroker-package.tar.gz"
 OWN_FOLDERS = ("audit", "client", "protocol")
 LIBRARIES = ("crc32c", "msgpack", "msgspec", "typing_extensions")
@@ -42,9 +42,9 @@ def _content() -> Iterator[tuple[str, str]]:
         try:
             files = distribution(library).files or ()
         except PackageNotFoundError:
-            continue  # typing_extensions is msgspec's, where it wants it
+            continue  # msgspec needs typing_extensions on some Pythons only
         for file in files:
-            # The metadata, too: crc32c asks for its own version.
+            # The metadata, too: crc32c looks up its own version.
             if ".." not in file.parts and (file.suffix in SUFFIXES or file.name == "METADATA"):
                 yield str(file.locate()), file.as_posix()
 
@@ -56,6 +56,6 @@ def _files(folder: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 def ship(context: "SparkContext", directory: str) -> None:
-    """Give the archive to every executor, present and future, and put it in front of what its Python finds."""
+    """Give the archive to every executor, present and future, and put it first on its Python's path."""
     context.addArchive(f"{build_archive(directory)}#{FOLDER}")
     context.environment["PYTHONPATH"] = FOLDER

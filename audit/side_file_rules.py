@@ -1,7 +1,7 @@
-"""The checks of the files beside one log: epoch history, indexes, checkpoints. PURE.
+"""The checks of the files next to one log: epoch history, indexes, checkpoints. PURE.
 
 Owns: whether they fit the batches (replication invariants I10, I13, I15). Where a broker was not stopped cleanly, its
-side files may be behind the log: that is a note, its next start rebuilds them.
+side files may be behind the log: that is a note, because its next start rebuilds them.
 """
 
 from bisect import bisect_right
@@ -16,9 +16,10 @@ from minibroker.protocol.checkpoints import CorruptCheckpoint, decode_index, dec
 
 
 def check_epoch_history(report: ReplicaReport) -> None:
-    """The greatest entry at or below an offset names its epoch. Epochs without a batch are fine: their leader had them.
+    """The greatest entry at or below an offset gives its epoch. Epochs without a batch are fine: their leaders wrote
+    none.
 
-    The file of a broker that was not stopped cleanly may be behind its log at the end; then that is a note.
+    The file of a broker that was not stopped cleanly may be behind its log at the end; that is a note.
     """
     facts, columns = report.replica.facts, report.replica.columns
     file = f"{facts.directory}/{checkpoints.EPOCH_CHECKPOINT}"
@@ -53,12 +54,12 @@ def _check_runs(report: ReplicaReport, entries: tuple[tuple[int, int], ...], sta
         at_start, at_end = bisect_right(starts, start) - 1, bisect_right(starts, end - 1) - 1
         if at_start >= 0 and at_start == at_end and entries[at_start][0] == epoch:
             continue
-        said = "no entry covers them" if at_end < 0 else f"the history says epoch {entries[at_end][0]}"
+        history = "no entry covers them" if at_end < 0 else f"the history has epoch {entries[at_end][0]}"
         if at_start >= 0 and entries[at_start][0] != epoch:
-            said = f"the history says epoch {entries[at_start][0]}"
+            history = f"the history has epoch {entries[at_start][0]}"
         elif at_start < at_end:
-            said = f"the history says epoch {entries[at_start + 1][0]} from offset {entries[at_start + 1][1]} on"
-        message = f"the batches of offsets {start} to {end - 1} have leader epoch {epoch}, {said}"
+            history = f"the history has epoch {entries[at_start + 1][0]} from offset {entries[at_start + 1][1]} on"
+        message = f"the batches of offsets {start} to {end - 1} have leader epoch {epoch}, {history}"
         is_behind = at_start == at_end == len(entries) - 1 and (not entries or epoch > entries[-1][0])
         kind, message = _kind_and_message(report, message, is_behind)
         file = report.replica.segment_of_row(first_row).file
@@ -89,7 +90,8 @@ def _epoch_runs(replica: AuditedReplica) -> Iterator[tuple[int, int, int]]:
 
 
 def check_indexes(report: ReplicaReport, segment: AuditedSegment) -> None:
-    """Each entry of both indexes names a batch: last offset and position, last offset and largest timestamp so far."""
+    """Each entry of both indexes names a batch: last offset and position, or last offset and largest timestamp so
+    far."""
     facts = report.replica.facts
     if segment.vanished:
         return
@@ -119,9 +121,9 @@ def check_indexes(report: ReplicaReport, segment: AuditedSegment) -> None:
 
 
 def _may_be_behind(replica: AuditedReplica, segment: AuditedSegment) -> bool:
-    """The index of the last segment is a running broker's own: its file may name batches that were cut since, and a
-    crash may leave half an entry. A power cut leaves of each index of unsynced batches any part. An unclean start
-    rebuilds them."""
+    """A running broker writes the index of the last segment: the file may name batches that were truncated since, and a
+    crash may leave half an entry. A power cut may leave any part of each index of unsynced batches. The start after an
+    unclean stop rebuilds them."""
     facts = replica.facts
     if facts.cleanly_stopped or segment is replica.segments[-1]:
         return not facts.cleanly_stopped
@@ -156,7 +158,7 @@ def _wrong_index_entries(
 
 
 def _is_excused(replica: AuditedReplica, segment: AuditedSegment, position: int) -> bool:
-    """The batch there is corrupt, or was not there yet (or any more) when the log was read."""
+    """The batch there is corrupt, or was missing (not yet written, or already truncated) when the log was read."""
     if any(gap.position <= position < gap.end for gap in segment.gaps):
         return True
     return position >= segment.size and _may_be_behind(replica, segment)
@@ -198,8 +200,8 @@ def _wrong_time_index_entries(
 
 
 def check_owner(report: ReplicaReport) -> None:
-    """A directory, or one of the two files that say whose it is, of another partition. Only they can tell: the batches
-    of two partitions of a topic may fit each other's names."""
+    """A directory of another partition, or one of the two files that name its partition. Only these files can show it:
+    the batches of two partitions of a topic may fit each other's names."""
     facts = report.replica.facts
     for name, claim in ((checkpoints.PARTITION_METADATA, facts.metadata), (checkpoints.LOG_START, facts.log_start)):
         if claim is not None and claim.partition != facts.partition:
@@ -210,24 +212,28 @@ def check_owner(report: ReplicaReport) -> None:
 
 
 def check_log_start(report: ReplicaReport) -> None:
-    """The file that explains what is missing in front of a log; nothing else does."""
+    """The only file that explains a missing head of a log."""
     replica, facts = report.replica, report.replica.facts
     start, end = facts.log_start, replica.log_end_offset
     file = f"{facts.directory}/{checkpoints.LOG_START}"
     first = replica.segments[0].base_offset if replica.segments else 0
     if start is None:
         if first > 0:
-            message = f"the log begins at offset {first}, no {checkpoints.LOG_START} file says why: its head is missing"
+            message = (
+                f"the log begins at offset {first}, no {checkpoints.LOG_START} file explains it: its head is missing"
+            )
             report.add(Kind.MISSING_RANGE, message, offset=0, end_offset=first, file=file)
         return
     if facts.topic_id is not None and start.topic_id != facts.topic_id:
         message = f"{checkpoints.LOG_START} is of topic {start.topic_id}, the log of topic {facts.topic_id}"
         report.add(Kind.CHECKPOINT_DAMAGE, message, file=file)
     if first > start.offset:
-        message = f"the log begins at offset {first}, only what lies below {start.offset} was deleted ({start.reason})"
+        message = (
+            f"the log begins at offset {first}, but only records below {start.offset} were deleted ({start.reason})"
+        )
         report.add(Kind.MISSING_RANGE, message, offset=start.offset, end_offset=first, file=replica.segments[0].file)
     if start.offset > end:
-        # A log start is synced at once, the records that it was moved over may not be.
+        # A log start is synced at once, the records that it passed may not be.
         unsynced = replica.may_lack_unsynced
         why = ": what was not synced is gone, as a power cut leaves it; all of it was deleted" if unsynced else ""
         message = f"the log start offset {start.offset} is behind the log's end {end}{why}"
@@ -235,7 +241,7 @@ def check_log_start(report: ReplicaReport) -> None:
 
 
 def check_checkpoints(report: ReplicaReport) -> None:
-    """A replica holds what its own checkpoints say that it held."""
+    """A replica holds everything up to the offsets in its own checkpoints."""
     replica, facts = report.replica, report.replica.facts
     end = replica.log_end_offset
     file = replica.segments[-1].file if replica.segments else facts.directory

@@ -5,10 +5,10 @@
     spark.read.format("minibroker").option("level", "record").load("minibroker-data")  # a row per record
     ...option("topics", '["lines"]').option("brokers", "[1, 2]")                      # other files are not opened
 
-Owns: options, schemas, the split into tasks, and rows as Arrow batches. For whoever has questions of their own: the
-audit itself reads the files without it (spark_job.py).
+Owns: options, schemas, the split into tasks, and rows as Arrow batches. It is for users with questions of their own:
+the audit itself reads the files without it (spark_job.py).
 
-Filters are not pushed down, on purpose: Spark 4.3 keeps one reader for every query made from one load(), so the filter
+Filters are deliberately not pushed down: Spark 4.3 keeps one reader for every query made from one load(), so the filter
 of one would silently narrow the next (f.where("partition = 0").count(), then f.count() counts partition 0 only).
 """
 
@@ -162,7 +162,7 @@ def _header_fields(header: BatchHeader) -> tuple[int, ...]:
 
 
 def _record_rows(window: SegmentWindow, task: RangeTask) -> Iterator[tuple[Any, ...]]:
-    """What does not decode has no rows here: corrupt gaps show at level batch, everything in the audit."""
+    """Undecodable batches give no rows here: corrupt gaps show at level batch, and everything in the audit."""
     for position, found in walk(window, task.start, task.end):
         if isinstance(found, SegmentGap):
             continue

@@ -1,6 +1,6 @@
-"""A Spark cluster as the audit's driver sees it: can the master be reached, is there an executor, is there still one.
+"""A Spark cluster as the audit's driver sees it: is the master reachable, is there an executor, is it still there.
 
-Owns: the waits that Spark itself would do for minutes or for ever, with their limits. Local masters need none of it.
+Owns: limits for the waits that would last minutes or for ever in Spark itself. Local masters need none of it.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REACH_SECONDS = 5.0
 EXECUTOR_SECONDS = 30.0
-"""An executor starts in 2 to 5 s; a busy cluster takes longer to give one, but then the user should know."""
+"""An executor starts in 2 to 5 s. A busy cluster takes longer to provide one, but then the user should know."""
 LOOK_SECONDS = 0.25
 STANDALONE = "spark://"
 
@@ -30,14 +30,14 @@ def is_local(master: str | None) -> bool:
 
 def reach_master(master: str) -> str | None:
     """The address under which this host reaches a standalone master (its executors call the driver there); None for
-    other masters. Spark would try for a minute, and hide why."""
+    other masters. Spark would try for a minute and hide the reason."""
     if not master.startswith(STANDALONE):
         return None
     causes = []
     for place in master.removeprefix(STANDALONE).split(","):
         host, _, port = place.rpartition(":")
         if not host or not port.isdigit():
-            raise AuditError(f"Spark's master {master} is no address: spark://HOST:PORT is meant")
+            raise AuditError(f"Spark's master {master} is no address: use spark://HOST:PORT")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS) as connection:
                 return str(connection.getsockname()[0])
@@ -47,33 +47,33 @@ def reach_master(master: str) -> str | None:
 
 
 def count_executors(context: "SparkContext") -> int:
-    """How many there are; the driver is none."""
+    """The number of executors; the driver is not one."""
     scala = context._jsc.sc()
     return len(scala.statusTracker().getExecutorInfos()) - 1
 
 
 class ExecutorWatch:
-    """Ends the jobs of a context that has been without an executor for too long."""
+    """Ends the jobs of a context that has had no executor for too long."""
 
     def __init__(self, context: "SparkContext", *, clock: Callable[[], float] = time.monotonic, limit_s: float) -> None:
         self._context = context
         self._clock = clock
         self._limit_s = limit_s
-        self._seen_last: float = clock()
-        self._seen_any = False
+        self._last_executor_at: float = clock()
+        self._had_executors = False
         self.complaint: str | None = None
 
     def look(self) -> None:
-        """Note how many executors there are now; too long none: cancel what runs."""
+        """Record how many executors there are now; after too long without any, cancel the running jobs."""
         if count_executors(self._context) > 0:
-            self._seen_last, self._seen_any = self._clock(), True
-        elif self.complaint is None and self._clock() - self._seen_last > self._limit_s:
+            self._last_executor_at, self._had_executors = self._clock(), True
+        elif self.complaint is None and self._clock() - self._last_executor_at > self._limit_s:
             self.complaint = self._what_is_wrong()
             self._context.cancelAllJobs()
 
     def _what_is_wrong(self) -> str:
         master = self._context.master
-        if self._seen_any:
+        if self._had_executors:
             return f"the last executor of {master} is gone, and no other has registered within {self._limit_s:.0f} s"
         return (
             f"no executor has registered with {master} within {self._limit_s:.0f} s: no worker there has a core and the"
@@ -89,12 +89,12 @@ def watched_executors(context: "SparkContext") -> Iterator[None]:
         return
     watch, done = ExecutorWatch(context, limit_s=EXECUTOR_SECONDS), threading.Event()
 
-    def look_on() -> None:
+    def watch_until_done() -> None:
         while not done.wait(LOOK_SECONDS) and watch.complaint is None:
-            with suppress(Exception):  # the JVM is gone: the job that runs says so
+            with suppress(Exception):  # the JVM is gone: the running job reports it
                 watch.look()
 
-    watcher = threading.Thread(target=look_on, name="audit executors", daemon=True)
+    watcher = threading.Thread(target=watch_until_done, name="audit executors", daemon=True)
     watcher.start()
     try:
         yield

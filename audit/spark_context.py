@@ -1,8 +1,8 @@
-"""One quiet SparkContext for the audit, or the one that is already there.
+"""One quiet SparkContext for the audit, or the active one.
 
 Owns: Spark's settings, its JVM's standard error (a file, shown only when something fails), the first Python workers,
-and stopping what it began. A master given by spark-submit, a notebook or SPARK_MASTER is left alone; without one it is
-local[*]. No SparkSession: the audit needs no SQL, and its classes take longer to load than a small log to read.
+and stopping what it started. A master from spark-submit, a notebook or SPARK_MASTER is kept; without one it is
+local[*]. No SparkSession: the audit needs no SQL, and loading its classes takes longer than reading a small log.
 """
 
 import logging
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*]"
 END_TIMEOUT_S = 5.0
-"""A JVM that starts ends at once when it is told to."""
+"""A JVM that is still starting ends immediately on SIGTERM."""
 STOP_TIMEOUT_S = 10.0
 PY4J_LOGGERS = (None, "py4j.clientserver", "py4j.java_gateway")
-"""A logger's filter sees what is told to that logger; None is the root."""
+"""A logger's filter sees only records logged to that logger; None is the root."""
 SETTINGS = {
     "spark.app.name": "minibroker audit",
     "spark.ui.enabled": "false",
@@ -48,8 +48,8 @@ LOCAL_SETTINGS = {
 
 @contextmanager
 def spark_context(master: str | None = None, *, ship_package: bool = False) -> Iterator["SparkContext"]:
-    """A context for one audit; with `ship_package` its executors are given this package. A context that is already
-    active (a notebook's session has one) is used and left running."""
+    """A context for one audit; with `ship_package` its executors get this package. A context that is already active
+    (such as a notebook session's) is used and left running."""
     wanted = wanted_master(master, DEFAULT_MASTER)
     check_spark(local_workers=is_local(wanted) and not is_submitted())
     from pyspark import SparkContext
@@ -77,17 +77,17 @@ def spark_context(master: str | None = None, *, ship_package: bool = False) -> I
                 raise KeyboardInterrupt from None
             raise AuditError(f"Spark's job failed: {sentence_of(str(error), _text(standard_error))}") from error
         except BaseException:
-            raise  # interrupted: the connection may wait for an answer, so the JVM is ended without a word
+            raise  # interrupted: the connection may wait for an answer, so the JVM is ended without a request
         else:
             _stop(context)
         finally:
-            _forget()
+            _clear_context()
 
 
 @contextmanager
 def _silent_accumulators(context: "SparkContext") -> Iterator[None]:
-    """pyspark's server for accumulators, of which the audit has none, prints a stack trace when the JVM behind its
-    connection ends first, as it does after every failure. Entered before the JVM is ended, left behind it."""
+    """pyspark's accumulator server (the audit has no accumulators) prints a stack trace when the JVM closes its
+    connection first, as it does after every failure. Enter this before the JVM ends, and leave it afterwards."""
     server: Any = context._accumulatorServer
     server.handle_error = lambda *_: None
     try:
@@ -109,31 +109,31 @@ def _shipped(context: "SparkContext", wanted: bool) -> Iterator[None]:
 
 
 def is_submitted() -> bool:
-    """Run by spark-submit, which has started the JVM and chosen the master."""
+    """Whether this runs under spark-submit, which has started the JVM and chosen the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
 def _no_orphans() -> Iterator[None]:
-    """End the JVM with the block, however it ends. Whoever is interrupted while Spark starts it (Ctrl-C, a deadline)
-    knows no process to end, and a JVM that misses its parent before it has told its port never ends by itself. It is
-    a process group of its own: before it is a JVM it is a shell script with children. From here on another Ctrl-C
-    cannot cut the ending short."""
+    """End the JVM with the block, however the block ends. Code that is interrupted while Spark starts the JVM (Ctrl-C,
+    a deadline) has no process to end yet, and a JVM whose parent disappears before it has reported its port never ends
+    by itself. The JVM is a process group of its own, because it starts as a shell script with children. From here on
+    another Ctrl-C cannot interrupt the cleanup."""
     from pyspark import java_gateway
 
     launched: list[subprocess.Popen[bytes]] = []
 
-    class Remembered(subprocess.Popen[bytes]):
+    class RecordedPopen(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             launched.append(self)  # first: the interrupt may come before this returns
             super().__init__(*arguments, **{**options, "process_group": 0})
 
     original = vars(java_gateway)["Popen"]
-    vars(java_gateway)["Popen"] = Remembered
+    vars(java_gateway)["Popen"] = RecordedPopen
     try:
         yield
     finally:
-        with _deaf_to_interrupts():
+        with _ignored_interrupts():
             vars(java_gateway)["Popen"] = original
             for process in launched:
                 _end(process)
@@ -147,7 +147,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         _signal_group(pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_TIMEOUT_S)
-    _signal_group(pid, signal.SIGKILL)  # what is left of it; nothing, as a rule
+    _signal_group(pid, signal.SIGKILL)  # what is left of it, usually nothing
     process.wait()
 
 
@@ -157,7 +157,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignored_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,7 +170,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 @contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """Ctrl-C is no error: py4j, which waits for the JVM, would log it with a stack trace before it passes it on."""
+    """Ctrl-C is not an error: py4j, which waits for the JVM, would log it with a stack trace before passing it on."""
     loggers = [logging.getLogger(name) for name in PY4J_LOGGERS]
     for logger in loggers:
         logger.addFilter(_is_no_interrupt)
@@ -186,8 +186,8 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """By Ctrl-C, or in what pyspark and py4j do behind it: they go on asking over the connection that they just closed,
-    and the errors of that take the interrupt's place."""
+    """By Ctrl-C, or by its consequences in pyspark and py4j: they continue to use the connection that they just closed,
+    and the resulting errors replace the interrupt."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -196,8 +196,8 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def warm_up(context: "SparkContext") -> None:
-    """Spark's start, second half: a Python worker on every core that has imported the audit, and the JVM's classes for
-    a job with a shuffle, by one that reads nothing."""
+    """Second half of Spark's start: a Python worker on every core that has imported the audit, and the JVM's classes
+    for a job with a shuffle, loaded by a job that reads nothing."""
     cores = context.defaultParallelism
     rows = context.parallelize(range(cores), cores).flatMap(_import_audit)
     rows.partitionBy(cores).mapPartitions(list).collect()
@@ -209,7 +209,7 @@ def _import_audit(number: int) -> list[tuple[int, bytes]]:
     import minibroker.audit.partition_check
     import minibroker.audit.segment_reader  # noqa: F401
 
-    # A worker collects garbage after each task, and what pyspark has imported takes as long as reading 100 MB of logs.
+    # A worker collects garbage after each task; scanning pyspark's imports takes as long as reading 100 MB of logs.
     gc.freeze()
     return [(number, b"")]
 
@@ -224,7 +224,7 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
         path for path in (package_root(), os.environ.get("PYTHONPATH")) if path
     )
     if is_submitted():
-        SparkContext._ensure_initialized()  # what spark-submit was given is in its JVM, and SparkConf asks that
+        SparkContext._ensure_initialized()  # SparkConf reads spark-submit's options from its JVM
     else:
         settings |= _launch_settings(wanted)
         launched = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -239,7 +239,7 @@ def _start(wanted: str, standard_error: Any) -> "SparkContext":
     on_interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(conf=conf)
     if threading.current_thread() is threading.main_thread():
-        # Spark's own handler asks the JVM to cancel over the connection that is being read, and fails with a trace.
+        # Spark's own handler sends a cancel over the connection that is being read, and fails with a stack trace.
         signal.signal(signal.SIGINT, on_interrupt)
     context.setLogLevel("OFF")
     return context
@@ -258,12 +258,12 @@ def _stop(context: "SparkContext") -> None:
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    with suppress(Exception):  # after Ctrl-C the connection may be of no use; the JVM is ended below
+    with suppress(Exception):  # after Ctrl-C the connection may be unusable; the JVM is ended below
         context.stop()
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
         return
-    # The JVM ends with its standard input; without this it would stay until this process ends.
+    # The JVM ends when its standard input closes; otherwise it would stay until this process ends.
     with suppress(Exception):
         gateway.shutdown()
     with suppress(OSError):
@@ -272,8 +272,8 @@ def _stop(context: "SparkContext") -> None:
         process.wait(STOP_TIMEOUT_S)
 
 
-def _forget() -> None:
-    """So that the next audit of this process starts a JVM of its own."""
+def _clear_context() -> None:
+    """So that the next audit in this process starts a JVM of its own."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None and getattr(SparkContext._gateway, "proc", None) is not None:

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, as one sentence each: its own words for it are pages of stack traces. Pure."""
+"""Failures of Spark as one sentence each: its own messages are pages of stack traces. Pure."""
 
 import re
 
@@ -18,7 +18,7 @@ _JAVA_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 
 
 def sentence_of(error: str, standard_error: str = "") -> str:
-    """The cause of a failed job, out of the error's text and what the JVM wrote beside it."""
+    """The cause of a failed job, from the error's text and the JVM's standard error."""
     known = _of_python(error) or _of_executors(error, standard_error)
     if known is None:
         causes = _JAVA_CAUSE.findall(error)
@@ -29,7 +29,7 @@ def sentence_of(error: str, standard_error: str = "") -> str:
 
 
 def _of_python(error: str) -> str | None:
-    """What stood in the way of a Python worker."""
+    """A failure of a Python worker."""
     missing = _MISSING_MODULE.search(error)
     if missing:
         return (
@@ -65,12 +65,12 @@ def _of_python(error: str) -> str | None:
 
 
 def _of_executors(error: str, standard_error: str) -> str | None:
-    """What happened to the executors."""
+    """A failure of the executors."""
     ended = _ENDED_BY_MASTER.search(standard_error)
     if ended:
         reason = ended[1].strip()
         if "FAILED" in reason:
-            return f"executors end as soon as they start ({reason}): the workers' logs say why"
+            return f"executors end as soon as they start ({reason}): see the workers' logs"
         return f"Spark's master ended the application: {reason}"
     lost = _EXECUTOR_LOST.search(error)
     if lost:

@@ -1,12 +1,12 @@
-"""The audit on Spark: executors read ranges of files, a shuffle brings each partition together, executors judge it.
+"""The audit on Spark: executors read ranges of files, a shuffle collects each partition, and executors check it.
 
-Owns: the plan of the job. Scanning (CRC of every batch; of every value where a list of acknowledged records is given)
-is spread over ranges of files. What comes out is one small row per range, its batches packed in columns, and one per
-stretch of the list; bringing the rows of a topic's partition together is the join of replicas with each other and with
-the list. The judgement is partition_check.py's, the same function that the local engine calls.
+Owns: the plan of the job. Scanning (the CRC of every batch, and of every value where a list of acknowledged records is
+given) is spread over ranges of files. It yields one small row per range, with its batches packed in columns, and one
+per stretch of the list. Bringing the rows of one partition together joins its replicas with each other and with the
+list. partition_check.py then gives the verdict, with the same function that the local engine calls.
 
-The rows are packed bytes in plain RDDs, not in a DataFrame: nothing here is SQL, and its planner, its Arrow streams
-and the pandas that its workers import cost more than reading gigabytes (docs/decisions/0014).
+The rows are packed bytes in plain RDDs, not in a DataFrame: nothing here is SQL, and its planner, its Arrow streams and
+the pandas that its workers import cost more than reading gigabytes (docs/decisions/0014).
 """
 
 import threading
@@ -43,24 +43,24 @@ Name: TypeAlias = tuple[str, int]
 
 
 class _Portion(msgspec.Struct, frozen=True):
-    """What one task reads: ranges of segments with the names of their partition, or one range of the list."""
+    """Input of one task: ranges of segments with the names of their partition, or one range of the list."""
 
     ranges: tuple[tuple[str, int, RangeTask], ...]
     acked: AckedTask | None
 
 
 class _PartitionRow(msgspec.Struct, frozen=True):
-    """What was read, for the judge of its partition."""
+    """A scan or a part of the list, for the check of its partition."""
 
     scan: RangeScan | None = None
     acked: AckedChunk | None = None
 
 
 class _CheckedShare(msgspec.Struct, frozen=True):
-    """What one task judged."""
+    """Result of checking one share."""
 
     began: float
-    """Seconds since the epoch: no judge begins before the last range is read."""
+    """Seconds since the Unix epoch: no check begins before the last range is read."""
     results: tuple[PartitionResult, ...]
     failure: str | None = None
 
@@ -83,11 +83,11 @@ def compare_on_spark(
     began = time.time()
     whole_records = acked is not None and open_acked(acked).covers_whole_records
     rows = context.parallelize(work, max(len(work), 1)).flatMap(_reader(with_values, whole_records))
-    judged = rows.partitionBy(count, _placing(shares, count)).mapPartitions(
+    checked = rows.partitionBy(count, _placing(shares, count)).mapPartitions(
         _checker(inventory, with_values, whole_records)
     )
     with _reported_progress(context, len(work), progress):
-        parts = [msgspec.msgpack.decode(content, type=_CheckedShare) for content in judged.collect()]
+        parts = [msgspec.msgpack.decode(content, type=_CheckedShare) for content in checked.collect()]
     if stopwatch is not None:
         read = min((part.began for part in parts), default=began)
         stopwatch.add(scan=read - began, check=time.time() - read)
@@ -112,7 +112,8 @@ def _portions(inventory: Inventory, acked: str | None, range_bytes: int | None, 
 
 
 def _reader(with_values: bool, whole_records: bool) -> Callable[[bytes], Iterator[tuple[Name | None, bytes]]]:
-    """The function that reads one portion and yields rows under the name of their partition; under None a failure."""
+    """The function that reads one portion and yields rows by the name of their partition; a failure has the name
+    None."""
 
     def read(content: bytes) -> Iterator[tuple[Name | None, bytes]]:
         portion = msgspec.msgpack.decode(content, type=_Portion)
@@ -131,7 +132,7 @@ def _reader(with_values: bool, whole_records: bool) -> Callable[[bytes], Iterato
 
 
 def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | None], int]:
-    """Which judge a row goes to. Partitions that only the list names are spread by a checksum of their name."""
+    """The share of a row. Partitions that only the list names are spread by a checksum of their name."""
 
     def place(name: Name | None) -> int:
         share = shares.get(TopicPartition(*name)) if name is not None else 0
@@ -143,7 +144,7 @@ def _placing(shares: dict[TopicPartition, int], count: int) -> Callable[[Name | 
 def _checker(
     inventory: Inventory, with_values: bool, whole_records: bool
 ) -> Callable[[Iterable[tuple[Name | None, bytes]]], Iterator[bytes]]:
-    """The function that judges one share; what it needs travels packed."""
+    """The function that checks one share; its inputs are packed."""
     packed = msgspec.msgpack.encode((inventory.replicas, inventory.expected))
 
     def check(rows: Iterable[tuple[Name | None, bytes]]) -> Iterator[bytes]:
@@ -162,8 +163,8 @@ def _checker(
             read = [msgspec.msgpack.decode(content, type=_PartitionRow) for content in by_name.pop(name)]
             scans = [row.scan for row in read if row.scan is not None]
             acked = [row.acked for row in read if row.acked is not None]
-            held = [_replica(facts, scans, with_values, whole_records) for facts in replicas.get(partition, ())]
-            results.append(compare_partition(partition, held, acked, expected.get(str(partition))))
+            present = [_replica(facts, scans, with_values, whole_records) for facts in replicas.get(partition, ())]
+            results.append(compare_partition(partition, present, acked, expected.get(str(partition))))
         yield msgspec.msgpack.encode(_CheckedShare(began, tuple(results)))
 
     return check
@@ -184,16 +185,16 @@ def _replica(facts: ReplicaFacts, scans: list[RangeScan], with_values: bool, who
 
 
 def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> list[PartitionResult]:
-    """Partitions of which no replica has a segment, or none is left at all, have no row to judge."""
-    seen = {TopicPartition(result.topic, result.partition) for result in results}
+    """Partitions of which no replica has a segment, or none exists at all, have no row in the shuffle."""
+    checked_partitions = {TopicPartition(result.topic, result.partition) for result in results}
     missing: dict[TopicPartition, list[AuditedReplica]] = {}
     for name in inventory.expected:
         partition = parse_partition_directory_name(name)
-        if partition is not None and partition not in seen:
+        if partition is not None and partition not in checked_partitions:
             missing[partition] = []
     for facts in inventory.replicas:
         partition = TopicPartition(facts.topic, facts.partition)
-        if partition not in seen:
+        if partition not in checked_partitions:
             missing.setdefault(partition, []).append(assemble(facts, [], read_snapshots(facts)))
     return [
         compare_partition(partition, replicas, (), inventory.expected.get(str(partition)))
@@ -203,7 +204,7 @@ def _without_segments(inventory: Inventory, results: list[PartitionResult]) -> l
 
 @contextmanager
 def _reported_progress(context: "SparkContext", tasks: int, progress: Callable[[str], None]) -> Iterator[None]:
-    """Tell how many ranges are read while the job runs."""
+    """Report how many ranges are read while the job runs."""
     done = threading.Event()
     tracker = context.statusTracker()
 

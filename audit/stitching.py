@@ -1,10 +1,10 @@
-"""Putting the ranges of a segment together, so that they say what the whole file says. Pure but for reading again.
+"""Joins the ranges of a segment so that they give the same result as the whole file. Pure, except for reading again.
 
-Theory: what a range found from a position on depends on the bytes from there on and on nothing else. So from the file's
-start on it is known where the next batch or gap begins; a range that began there is right as it is. One that began
-elsewhere is read again from the known position (a gap behind a batch that reached into the range), and what a range
-found below it is dropped (batches inside a value: somebody stores segments in a log). A gap that a range left open goes
-on to the first batch behind it. Only a file that changed size meanwhile is read again from its start.
+Theory: what a range found from a position on depends only on the bytes from there on. So starting from the beginning of
+the file it is known where the next batch or gap begins, and a range that began there is correct. A range that began
+elsewhere is read again from the known position (a gap behind a batch that reached into the range), and what it found
+below that position is dropped (batches inside a value: a log may store segments as values). A gap that a range left
+open continues up to the first batch behind it. Only a file that changed size meanwhile is read again from its start.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from minibroker.audit.segment_reader import RangeTask
 
 
 def stitch(scans: Iterable[RangeScan], reread: Callable[[RangeTask], RangeScan]) -> list[RangeScan]:
-    """The scans of one replica as a reader of whole segments would have made them."""
+    """The scans of one replica, as a reader of whole segments would have made them."""
     by_segment: dict[int, list[RangeScan]] = {}
     for scan in sorted(scans, key=lambda each: (each.segment, each.planned_start)):
         by_segment.setdefault(scan.segment, []).append(scan)
@@ -33,7 +33,7 @@ def _from_the_start(parts: list[RangeScan], reread: Callable[[RangeTask], RangeS
 
 
 def _joined(parts: list[RangeScan], reread: Callable[[RangeTask], RangeScan]) -> list[RangeScan] | None:
-    """The ranges of one segment made to join; None when the file changed while they were read."""
+    """The ranges of one segment, joined; None when the file changed while they were read."""
     if len(parts) == 1:
         return parts
     size = parts[0].size
@@ -47,19 +47,19 @@ def _joined(parts: list[RangeScan], reread: Callable[[RangeTask], RangeScan]) ->
                 continue
             joined[-1] = _gap_ended(joined[-1], part.start)
         elif position >= part.planned_end:
-            continue  # what it found stands inside a batch or gap that reaches over it
+            continue  # its content lies inside a batch or gap that spans it
         elif part.start != position:
-            part = _again(part, position, reread)
+            part = _read_again(part, position, reread)
             if part.vanished or part.size != size:
                 return None
         joined.append(part)
         position, is_open = part.end, part.is_open
     if is_open:
-        joined[-1] = _gap_goes_on(joined[-1], size)
+        joined[-1] = _gap_extended(joined[-1], size)
     return joined
 
 
-def _again(part: RangeScan, position: int, reread: Callable[[RangeTask], RangeScan]) -> RangeScan:
+def _read_again(part: RangeScan, position: int, reread: Callable[[RangeTask], RangeScan]) -> RangeScan:
     task = RangeTask(
         directory=part.directory,
         segment=part.segment,
@@ -72,11 +72,11 @@ def _again(part: RangeScan, position: int, reread: Callable[[RangeTask], RangeSc
 
 
 def _gap_ended(part: RangeScan, end: int) -> RangeScan:
-    """A batch begins at `end`: so the gap is not torn, whatever its header claims."""
+    """A batch begins at `end`, so the gap is not torn, whatever its header claims."""
     gap = msgspec.structs.replace(part.gaps[-1], end=end, torn=False, reaches_end=False)
     return msgspec.structs.replace(part, gaps=(*part.gaps[:-1], gap), end=end, is_open=False)
 
 
-def _gap_goes_on(part: RangeScan, size: int) -> RangeScan:
+def _gap_extended(part: RangeScan, size: int) -> RangeScan:
     gap = msgspec.structs.replace(part.gaps[-1], end=size)
     return msgspec.structs.replace(part, gaps=(*part.gaps[:-1], gap), end=size, is_open=False)

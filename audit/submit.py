@@ -1,7 +1,7 @@
 """The audit for spark-submit: `spark-submit audit/submit.py DIR... [--acked FILE] [--output DIR]`.
 
 Master, memory and the like are spark-submit's options. On a cluster every executor must see the same paths, and have
-the package, or be given it by `--ship-package` (docs/AUDIT.md).
+the package installed or get it through `--ship-package` (docs/AUDIT.md).
 """
 
 import argparse
@@ -12,7 +12,7 @@ CANNOT_RUN_EXIT = 1
 
 
 def _find_package() -> None:
-    """Run from a checkout the package is beside this folder, not installed."""
+    """In a checkout the package is next to this folder, not installed."""
     try:
         import minibroker  # noqa: F401
     except ImportError:
@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         from minibroker.audit.run import run_audit
         from minibroker.audit.terminal import print_report
     except ImportError as error:
-        cure = "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to one that has minibroker[audit]"
-        print(f"audit could not run: the driver {sys.executable} lacks {error.name}; {cure}", file=sys.stderr)
+        hint = "set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to one that has minibroker[audit]"
+        print(f"audit could not run: the driver {sys.executable} lacks {error.name}; {hint}", file=sys.stderr)
         return CANNOT_RUN_EXIT
 
     try:

@@ -26,7 +26,7 @@ WORST_FIRST = list(PartitionVerdict)
 
 
 def print_report(report: AuditReport, console: "Console | None" = None) -> None:
-    """Print what a person wants to know first."""
+    """Print what a reader wants to know first."""
     from rich.console import Console
     from rich.table import Table
 
@@ -69,7 +69,7 @@ def _acked(result: PartitionResult) -> str:
 
 
 def _replica(replica: ReplicaSummary) -> str:
-    mark = "?" if replica.high_watermark is None else str(replica.high_watermark)
+    high_watermark = "?" if replica.high_watermark is None else str(replica.high_watermark)
     epoch = "-" if replica.last_epoch is None else str(replica.last_epoch)
     offsets = f"offsets {replica.log_start_offset} to {replica.log_end_offset}"
-    return f"broker {replica.broker}: {offsets}, high watermark {mark}, epoch {epoch}"
+    return f"broker {replica.broker}: {offsets}, high watermark {high_watermark}, epoch {epoch}"

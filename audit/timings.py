@@ -1,10 +1,10 @@
-"""Where an audit's time went. Plain data."""
+"""How an audit spent its time. Plain data."""
 
 import msgspec
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds by the clock on the wall; what is left of the whole is the report's own writing."""
+    """Milliseconds of wall time; the rest of the total is writing the report."""
 
     discover_ms: int
     """Names, sizes and checkpoints of all replicas."""
@@ -19,7 +19,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stopwatch:
-    """Adds up seconds by name while an audit runs; a live cluster's suspects are scanned and judged again."""
+    """Adds up seconds by name while an audit runs; suspicious partitions of a live cluster are scanned and checked
+    again."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

@@ -1,7 +1,8 @@
-"""The logs against what the cluster noted outside its disks (`protocol.witness`). PURE.
+"""The logs compared with the witness that the cluster recorded outside its disks (`protocol.witness`). PURE.
 
-Owns: what a witness proves. Its digest covers every batch from the leader's log start to what was committed: all
-replicas may have been cut, rewritten, renumbered or replaced by an older backup alike, the digest contradicts them.
+Owns: what a witness proves. Its digest covers every batch from the leader's log start to what was committed. Even if
+all replicas were cut, rewritten, renumbered or replaced by an older backup in the same way, the digest contradicts
+them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from minibroker.protocol.witness import PartitionWitness
 
 
 class WitnessResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """Result of the comparison with the witness."""
 
     findings: list[Finding]
     proven: frozenset[int] = frozenset()
@@ -29,20 +30,20 @@ class WitnessResult(msgspec.Struct, frozen=True, kw_only=True):
 def check_witness(
     partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
 ) -> WitnessResult:
-    """Compare each replica that must hold all that was witnessed."""
+    """Compare each replica that must hold everything that was witnessed."""
     witness = commitment.witness
     if witness is None:
-        return WitnessResult(findings=_lacking(partition, expected, commitment, contents))
+        return WitnessResult(findings=_missing_witness(partition, expected, commitment, contents))
     if not contents:
         return WitnessResult(findings=[])
     low, high = witness.log_start_offset, witness.committed_offset
     found = _started_later(partition, expected, witness, contents)
     found += _appended_since(partition, expected, commitment, contents)
-    judged = [each for each in contents if _covers(each, low, high) and commitment.must_hold(each) >= high]
+    compared = [each for each in contents if _covers(each, low, high) and commitment.must_hold(each) >= high]
     if not witness.digest or low >= high:
         return WitnessResult(findings=found + _behind(partition, commitment, contents))
     equal: list[tuple[Content, bool]] = []
-    for content in judged:
+    for content in compared:
         same = next((right for other, right in equal if surely_equal(other, content, low, high)), None)
         equal.append((content, digest_between(content, low, high) == witness.digest if same is None else same))
     right = frozenset(content.replica.broker for content, is_right in equal if is_right)
@@ -52,7 +53,7 @@ def check_witness(
         message = (
             f"broker {content.replica.broker} does not hold what broker(s) {list(witness.isr)} had committed at offsets"
             f" {low} to {high - 1}, says the witness of epoch {witness.leader_epoch}: batches were lost, rewritten,"
-            f" renumbered or exchanged{holders}"
+            f" renumbered or replaced{holders}"
         )
         found.append(_finding(partition, Kind.WITNESS_DIFFERS, message, content.replica.broker, low, high))
     return WitnessResult(
@@ -63,7 +64,7 @@ def check_witness(
 
 
 def digest_between(content: Content, low: int, high: int) -> str:
-    """Of the batches that hold an offset of this stretch."""
+    """Digest of the batches that hold an offset of this stretch."""
     cells = content.cells[content.between(low, high)]
     return format_digest(digest_of((base, size, epoch, crc) for base, _, epoch, crc, size in cells))
 
@@ -76,7 +77,8 @@ def _covers(content: Content, low: int, high: int) -> bool:
 def _started_later(
     partition: TopicPartition, expected: Expected, witness: PartitionWitness, contents: Sequence[Content]
 ) -> list[Finding]:
-    """Who begins behind the witness's log start was trimmed since: retention, or a loss that looks like it."""
+    """A log that begins behind the witness's log start was trimmed since: by retention, or by a loss that looks like
+    it."""
     low = min(witness.log_start_offset, witness.committed_offset)
     later = [each for each in contents if each.replica.log_start_offset > low]
     if not later:
@@ -87,12 +89,12 @@ def _started_later(
     first = min(each.replica.log_start_offset for each in later)
     if stopped and reached < first:
         message = (
-            f"the leader noted at its last write that the log began at offset {low}, and the cluster was stopped"
-            f" cleanly since; now it begins later ({starts}): {first - reached} records are lost, nothing else explains"
-            " it"
+            f"the leader recorded at its last write that the log began at offset {low}, and the cluster was stopped"
+            f" cleanly since; now it begins later ({starts}): {first - reached} records are lost, without another"
+            " explanation"
         )
         return [_finding(partition, Kind.RECORDS_LOST, message, None, reached, first)]
-    lost = [each for each in later if stopped and _lost_its_head(each, low, expected, contents)]
+    lost = [each for each in later if stopped and _lacks_its_head(each, low, expected, contents)]
     if lost:
         return [_lost_head(partition, each, low, reached) for each in lost]
     message = (
@@ -108,8 +110,8 @@ def _stopped_cleanly(expected: Expected, contents: Sequence[Content]) -> bool:
 def _appended_since(
     partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
-    """The last leader noted at its clean stop what was committed, which its own checkpoint repeats; where it was alone
-    in sync, that is all it had."""
+    """At its clean stop the last leader recorded what was committed, and its own checkpoint repeats that; where it
+    alone was in sync, its log held nothing more."""
     witness = commitment.witness
     assert witness is not None
     if not (_stopped_cleanly(expected, contents) and _is_the_last_leaders(witness, expected)):
@@ -119,24 +121,24 @@ def _appended_since(
     if end <= witness.committed_offset:
         return []
     message = (
-        f"the last leader noted at a clean stop that all below {witness.committed_offset} was committed; now"
-        f" {end - witness.committed_offset} records more are there: they were appended since, or never acknowledged,"
-        " or it could not reach ZooKeeper when it stopped; nothing says that they are what was written"
+        f"the last leader recorded at a clean stop that all below {witness.committed_offset} was committed; now"
+        f" {end - witness.committed_offset} more records are there: they were appended since, or never acknowledged,"
+        " or it could not reach ZooKeeper when it stopped; nothing proves that they are what was written"
     )
     return [_finding(partition, Kind.UNPROVEN, message, None, witness.committed_offset, end)]
 
 
 def _is_the_last_leaders(witness: PartitionWitness, expected: Expected) -> bool:
-    """A leader that was elected while the cluster stopped may have had no time to note anything; the epoch in which
-    the last one stopped and nobody followed has no leader."""
+    """A leader elected while the cluster stopped may have had no time to record anything. If the last leader stopped
+    and none followed, the last epoch has no leader."""
     epoch = expected.leader_epoch
-    nobody = expected.leader is None or expected.leader < 0
-    return witness.leader_epoch == epoch or (nobody and epoch is not None and witness.leader_epoch == epoch - 1)
+    has_no_leader = expected.leader is None or expected.leader < 0
+    return witness.leader_epoch == epoch or (has_no_leader and epoch is not None and witness.leader_epoch == epoch - 1)
 
 
-def _lost_its_head(content: Content, low: int, expected: Expected, contents: Sequence[Content]) -> bool:
-    """The log of the last leader, alone in sync, began at `low`. So it has recorded no later start, and nobody who was
-    in sync has deleted files behind it: one who led before may have recorded a start that did not reach it."""
+def _lacks_its_head(content: Content, low: int, expected: Expected, contents: Sequence[Content]) -> bool:
+    """The log of the last leader, which alone was in sync, began at `low`. So it has recorded no later start, and no
+    in-sync broker has deleted files behind it. An earlier leader may have recorded a start that did not reach it."""
     replica = content.replica
     if expected.isr == (replica.broker,):
         return True
@@ -144,7 +146,7 @@ def _lost_its_head(content: Content, low: int, expected: Expected, contents: Seq
         return False
     first = replica.segments[0].base_offset
     held = any(each.replica.broker in expected.isr and each.replica.log_start_offset < first for each in contents)
-    return first > low and not held  # else the logs say it themselves (commitment.py)
+    return first > low and not held  # else commitment.py reports it from the logs
 
 
 def _lost_head(partition: TopicPartition, content: Content, low: int, reached: int) -> Finding:
@@ -152,32 +154,33 @@ def _lost_head(partition: TopicPartition, content: Content, low: int, reached: i
     start = replica.log_start_offset
     others = "others hold some of it" if reached > low else "no other replica holds it"
     message = (
-        f"the log of broker {replica.broker} begins at offset {start}; the leader noted at a clean stop that it began"
-        f" at {low}, and nothing is deleted while brokers are stopped: its head is missing ({others})"
+        f"the log of broker {replica.broker} begins at offset {start}; the leader recorded at a clean stop that"
+        f" it began at {low}, and nothing is deleted while brokers are stopped: its head is missing ({others})"
     )
     return _finding(partition, Kind.MISSING_RANGE, message, replica.broker, low, start)
 
 
-def _lacking(
+def _missing_witness(
     partition: TopicPartition, expected: Expected, commitment: Commitment, contents: Sequence[Content]
 ) -> list[Finding]:
-    """At a clean stop each leader notes all that it leads. One note that is not there says nothing of the logs."""
+    """At a clean stop each leader writes a witness for every partition it leads. A single missing witness proves
+    nothing."""
     if not (_stopped_cleanly(expected, contents) and commitment.committed and expected.others_are_witnessed):
         return []
     if not any(_committed_in_its_epoch(each) for each in contents if commitment.is_member(each)):
         return []
     message = (
         f"{expected.source} has witnesses of other partitions and none of this one, of which {commitment.committed} is"
-        " committed: it was removed, or its leader could not reach ZooKeeper when it stopped; nothing says that all"
+        " committed: it was removed, or its leader could not reach ZooKeeper when it stopped; nothing proves that all"
         " replicas are what was written"
     )
     return [_finding(partition, Kind.UNPROVEN, message, None, 0, commitment.committed)]
 
 
 def _committed_in_its_epoch(content: Content) -> bool:
-    """Until its high watermark reaches the start of its epoch a leader has nothing to note."""
-    entries, mark = content.replica.facts.epoch_entries, content.replica.facts.high_watermark
-    return entries is not None and bool(entries) and mark is not None and mark >= entries[-1][1]
+    """A leader writes no witness until its high watermark reaches the start of its epoch."""
+    entries, high_watermark = content.replica.facts.epoch_entries, content.replica.facts.high_watermark
+    return entries is not None and bool(entries) and high_watermark is not None and high_watermark >= entries[-1][1]
 
 
 def _behind(partition: TopicPartition, commitment: Commitment, contents: Sequence[Content]) -> list[Finding]:

@@ -1,11 +1,13 @@
-"""What ZooKeeper says of a cluster now: assignment, topic ids, in-sync replicas, directories, witnesses. Read only.
+"""The present state of a cluster in ZooKeeper: assignment, topic ids, in-sync replicas, directories, witnesses. Read
+only.
 
-Owns: reading it all within a deadline, and one sentence where that is not possible. Refuses to judge it. kazoo waits
-for ever by itself: every wait here has a limit, and its threads are daemons that hold up no end of the process.
+Owns: reading all of it within a deadline, or one sentence where that fails. Leaves to others: what it means. kazoo
+itself waits for ever: every wait here has a limit, and its threads are daemons that do not delay the end of the
+process.
 
 The nodes are read one by one while a live cluster may change them. A topic that is deleted meanwhile, or whose deletion
-was ordered, is left out: nobody promises its records any more. So is a node whose name no broker, topic or shard can
-have: brokers pass it over, too. A node of a right name that cannot be read is an error, with its path.
+was requested, is left out: its records are no longer promised. A node with a name that no broker, topic or shard can
+have is left out, too, as brokers ignore it. A node with a valid name that cannot be read is an error, with its path.
 """
 
 import contextlib
@@ -36,11 +38,11 @@ from minibroker.protocol.znodes import (
 )
 
 TIMEOUT_S = 15.0
-"""For all of it. A thousand nodes take 0.2 s on one machine."""
+"""In all. A thousand nodes take 0.2 s on one machine."""
 CONNECT_TIMEOUT_S = 5.0
 SESSION_S = 6.0
 READ_AT_ONCE = 500
-"""Questions on their way: ZooKeeper answers them in order, and a thousand are no burden."""
+"""Requests in flight: ZooKeeper answers them in order, and a thousand are no burden."""
 STOP_TIMEOUT_S = 2.0
 
 Z = TypeVar("Z", bound=Znode)
@@ -51,7 +53,7 @@ class NoCluster(AuditError):
 
 
 def read_cluster_from_zookeeper(connect: str, timeout_s: float = TIMEOUT_S) -> ClusterState:
-    """All that the audit wants to know, of 'HOST:PORT,..' with or without a path behind it. Raises AuditError."""
+    """Everything the audit needs, from 'HOST:PORT,..' with an optional path. Raises AuditError."""
     reader = _Reader(connect, time.monotonic() + timeout_s)
     try:
         return reader.read()
@@ -83,7 +85,7 @@ class _Reader:
             raise self._unreachable("it does not answer")
 
     def close(self) -> None:
-        """In a thread of its own: with a hanging ZooKeeper it takes as long as a session."""
+        """In a separate thread: with a hanging ZooKeeper it takes as long as a session."""
 
         def stop() -> None:
             self._client.stop()
@@ -124,7 +126,7 @@ class _Reader:
     def _partitions(
         self, topics: dict[str, TopicAssignment]
     ) -> tuple[dict[str, PartitionSnapshot], dict[str, str | None]]:
-        """And the log directory that each broker had when it was last known to be in sync."""
+        """The partitions, and the log directory that each broker had when it was last known to be in sync."""
         assigned = [
             (TopicPartition(topic, number), replicas, node.topic_id)
             for topic, node in sorted(topics.items())
@@ -137,7 +139,7 @@ class _Reader:
         for (name, replicas, topic_id), found in zip(assigned, states, strict=True):
             for replica in replicas:
                 brokers.setdefault(str(replica), None)
-            if found is None:  # created a moment ago: nobody has led it, nothing was promised
+            if found is None:  # just created: it has had no leader, nothing was promised
                 partitions[str(name)] = PartitionSnapshot(leader_epoch=0, isr=(), replicas=replicas, topic_id=topic_id)
                 continue
             state, changed = found
@@ -154,7 +156,8 @@ class _Reader:
         return partitions, brokers
 
     def _witnesses(self, partitions: dict[str, PartitionSnapshot]) -> tuple[dict[str, PartitionWitness], list[int]]:
-        """The newest of each partition of now, not of an earlier topic of its name; and whoever wrote any."""
+        """The newest witness of each present partition, without those of an earlier topic of its name; and all brokers
+        that wrote any."""
         writers = self._numbers(WITNESS)
         paths = [
             f"{broker_witness_path(writer)}/{shard}"
@@ -175,17 +178,17 @@ class _Reader:
         return None if found is None else found[0]
 
     def _many(self, paths: list[str], kind: type[Z]) -> list[tuple[Z, int] | None]:
-        """Content, and the transaction that last changed it; None where there is no such node."""
+        """Content, and the transaction that last changed it; None where the node does not exist."""
         nodes: list[tuple[Z, int] | None] = []
         for start in range(0, len(paths), READ_AT_ONCE):
-            asked = paths[start : start + READ_AT_ONCE]
-            for path, answer in zip(asked, [self._client.get_async(path) for path in asked], strict=True):
+            batch = paths[start : start + READ_AT_ONCE]
+            for path, answer in zip(batch, [self._client.get_async(path) for path in batch], strict=True):
                 found = self._answer(answer)
                 try:
                     nodes.append(None if found is None else (kind.decode(found[0]), found[1].mzxid))
                 except CorruptZnode as error:
-                    states = f"ZooKeeper at {self._connect}, {path}: {error}"
-                    raise AuditError(f"{states}: correct that node, or remove it") from None
+                    place = f"ZooKeeper at {self._connect}, {path}: {error}"
+                    raise AuditError(f"{place}: correct that node, or remove it") from None
         return nodes
 
     def _children(self, path: str) -> list[str]:
@@ -199,7 +202,7 @@ class _Reader:
         return sorted(found)
 
     def _answer(self, answer: Any) -> Any:
-        """None: there is no such node."""
+        """None: the node does not exist."""
         try:
             return answer.get(timeout=max(0.01, self._left()))
         except self._no_node:

@@ -136,7 +136,7 @@ def test_a_list_of_which_a_line_is_gone_stops_the_audit(cluster: PlantedCluster)
     acked = promised(cluster)
     lines = acked.read_bytes().splitlines(keepends=True)
     acked.write_bytes(b"".join(lines[:4] + lines[5:]))
-    with pytest.raises(AuditError, match=r"its last line tells of 6 records .*, it holds 5"):
+    with pytest.raises(AuditError, match=r"its last line counts 6 records .*, it holds 5"):
         run_audit([str(cluster.root)], "local", str(acked))
 
 
@@ -164,7 +164,7 @@ def test_a_list_that_holds_nothing_proves_nothing(cluster: PlantedCluster, conte
     acked.write_bytes(content % crc32c(head) if content else b"")
     report = run_audit([str(cluster.root)], "local", str(acked))
     assert (report.outcome, report.exit_code) == (AuditOutcome.UNPROVEN, 10)
-    assert [item.message for item in report.findings] == ["the list of acknowledged records holds nothing"]
+    assert [item.message for item in report.findings] == ["the list of acknowledged records is empty"]
 
 
 def test_the_list_of_a_former_topic_is_no_loss(cluster: PlantedCluster) -> None:

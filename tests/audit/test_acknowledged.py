@@ -166,7 +166,7 @@ def test_what_the_survivor_trimmed_while_others_were_down_is_no_loss(
     result = judged(cluster, trim_the_survivor(cluster, reason))
     (item,) = [item for item in result.findings if item.kind is Kind.ACKED_TRIMMED]
     assert (item.offset, item.end_offset) == (6, 12)
-    assert f"the log of broker 3 begins at offset 12 ({reason}), no other replica reaches so far" in item.message
+    assert f"the log of broker 3 begins at offset 12 ({reason}), no other replica reaches that far" in item.message
     # What is behind its start was not on two replicas either, and nothing explains that.
     assert [(item.offset, item.end_offset) for item in acked_errors(result)] == [(12, 24)]
 

@@ -202,7 +202,7 @@ def test_tails_of_which_nobody_knows_whether_they_were_committed_are_unproven(tm
     cluster = cluster_of(tmp_path, [left, COMMON], [3, 3])
     result = judged(cluster)
     assert result.verdict is PartitionVerdict.UNPROVEN
-    assert "nothing says whether these were committed" in of_kind(result, Kind.UNPROVEN)[0].message
+    assert "no source shows whether these were committed" in of_kind(result, Kind.UNPROVEN)[0].message
 
 
 def test_one_replica_that_was_not_compared_hides_behind_no_other(tmp_path: Path) -> None:

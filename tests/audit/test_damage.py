@@ -295,7 +295,7 @@ def test_records_that_nobody_can_decode_are_a_verdict_of_their_own(tmp_path: Pat
     assert result.verdict is PartitionVerdict.UNDECODABLE
     assert {(item.kind, item.offset) for item in errors(result)} == {(Kind.UNDECODABLE_RECORDS, 1)}
     assert (report.outcome, report.exit_code) == (AuditOutcome.UNDECODABLE, 10)
-    assert "records that nobody can decode" in report.summary
+    assert "records that cannot be decoded" in report.summary
 
 
 def test_an_undecodable_payload_with_a_good_crc_is_found_where_records_are_read(cluster: PlantedCluster) -> None:

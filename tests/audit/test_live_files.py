@@ -100,7 +100,9 @@ def test_on_a_live_cluster_marks_that_say_nothing_of_what_is_there_are_waited_fo
     assert waits == [run.CHECKPOINT_SECONDS]
     assert report.exit_code == (0 if is_noted else 10)
     said = [item.message for item in report.findings if item.kind is Kind.UNPROVEN]
-    assert all(each.endswith("a running broker notes its high watermark every 5 s: audit again then") for each in said)
+    assert all(
+        each.endswith("a running broker records its high watermark every 5 s: audit again then") for each in said
+    )
     assert len(said) == (0 if is_noted else 1)
 
 

@@ -117,7 +117,7 @@ def test_one_that_does_not_read_is_a_note_because_a_power_cut_may_leave_it(
     (found,) = findings(cluster)
     assert (found.kind, found.message) == (
         Kind.PRODUCER_SNAPSHOT_UNUSED,
-        "its CRC does not match; brokers pass over it",
+        "its CRC does not match; brokers skip it",
     )
 
 
@@ -157,7 +157,7 @@ def test_a_pipe_in_its_place_is_no_wait(cluster: PlantedCluster) -> None:
     (found,) = findings(cluster)
     assert (found.kind, found.message) == (
         Kind.PRODUCER_SNAPSHOT,
-        "cannot be read: it is a named pipe (FIFO), no regular file; brokers pass over it",
+        "cannot be read: it is a named pipe (FIFO), no regular file; brokers skip it",
     )
 
 

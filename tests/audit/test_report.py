@@ -101,7 +101,7 @@ def test_the_picture_shows_what_is_damaged_missing_and_fine(cluster: PlantedClus
     ElementTree.fromstring(drawn)
     assert [drawn.count(f'<rect class="{css}"') for css in ("agrees", "differs", "missing")] == [3, 1, 1]
     assert "broker 2 !" in drawn
-    assert "broker 4: no replica is there" in drawn
+    assert "broker 4: the replica is missing" in drawn
 
 
 def test_one_offset_of_millions_is_still_seen(cluster: PlantedCluster) -> None:

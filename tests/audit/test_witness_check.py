@@ -300,7 +300,7 @@ def test_records_appended_to_the_last_leaders_log_after_the_stop_are_unproven(
     appended(cluster, brokers, mark)
     (item,) = errors(judged(cluster))
     assert (item.kind, item.offset, item.end_offset) == (Kind.UNPROVEN, 24, 25)
-    assert "all below 24 was committed; now 1 records more are there" in item.message
+    assert "all below 24 was committed; now 1 more records are there" in item.message
 
 
 def test_a_tail_that_others_than_the_last_leader_hold_is_lawful(cluster: PlantedCluster) -> None:

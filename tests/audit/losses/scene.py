@@ -77,8 +77,7 @@ class Scene:
         return self.cluster.replica(broker, self.partition)
 
     def replace_log(self, batches: Sequence[bytes], brokers: Sequence[int], *, with_checkpoints: bool = True) -> None:
-        """Write the log anew with all files beside it, and the broker's checkpoints (`with_checkpoints`) as they fit
-        it."""
+        """Rewrite the log with all files next to it and, `with_checkpoints`, the broker's checkpoints to match."""
         end = read_header(batches[-1]).end_offset
         for broker in brokers:
             replica = self.replica(broker)
