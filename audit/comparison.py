@@ -46,7 +46,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(contents: list[Content], commitment: Commitment, contradicted: frozenset[int] = frozenset()) -> Comparison:
-    """Compare every pair, then name the deviating replica for each stretch. `contradicted`: brokers whose log contradicts
+    """Compare every pair, then name the deviating replica for each stretch. `contradicted`: brokers that contradict
     the witness."""
     differing_pairs: dict[Mismatch, list[tuple[int, int]]] = {}
     compared_offsets: list[Intervals] = [[] for _ in contents]
