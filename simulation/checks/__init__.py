@@ -1,1 +1,1 @@
-"""Judges that stand outside the cluster: what must always hold, and what must hold at the end."""
+"""Checkers outside the cluster: what must always hold, and what must hold at the end of a run."""

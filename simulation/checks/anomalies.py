@@ -1,10 +1,10 @@
-"""Which anomalies a history of clients shows: the checker that Jepsen uses for logs, and what dense offsets add to it.
+"""The anomalies in a history of client operations: Jepsen's checker for logs, and the checks that dense offsets add.
 
-Owns: one test for each anomaly, each a pure function of the history. Refuses to know the cluster: what clients cannot
-have seen is not judged here. Unknown positions count as fitting, so a short history never raises a false alarm.
+Owns: one check for each anomaly, each a pure function of the history. Leaves to others: whatever clients cannot have
+seen. An unknown position counts as consistent, so a short history never raises a false alarm.
 
-Sources: Jepsen's workload for Kafka (its names are kept); the checks named `offset-gap` and below lean on offsets
-without holes and on leader epochs that clients see.
+Sources: Jepsen's workload for Kafka (its names are kept). The checks from `offset-gap` on also rely on offsets without
+gaps and on leader epochs that clients see.
 """
 
 from collections import Counter, defaultdict
@@ -17,20 +17,20 @@ from minibroker.simulation.checks.events import HistoryEvent
 from minibroker.simulation.checks.finding import CheckerFinding
 
 SHOWN_MAX = 8
-"""Of each anomaly and partition."""
+"""Findings shown of each anomaly and partition."""
 
 
 class Promise(Struct, frozen=True, kw_only=True):
     """What the run promised its clients."""
 
     in_order: frozenset[str] = frozenset()
-    """Processes that write idempotently: each record once, in the order in which it was sent."""
+    """Idempotent producers: each record is written once, in the order in which it was sent."""
     is_final: bool = True
-    """The history ends with somebody reading everything, so that what nobody read is lost."""
+    """The history ends with a read of everything, so a record that was never read is lost."""
     log_starts: Mapping[str, int] = {}
-    """Where each partition begins at the end; what was in front went by retention."""
+    """Where each partition begins at the end; retention removed what was in front."""
     has_retention: bool = False
-    """Readers may skip what was deleted before they came to it."""
+    """Readers may skip what retention deleted before they reached it."""
 
 
 class Anomaly(Struct, frozen=True):
@@ -49,7 +49,7 @@ PLAIN = Promise()
 
 
 def check_history(events: Iterable[HistoryEvent], promise: Promise = PLAIN) -> list[Anomaly]:
-    """All anomalies, worst first, a few of each."""
+    """All anomalies, worst first, a few of each kind."""
     view = _View(events)
     found: list[Anomaly] = []
     for test in _TESTS:
@@ -62,7 +62,7 @@ def check_history(events: Iterable[HistoryEvent], promise: Promise = PLAIN) -> l
 
 
 class _View:
-    """The history, rearranged for the tests."""
+    """The history, indexed for the checks."""
 
     def __init__(self, events: Iterable[HistoryEvent]) -> None:
         self.events = list(events)
@@ -80,8 +80,8 @@ class _View:
         self.position = {key: _places(values) for key, values in self.order.items()}
 
     def _log(self) -> dict[str, dict[int, dict[str, None]]]:
-        """Key: offset: values seen there, in order of appearance. An offset without a promise (acks=1) proves nothing:
-        the record may be lost, and stand elsewhere by another attempt."""
+        """Key: offset: values seen there, in order of appearance. An offset acknowledged with acks=1 proves nothing:
+        the record may be lost, and another attempt may have written it elsewhere."""
         log: dict[str, dict[int, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
         for event in self.polls:
             for record in event.polled:
@@ -93,19 +93,19 @@ class _View:
         return log
 
     def is_committed(self, event: HistoryEvent) -> bool:
-        """It succeeded, or somebody has read what it wrote."""
+        """It succeeded, or a reader has seen what it wrote."""
         return event.type == "ok" or (
             event.type == "info" and any(sent.value in self.read_ok[sent.key] for sent in event.sent)
         )
 
     def delta(self, key: str, first: str, then: str) -> int:
-        """Steps from one value to the other; 1 where that is not known."""
+        """Steps from one value to the other; 1 if unknown."""
         position = self.position.get(key, {})
         return position[then] - position[first] if first in position and then in position else 1
 
 
 def _places(values: list[str]) -> dict[str, int]:
-    """Index of each value; one that stands twice (a retry without idempotence) has no place that could be compared."""
+    """Index of each value; a value that occurs twice (a retry without idempotence) has no position to compare."""
     counts = Counter(values)
     return {value: at for at, value in enumerate(values) if counts[value] == 1}
 
@@ -123,12 +123,12 @@ def _aborted_reads(view: _View, promise: Promise) -> Iterator[Anomaly]:
     for event in view.sends:
         for sent in event.sent if event.type == "fail" else ():
             if sent.value in view.read_ok[sent.key]:
-                facts = (f"{event.process} was told that {sent.value!r:.60} failed: {event.error}", "somebody read it")
-                yield Anomaly("aborted-read", sent.key, "a record that surely failed was read", facts)
+                facts = (f"{event.process} got an error for {sent.value!r:.60}: {event.error}", "a reader saw it")
+                yield Anomaly("aborted-read", sent.key, "a record was read although its write failed", facts)
 
 
 def _lost_writes(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """Somebody read past them, and nobody ever read them."""
+    """Readers passed their offsets, and no reader ever saw them."""
     for key, log in sorted(view.log.items()):
         offsets = sorted(log)
         read = view.read_ok[key]
@@ -139,7 +139,7 @@ def _lost_writes(view: _View, promise: Promise) -> Iterator[Anomaly]:
             if at > bound or value in read or writer is None or not view.is_committed(writer):
                 continue
             if offsets[at] >= promise.log_starts.get(key, 0):
-                facts = (f"{writer.process} was told that {value!r:.60} is at {offsets[at]}", "others read past it")
+                facts = (f"{writer.process} got offset {offsets[at]} for {value!r:.60}", "readers passed that offset")
                 yield Anomaly("lost-write", key, "an acknowledged record was never read", facts)
 
 
@@ -149,10 +149,10 @@ def _unseen(view: _View, promise: Promise) -> Iterator[Anomaly]:
     for event in view.sends:
         for sent in event.sent if event.type == "ok" else ():
             start = promise.log_starts.get(sent.key, 0)
-            gone = sent.offset is not None and sent.offset < start  # without an offset nothing excuses it
+            gone = sent.offset is not None and sent.offset < start  # without an offset, retention is no excuse
             if not gone and sent.value not in view.read_ok[sent.key]:
-                facts = (f"{event.process} was told that {sent.value!r:.60} is at {sent.offset}", "nobody ever read it")
-                yield Anomaly("unseen", sent.key, "an acknowledged record is not there at the end", facts)
+                facts = (f"{event.process} got offset {sent.offset} for {sent.value!r:.60}", "no reader ever saw it")
+                yield Anomaly("unseen", sent.key, "an acknowledged record is missing at the end", facts)
 
 
 def _duplicates(view: _View, promise: Promise) -> Iterator[Anomaly]:
@@ -170,7 +170,7 @@ def _duplicates(view: _View, promise: Promise) -> Iterator[Anomaly]:
 
 
 def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """Records of one process stand in the order in which it called send, also where the calls overlap."""
+    """Records of one process stand in the order of its send calls, even if the calls overlap."""
     last: dict[tuple[str, str], tuple[str, int]] = {}
     for event in view.events:
         if event.f != "send" or event.type != "invoke" or event.process not in promise.in_order:
@@ -182,13 +182,13 @@ def _nonmonotonic_sends(view: _View, promise: Promise) -> Iterator[Anomaly]:
             if before is not None and view.delta(sent.key, before, sent.value) < 1:
                 name = "int-nonmonotonic-send" if operation == event.index else "nonmonotonic-send"
                 facts = (f"{event.process} sent {before!r:.60} first, then {sent.value!r:.60}",)
-                yield Anomaly(name, sent.key, "records stand in another order than they were sent", facts)
+                yield Anomaly(name, sent.key, "records stand in another order than that of the sends", facts)
             last[event.process, sent.key] = sent.value, event.index
 
 
 # -------------------------------------------------------------------------------------------------- what readers saw
 def _poll_steps(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """Between two polls of one reader, and inside one poll, the order is that of the log, and nothing is left out."""
+    """Between two polls of one reader, and within one poll, records come in log order, and none is left out."""
     last: dict[tuple[str, str], str] = {}
     for event in view.completions:
         if event.f == "assign":
@@ -225,7 +225,7 @@ def _offset_gaps(view: _View, promise: Promise) -> Iterator[Anomaly]:
 
 
 def _falling_epochs(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """I12: along the offsets of a log the leader epoch never falls."""
+    """I12: the leader epoch never falls along the offsets of a log."""
     epochs: dict[str, dict[int, int]] = defaultdict(dict)
     for event in view.completions:
         for record in event.polled:
@@ -239,7 +239,7 @@ def _falling_epochs(view: _View, promise: Promise) -> Iterator[Anomaly]:
 
 
 def _two_writers(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """I17, I18: one broker acknowledges in one epoch of a partition."""
+    """I17, I18: only one broker acknowledges in one epoch of a partition."""
     brokers: dict[tuple[str, int], int] = {}
     for event in view.sends:
         if event.type != "ok" or event.broker is None or event.leader_epoch is None:
@@ -251,18 +251,21 @@ def _two_writers(view: _View, promise: Promise) -> Iterator[Anomaly]:
                 yield Anomaly("two-writers", sent.key, "two brokers acknowledged in one epoch", facts)
 
 
-def _beyond_mark(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """I22: no reader sees what lies at or behind the high watermark of the leader that served it."""
+def _beyond_high_watermark(view: _View, promise: Promise) -> Iterator[Anomaly]:
+    """I22: no reader sees a record at or above the high watermark of the leader that served it."""
     for event in view.polls:
         for record in event.polled if event.high_watermark is not None else ():
             assert event.high_watermark is not None
             if record.offset >= event.high_watermark:
-                facts = (f"{event.process} read offset {record.offset}", f"the mark was {event.high_watermark}")
+                facts = (
+                    f"{event.process} read offset {record.offset}",
+                    f"the high watermark was {event.high_watermark}",
+                )
                 yield Anomaly("beyond-high-watermark", record.key, "a record was read before it was committed", facts)
 
 
-def _falling_marks(view: _View, promise: Promise) -> Iterator[Anomaly]:
-    """I23: one client never sees the high watermark of a partition go back within an epoch."""
+def _falling_high_watermarks(view: _View, promise: Promise) -> Iterator[Anomaly]:
+    """I23: a client never sees the high watermark of a partition fall within an epoch."""
     last: dict[tuple[str, str, int], int] = {}
     for event in view.polls:
         if event.high_watermark is None or event.leader_epoch is None:
@@ -271,7 +274,9 @@ def _falling_marks(view: _View, promise: Promise) -> Iterator[Anomaly]:
             at = (event.process, key, event.leader_epoch)
             if event.high_watermark < last.get(at, 0):
                 facts = (f"{event.process} saw {last[at]}, then {event.high_watermark}",)
-                yield Anomaly("mark-falls", key, f"the high watermark went back in epoch {event.leader_epoch}", facts)
+                yield Anomaly(
+                    "high-watermark-falls", key, f"the high watermark went back in epoch {event.leader_epoch}", facts
+                )
             last[at] = event.high_watermark
 
 
@@ -286,6 +291,6 @@ _TESTS = (
     _offset_gaps,
     _falling_epochs,
     _two_writers,
-    _beyond_mark,
-    _falling_marks,
+    _beyond_high_watermark,
+    _falling_high_watermarks,
 )

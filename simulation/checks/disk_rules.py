@@ -1,8 +1,8 @@
-"""What must hold of a broker's disk while it runs: marks are not forgotten, and nothing is appended after an IO error.
+"""Checks of a running broker's disk: no high watermark is forgotten, nothing is appended after an IO error.
 
-Owns: a look at each checkpoint of high watermarks whenever it has changed and whenever a broker has loaded a log
-(I11 over a restart: KAFKA-769, KAFKA-1647), and which process has met an IO error while it appended (KAFKA-10778).
-Refuses to judge batches (`replicas`, and the audit's rules in `disks`).
+Owns: a look at each checkpoint of high watermarks whenever it has changed and whenever a broker has loaded a log (I11
+over a restart: KAFKA-769, KAFKA-1647), and which processes have met an IO error during an append (KAFKA-10778). Leaves
+to others: batches (`replicas`, and the audit's rules in `disks`).
 """
 
 from collections.abc import Sequence
@@ -32,25 +32,26 @@ HIGH_WATERMARKS_PATH = f"{LOG_DIRECTORY}/{HIGH_WATERMARK_CHECKPOINT}"
 
 
 class CheckpointSnapshot(msgspec.Struct, frozen=True):
-    """A checkpoint of marks, and of which disk in which boot of its machine."""
+    """A checkpoint of high watermarks, with the disk and the machine boot it was read from."""
 
     root: object
     boots: int
     content: bytes
-    marks: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
     directories: dict[TopicPartition, object]
-    """Those of its partitions that were there when it was seen first: one that was made anew has no mark to keep."""
+    """Directories of its partitions when it was first seen: a recreated one has no high watermark to keep."""
 
 
 class DiskRules:
-    """Hears what `listening` tells, and looks when `ReferenceState` takes its samples."""
+    """A `ReplicaListener` that also looks whenever `ReferenceState` samples."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
         self._snapshots: dict[int, CheckpointSnapshot] = {}
         self._faulty: dict[int, CheckpointSnapshot | None] = {}
-        """As it was when the disk was faulty last: replicas may be made anew then, with marks of their own."""
+        """The checkpoint when the disk was last faulty: replicas may be recreated then, with high watermarks of their
+        own."""
         self._failed: dict[Process, str] = {}
         """Processes whose append to a segment failed, and where."""
         for broker_id in cluster.broker_ids:
@@ -84,33 +85,38 @@ class DiskRules:
         facts = (f"an append to {self._failed[process]} failed", f"then {batches[0].base_offset} was appended")
         self._reference.find("I15", f"{process} writes on after an IO error", log.topic_partition, *facts)
 
-    # ------------------------------------------------------------------------------------------------------- marks
+    # --------------------------------------------------------------------------------------------- high watermarks
     def look(self) -> None:
-        """Has a checkpoint forgotten somebody who is still there?"""
+        """Is a live partition missing from a checkpoint?"""
         for broker_id in self._cluster.broker_ids:
             storage = self._storage(broker_id)
             if broker_id in self._reference.faulty:
                 found = self._faulty[broker_id] = self._read(storage, self._faulty.get(broker_id))
                 if found is None:
-                    self._snapshots.pop(broker_id, None)  # what is made anew remembers nothing
+                    self._snapshots.pop(broker_id, None)  # a recreated checkpoint remembers nothing
                 continue
             now, before = self._read(storage, self._snapshots.get(broker_id)), self._snapshots.get(broker_id)
             if now is None or now is before:
                 continue
             self._snapshots[broker_id] = now
             if before is None and self._faulty.get(broker_id, now) is None:
-                self._faulty[broker_id] = now  # whole again: who runs had found it unreadable, and remembers none of it
+                self._faulty[broker_id] = (
+                    now  # readable again: the running broker found it unreadable and started without it
+                )
             faulty = self._faulty.get(broker_id)
             if before is None or (faulty is not None and faulty.content in (before.content, now.content)):
-                continue  # the disk's fault made the one or the other
+                continue  # one of the two comes from the faulty disk
             if before.root is not now.root or before.boots != now.boots:
                 continue
-            for partition in sorted(before.marks.keys() - now.marks.keys()):
+            for partition in sorted(before.high_watermarks.keys() - now.high_watermarks.keys()):
                 directory = before.directories.get(partition)
                 is_kept = directory is not None and directory is _directory(storage, partition)
                 if self._reference.is_promised(partition.topic) and is_kept:
-                    facts = (f"it had the mark {before.marks[partition]}", f"now it has {sorted(now.marks)}")
-                    text = f"the checkpoint of broker {broker_id} forgot a replica's mark"
+                    facts = (
+                        f"it had the high watermark {before.high_watermarks[partition]}",
+                        f"now it has {sorted(now.high_watermarks)}",
+                    )
+                    text = f"the checkpoint of broker {broker_id} forgot a replica's high watermark"
                     self._reference.find("I11", text, partition, *facts)
 
     def replica_loaded(self, replica: Partition) -> None:
@@ -121,22 +127,22 @@ class DiskRules:
         if int(process.name.rpartition("-")[2]) in self._reference.faulty:
             return
         state = replica.state
-        said = 0 if now is None else now.marks.get(replica.topic_partition, 0)
-        if state.high_watermark < min(said, state.log_end_offset):
-            facts = (f"its checkpoint says {said}, its log ends at {state.log_end_offset}",)
-            text = f"{process} starts with the mark {state.high_watermark}"
+        recorded = 0 if now is None else now.high_watermarks.get(replica.topic_partition, 0)
+        if state.high_watermark < min(recorded, state.log_end_offset):
+            facts = (f"its checkpoint holds {recorded}, its log ends at {state.log_end_offset}",)
+            text = f"{process} starts with the high watermark {state.high_watermark}"
             self._reference.find("I11", text, replica.topic_partition, *facts)
 
     @staticmethod
     def _read(storage: Storage, known: CheckpointSnapshot | None) -> CheckpointSnapshot | None:
-        """None: there is none, or none that can be read."""
+        """None: there is none, or it is unreadable."""
         try:
             content = bytes(storage.find_file(HIGH_WATERMARKS_PATH).content)
             if known is not None and (known.root, known.boots, known.content) == (storage.root, storage.boots, content):
                 return known
-            marks = parse_offset_checkpoint(content)
-            directories = {each: _directory(storage, each) for each in marks}
-            return CheckpointSnapshot(storage.root, storage.boots, content, marks, directories)
+            high_watermarks = parse_offset_checkpoint(content)
+            directories = {each: _directory(storage, each) for each in high_watermarks}
+            return CheckpointSnapshot(storage.root, storage.boots, content, high_watermarks, directories)
         except (FileMissing, CorruptCheckpoint):
             return None
 

@@ -1,7 +1,7 @@
-"""The audit's rules over the simulated disks, as they lie there at the end of a run.
+"""The audit's rules, applied to the simulated disks as they are at the end of a run.
 
-Owns: reading what stands beside each log, and turning the audit's errors into findings. The rules are the audit's own:
-it knows nothing of the broker, so a bug of the broker cannot excuse itself. Refuses to change anything on a disk.
+Owns: reading a log and the files next to it, and turning the audit's errors into findings. The rules are the audit's
+own: it shares no code with the broker, so a bug of the broker cannot excuse itself. Changes nothing on a disk.
 """
 
 from array import array
@@ -39,29 +39,29 @@ def audit_disks(
     states: list[ReferencePartition],
     acked: Mapping[tuple[TopicPartition, int], bytes],
 ) -> list[CheckerFinding]:
-    """What is wrong with the replicas of these partitions. `acked`: the value of each acknowledged record."""
+    """Errors in the replicas of these partitions. `acked`: the value of each acknowledged record."""
     found = []
-    for true in states:
+    for actual in states:
         replicas = [
             replica
             for broker_id in cluster.broker_ids
-            if (replica := _replica(cluster, broker_id, true.partition)) is not None
+            if (replica := _replica(cluster, broker_id, actual.partition)) is not None
         ]
         expected = Expected(
             source="the simulation",
             stopped=False,
-            leader=true.leader,
-            leader_epoch=true.leader_epoch,
-            isr=true.members,
-            holders=dict.fromkeys(sorted(true.members), "in sync at the end of the run"),
+            leader=actual.leader,
+            leader_epoch=actual.leader_epoch,
+            isr=actual.members,
+            holders=dict.fromkeys(sorted(actual.members), "in sync at the end of the run"),
         )
-        result = compare_partition(true.partition, replicas, [_chunk(true.partition, acked)], expected)
-        found += [_finding(true.partition, each) for each in result.findings if _counts(each)]
+        result = compare_partition(actual.partition, replicas, [_chunk(actual.partition, acked)], expected)
+        found += [_finding(actual.partition, each) for each in result.findings if _counts(each)]
     return found
 
 
 def _counts(found: AuditFinding) -> bool:
-    """Errors; that nothing could be proved of an empty log is none."""
+    """Errors, except that an empty log proves nothing."""
     return found.severity is Severity.ERROR and found.kind is not Kind.UNPROVEN
 
 
@@ -92,7 +92,7 @@ def _replica(cluster: SimulatedCluster, broker_id: int, partition: TopicPartitio
     facts = _facts(log_directory, directory, broker_id, partition, storage.boot_id)
     running = cluster.replica(broker_id, partition.topic, partition.partition)
     if running is not None:
-        # Checkpoints are written now and then; the running broker knows better.
+        # Checkpoints are written periodically; the running broker has the current value.
         facts = replace(facts, high_watermark=running.state.high_watermark)
     scans = []
     for segment, size in facts.segments:

@@ -1,10 +1,10 @@
-"""What clients did and saw, as a list of events: the history that the anomaly checker judges, and its file.
+"""What clients did and saw, as a list of events: the history that `anomalies` checks, and its file format.
 
-Owns: the form of an event, and JSON lines of it (one event a line, in order; Jepsen's fields and a few more). Refuses
-to judge. A `send` writes records, a `poll` reads some, an `assign` forgets where a reader stood.
+Owns: the form of an event, and its JSON lines (one event a line, in order; Jepsen's fields and a few more). Leaves to
+others: all checks. A `send` writes records, a `poll` reads some, an `assign` resets a reader's position.
 
-Completions: `ok`; `fail`: surely nothing was written; `info`: nobody knows. Only what carries acks=all is promised: a
-send with less is recorded as `info` when it succeeds, with its offset if it has one.
+Completions: `ok`; `fail`: certainly nothing was written; `info`: unknown. Only acks=all promises anything: a send with
+less is recorded as `info` when it succeeds, with its offset if it has one.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record of a send."""
 
     key: str
-    """The partition, as `orders-0`."""
+    """The partition, such as `orders-0`."""
     value: str
     offset: int | None = None
 
@@ -40,7 +40,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     index: int
     time_ns: int
     process: str
-    """Who did it; one after another, unless `operation` tells several of one process apart."""
+    """The client process; its operations are sequential unless `operation` tells them apart."""
     type: Kind
     f: Function
     operation: int | None = None
@@ -60,7 +60,7 @@ class EventLog:
         self.events: list[HistoryEvent] = []
 
     def invoke(self, now: float, process: str, f: Function, sent: tuple[Sent, ...] = ()) -> int:
-        """Returns what its completion has to name. `now`: virtual seconds."""
+        """Returns the operation number that its completion names. `now`: virtual seconds."""
         index = len(self.events)
         self.events.append(HistoryEvent(index=index, time_ns=_ns(now), process=process, type="invoke", f=f, sent=sent))
         return index
@@ -102,5 +102,5 @@ def to_json_lines(events: Iterable[HistoryEvent]) -> bytes:
 
 
 def from_json_lines(content: bytes) -> list[HistoryEvent]:
-    """Raises msgspec.DecodeError or ValidationError with what does not fit."""
+    """Raises msgspec.DecodeError or ValidationError, naming what does not fit."""
     return [msgspec.json.decode(line, type=HistoryEvent) for line in content.splitlines() if line.strip()]

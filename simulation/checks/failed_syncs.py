@@ -1,8 +1,8 @@
-"""After a failed sync nobody knows what the disk holds, whatever the error said: nothing is appended any more (I15),
-and what a log says of its files is what they are (I12).
+"""After a failed sync the content of the disk is unknown, whatever the error said: nothing more is appended (I15), and
+the log's record of its file sizes matches the files (I12).
 
-Owns: which process has met a failed sync, and a look at the sizes of segments on disks that had faults. Refuses to
-judge what lies in the files (`served`, `disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).
+Owns: which processes have met a failed sync, and a look at segment sizes on disks that had faults. Leaves to others:
+the content of the files (`served`, `disks`). Source: "Can Applications Recover from fsync Failures?" (ATC'20).
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ from minibroker.simulation.storage import Storage
 
 SYNCS = ("sync", "sync_directory")
 NOTICED_SECONDS = 0.25
-"""Syncs run beside the event loop, several at once: it hears of a failure when all of them are done."""
+"""Syncs run in the background, several at once: the event loop notices a failure when all of them are done."""
 
 
 class FailedSyncs:
-    """Hears what `listening` tells, and looks when `ReferenceState` takes its samples."""
+    """A `ReplicaListener` that also looks whenever `ReferenceState` samples."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
         self._failed: dict[Process, tuple[str, float]] = {}
-        """Which file, and when."""
-        self._hurt: set[Process] = set()
-        """Processes that have met any error of their disk."""
+        """Path of the file, and time of the failure."""
+        self._had_errors: set[Process] = set()
+        """Processes that have met any disk error."""
         for broker_id in cluster.broker_ids:
             self._watch(cluster.world.machine(f"broker-{broker_id}").storage)
         reference.samplers.append(self.look)
@@ -45,7 +45,7 @@ class FailedSyncs:
             except DiskError as error:
                 process = PROCESS.get()
                 if process is not None:
-                    self._hurt.add(process)
+                    self._had_errors.add(process)
                     if call in SYNCS and not isinstance(error, OutOfDescriptors):
                         self._failed.setdefault(process, (path, self._cluster.world.loop.elapsed))
                 raise
@@ -63,12 +63,12 @@ class FailedSyncs:
         self._reference.find("I15", f"{process} writes on after a failed sync", log.topic_partition, *facts)
 
     def look(self) -> None:
-        """I12, where a disk had errors."""
+        """I12, for processes that met disk errors."""
         for broker_id in self._cluster.alive():
             machine = self._cluster.world.machine(f"broker-{broker_id}")
-            if machine.process in self._hurt and machine.process not in self._reference.robbed:
-                for true in self._reference.states():
-                    replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+            if machine.process in self._had_errors and machine.process not in self._reference.lost_files:
+                for actual in self._reference.states():
+                    replica = self._cluster.replica(broker_id, actual.partition.topic, actual.partition.partition)
                     if replica is not None and not replica.state.is_offline and not replica.log.storage.unwell:
                         self._compare(machine.storage, replica)
 
@@ -79,8 +79,8 @@ class FailedSyncs:
             except FileMissing:
                 size = 0
             if size != segment.size:
-                facts = (f"{segment.log_path} has {size} bytes", f"the log goes by {segment.size}")
-                text = f"{storage.host} believes in a log that its files do not hold"
+                facts = (f"{segment.log_path} has {size} bytes", f"the log counts {segment.size}")
+                text = f"{storage.host} has a log that its files do not hold"
                 self._reference.find("I12", text, replica.topic_partition, *facts)
                 return
 

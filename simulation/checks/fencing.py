@@ -1,10 +1,11 @@
-"""Who is taken for dead, whether there was cause, and whether the accused obeys (hardening rule 11).
+"""Failure detection from outside: which brokers are fenced, whether with cause, and whether they obey (hardening rule
+11).
 
-Owns: the registrations that others remove, the controllers that others replace, and what the network really showed
-them. Judges: nobody is fenced, and no fence is taken, but on a lost connection and two refusals, or on silence that
-lasts (rule 17); an fence changes hands in one piece; no leader is replaced while its registration stands, unless it
-handed over; and who is fenced serves nobody from the moment in which ZooKeeper has told it. Refuses to read what the
-controller says of its reasons.
+Owns: registrations that other brokers remove, controllers that others replace, and what the network really showed them.
+Checks: no broker is fenced and no controller replaced without a lost connection and two refusals, or lasting silence
+(rule 17); the controller fence changes in one write; no leader is replaced while its registration exists, unless it
+handed over; and a fenced broker serves nothing once ZooKeeper has informed it. Leaves to others: the reasons that the
+controller gives.
 """
 
 import contextlib
@@ -42,24 +43,25 @@ from minibroker.simulation.zookeeper import Answer, Link, ZooKeeperRequest
 RULE = "hardening 11"
 
 CONFIRMATION_SECONDS = 10.0
-"""So old a refusal may be when what it led to is written: a write may have to wait for ZooKeeper, and no fault keeps it
-off longer."""
+"""Maximal age of a refusal when its consequence is written: a write may have to wait for ZooKeeper, and no fault keeps
+it off longer."""
 INFORMED_SECONDS = 3.0
-"""After a registration began or ended, or a reign, a controller may still act on what it was told before."""
+"""For this long after a registration or a leadership began or ended, a controller may act on what it read before."""
 SILENT_SECONDS = 5.5
 """A broker that has answered the controller nothing for this long may be unregistered for its silence: an order waits
 for six seconds, counted in looks (hardening rule 17)."""
 RECONNECT_SECONDS = 3.2
-"""So long after a cut its suspecting may still wait for a connection that it began during it."""
+"""For this long after a cut, the suspecting broker may wait for a connection that it began during the cut."""
 NEVER_ANSWERED_SECONDS = 1.0
-"""The same of a registration that its suspecting has not heard of since it was made."""
+"""The same for a registration that has not answered the suspecting broker since it was made."""
 UNSEEN_SECONDS = 3.0
-"""So young a registration may go for the sins of the one before it (decision 0011): who removes it has looked, and may
-stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
+"""A registration younger than this may be removed for the failure of the one before it (decision 0011): the remover has
+looked, and may stand still for as long as a hanging disk holds a process, 2 s, before it writes."""
 UNMADE_SECONDS = 1.0
-"""So long ago a call to the disk may have failed that kept a broker from making a log: it answers the order at once."""
+"""For this long after a failed disk call, a broker may report that it could not make a log: it answers the order at
+once."""
 QUEUED_SECONDS = 1.0
-"""As long before the state of a partition was written may its writer have looked at the registrations."""
+"""The writer of a partition's state may have read the registrations this long before."""
 
 
 class Removal(Struct):
@@ -68,7 +70,7 @@ class Removal(Struct):
     broker_epoch: int
     session_id: int
     informed_at: float | None = None
-    """When ZooKeeper's word of it arrived at its owner."""
+    """When ZooKeeper's answer about it arrived at its owner."""
 
 
 class FencingChecker:
@@ -89,8 +91,8 @@ class FencingChecker:
         self._offline_at: dict[tuple[int, TopicPartition], float] = {}
         self._stopping_at: dict[int, float] = {}
         self._disk_failed_at: dict[int, float] = {}
-        self._known: dict[TopicPartition, ReferencePartition] = {}
-        self._leadership_began: dict[TopicPartition, float] = {}
+        self._states: dict[TopicPartition, ReferencePartition] = {}
+        self._led_since: dict[TopicPartition, float] = {}
         self._wrap()
         reference.listeners.append(self._on_state_written)
         reference.samplers.append(self._sample)
@@ -104,7 +106,7 @@ class FencingChecker:
             paths = (CONTROLLER, *(broker_path(b) for b in self._cluster.broker_ids))
             before = {path: self._nodes[path] for path in paths if path in self._nodes}
             result = transact(operations, session_id)
-            self._written(operations, before, session_id)
+            self._check_write(operations, before, session_id)
             return result
 
         def watched_delete(session_id: int) -> Any:
@@ -124,7 +126,7 @@ class FencingChecker:
         zookeeper.receive = watched_receive  # type: ignore[method-assign]
 
     def _watch_disk(self, broker_id: int) -> None:
-        """One failed call may be all there is to see of a log that was not made (seed 17052041)."""
+        """Record failed disk calls: one may be the only sign of a log that was not made (seed 17052041)."""
         storage = self._cluster.world.machine(name_of(broker_id)).storage
 
         def watched(check: Callable[[str, str], None]) -> Callable[[str, str], None]:
@@ -140,8 +142,8 @@ class FencingChecker:
         storage.check_fault = watched(storage.check_fault)  # type: ignore[assignment, method-assign]
         storage.check_descriptor = watched(storage.check_descriptor)  # type: ignore[assignment, method-assign]
 
-    # ------------------------------------------------------------------------------------------- what ZooKeeper took
-    def _written(self, operations: Sequence[Operation], before: dict[str, ZNode], session_id: int) -> None:
+    # ----------------------------------------------------------------------------------------------- ZooKeeper's writes
+    def _check_write(self, operations: Sequence[Operation], before: dict[str, ZNode], session_id: int) -> None:
         writer = self._host_of(session_id)
         paths = {operation.path for operation in operations if not isinstance(operation, CheckOp)}
         for broker_id in self._cluster.broker_ids:
@@ -160,15 +162,15 @@ class FencingChecker:
 
     def _host_of(self, session_id: int) -> str:
         session = self._zookeeper.sessions.get(session_id)
-        return session.link.process.name if session is not None and session.link is not None else "nobody"
+        return session.link.process.name if session is not None and session.link is not None else "no machine"
 
     def _registration_removed(self, broker_id: int, node: ZNode, writer: str) -> None:
         victim = name_of(broker_id)
         if writer == victim or not writer.startswith("broker-"):
-            return  # it goes, its next start comes, or an operator had a injector in it
+            return  # its own stop, its next start, or an operator
         self._removals[broker_id] = Removal(node.czxid, node.ephemeral_owner)
         lives = self._is_alive(broker_id, BrokerRegistration.decode(node.data).incarnation_id)
-        self.counts["broker fenced falsely: it lives" if lives else "broker fenced by evidence"] += 1
+        self.counts["broker fenced falsely: it lives" if lives else "broker fenced by confirmation"] += 1
         self._log(f"{writer} fences {broker_id}{', which lives' if lives else ''}")
         if not self._is_silent(writer, broker_id):
             self._require_confirmation(writer, broker_id, f"{writer} removed the registration of {victim}")
@@ -185,7 +187,7 @@ class FencingChecker:
         if writer == victim:
             return
         lives = self._is_alive(incumbent.brokerid, incumbent.incarnation_id)
-        self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by evidence"] += 1
+        self.counts["controller succeeded falsely: it lives" if lives else "controller succeeded by confirmation"] += 1
         self._log(f"{writer} deposes controller {incumbent.brokerid}{', which lives' if lives else ''}")
         if not creates or (DeleteOp, broker_path(incumbent.brokerid)) not in kinds:
             self._find(f"{writer} succeeded {victim} in several writes", f"it wrote {sorted_names(kinds)}")
@@ -194,19 +196,20 @@ class FencingChecker:
     def _is_alive(self, broker_id: int, incarnation: str | None) -> bool:
         return broker_id in self._cluster.alive() and self._reference.incarnation(broker_id) == incarnation
 
-    # ----------------------------------------------------------------------------------------------------- evidence
-    def _require_confirmation(self, suspecting: str, broker_id: int, what: str) -> None:
-        """A connection lost and a refusal, both seen by the suspecting, and a refusal seen by a second broker."""
+    # ------------------------------------------------------------------------------------------------- confirmation
+    def _require_confirmation(self, observer: str, broker_id: int, what: str) -> None:
+        """A connection lost and a refusal, both seen by the suspecting broker, and a refusal seen
+        by a second broker."""
         victim, now = name_of(broker_id), self._loop.time()
-        own = self._network.contact(suspecting, victim)
+        own = self._network.contact(observer, victim)
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
         others = {
             other: self._network.contact(other, victim).refused_at
             for other in map(name_of, self._cluster.broker_ids)
-            if other not in (suspecting, victim)
+            if other not in (observer, victim)
         }
         facts = (
-            f"{suspecting} lost a connection to it {ago(own.lost_at, now)}, and was refused {ago(own.refused_at, now)}",
+            f"{observer} lost a connection to it {ago(own.lost_at, now)}, and was refused {ago(own.refused_at, now)}",
             f"others were refused: {', '.join(f'{other} {ago(at, now)}' for other, at in sorted(others.items()))}",
             f"registered {since_registration:.3f} s ago",
         )
@@ -216,50 +219,52 @@ class FencingChecker:
         if own.lost_at is None or own.lost_at < oldest or own.refused_at is None or own.refused_at < oldest:
             self._find(f"{what} and was not refused by it", *facts)
         elif not any(at is not None and at >= oldest for at in others.values()):
-            self._find(f"{what}, and nobody confirmed it", *facts)
+            self._find(f"{what}, and no second broker confirmed it", *facts)
 
-    def _is_silent(self, suspecting: str, broker_id: int) -> bool:
-        """It owes its suspecting an answer for too long, or gets none from it: in place of all evidence (rule 17)."""
-        back = self._network.contact(name_of(broker_id), suspecting)
+    def _is_silent(self, observer: str, broker_id: int) -> bool:
+        """Whether it has owed the suspecting broker an answer for too long, or gets none from it: this replaces the
+        confirmation (rule 17)."""
+        back = self._network.contact(name_of(broker_id), observer)
         now = self._loop.time()
-        since, until = self._network.last_cut(name_of(broker_id), suspecting) or (math.inf, -math.inf)
+        since, until = self._network.last_cut(name_of(broker_id), observer) or (math.inf, -math.inf)
         was_cut_off = (
             until - since >= SILENT_SECONDS and now - until <= CONFIRMATION_SECONDS
         )  # a short cut proves nothing
         was_refused = back.refused_at is not None and now - back.refused_at <= CONFIRMATION_SECONDS
         if (was_cut_off or was_refused) and now - (back.answered_at or 0.0) >= SILENT_SECONDS:
             return True
-        since, until = self._network.last_cut(suspecting, name_of(broker_id)) or (math.inf, -math.inf)
+        since, until = self._network.last_cut(observer, name_of(broker_id)) or (math.inf, -math.inf)
         if until - since >= SILENT_SECONDS and now - until <= RECONNECT_SECONDS:
             return True
-        answered_at = self._network.contact(suspecting, name_of(broker_id)).answered_at
+        answered_at = self._network.contact(observer, name_of(broker_id)).answered_at
         silent = math.inf if answered_at is None else self._loop.time() - answered_at
         since_registration = self._loop.elapsed - self._registered_at.get(broker_id, 0.0)
-        was_never_heard = silent > since_registration
-        return silent >= SILENT_SECONDS or (was_never_heard and since_registration >= NEVER_ANSWERED_SECONDS)
+        has_never_answered = silent > since_registration
+        return silent >= SILENT_SECONDS or (has_never_answered and since_registration >= NEVER_ANSWERED_SECONDS)
 
     # ---------------------------------------------------------------------------------------------------- elections
     def _on_state_written(self, partition: TopicPartition) -> None:
-        after, before = self._reference.state(partition), self._known.get(partition)
+        after, before = self._reference.state(partition), self._states.get(partition)
         if after is None:
-            self._known.pop(partition, None)
+            self._states.pop(partition, None)
             return
-        self._known[partition] = after
+        self._states[partition] = after
         if before is None or before.czxid != after.czxid:
-            self._leadership_began[partition] = self._loop.elapsed
+            self._led_since[partition] = self._loop.elapsed
             return
         if before.leader not in (-1, after.leader) and not self._has_cause(before, after):
             facts = (f"ZooKeeper held {before}", f"and now {after}", f"broker {before.leader} is registered and lives")
             self._reference.find(RULE, "a leader was replaced that is not fenced", partition, *facts)
         if before.leader_epoch != after.leader_epoch:
-            self._leadership_began[partition] = self._loop.elapsed
+            self._led_since[partition] = self._loop.elapsed
 
     def _has_cause(self, before: ReferencePartition, after: ReferencePartition) -> bool:
-        """Its registration is gone or another's, it goes by itself, its disk failed, or it keeps its place in the ISR
-        and the preferred leader takes over.
+        """Whether a leader was replaced with cause: its registration is gone or another's, it stops by itself, its disk
+        failed, or it stays in the ISR and the preferred leader takes over.
 
-        It went by itself, too, if it was killed right after it had been asked to stop, and is started again (seed
-        9000535): its wish to hand over was heard, and nobody has registered anew yet."""
+        It also stops by itself if it was killed right after it had been asked to stop, and is started again (seed
+        9000535): the controller has its request to hand over, and no new registration exists yet.
+        """
         leader, partition, now = before.leader, before.partition, self._loop.elapsed
         node = self._nodes.get(broker_path(leader))
         if node is None or before.incarnations.get(str(leader)) != BrokerRegistration.decode(node.data).incarnation_id:
@@ -268,7 +273,7 @@ class FencingChecker:
         is_preferred = bool(assignment) and after.leader == assignment[0] and leader in after.members
         if is_preferred or leader not in assignment:
             return True
-        began, changed_at = self._leadership_began.get(partition, 0.0), self._changed_at.get(leader, 0.0)
+        began, changed_at = self._led_since.get(partition, 0.0), self._changed_at.get(leader, 0.0)
         if changed_at > began - QUEUED_SECONDS and now - max(began, changed_at) < INFORMED_SECONDS:
             return True
         asked_at = (
@@ -287,7 +292,7 @@ class FencingChecker:
         return tuple(TopicAssignment.decode(node.data).partitions.get(str(partition.partition), ()))
 
     def _is_offline(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Its replica, or the disk on which that could not even be made (seed 3134)."""
+        """Whether its replica is offline, or the disk on which the replica could not even be made (seed 3134)."""
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or not hasattr(broker, "manager"):
             return False
@@ -298,22 +303,23 @@ class FencingChecker:
         return directory.offline or directory.full or self._loop.elapsed - failed_at < UNMADE_SECONDS
 
     def stepped(self, replica: Partition, event: ev.Event, effects: Sequence[ev.Effect], refused: bool) -> None:
-        """A full disk may have room again after a millisecond: between two samples (seed 8000487)."""
+        """Catches what happens between two samples: a full disk may have room again after a
+        millisecond (seed 8000487)."""
         if replica.state.role is Role.OFFLINE:
             self._offline_at[replica.state.config.broker_id, replica.topic_partition] = self._loop.elapsed
 
     def _sample(self) -> None:
-        """Reasons that may be over when they are acted upon."""
+        """Record reasons that may be over when the controller acts on them."""
         for broker_id in self._cluster.alive():
             if self._cluster.is_stopping(broker_id):
                 self._stopping_at[broker_id] = self._loop.elapsed
-            for partition in self._known:
+            for partition in self._states:
                 if self._is_offline(broker_id, partition):
                     self._offline_at[broker_id, partition] = self._loop.elapsed
 
-    # ------------------------------------------------------------------------------------------------- the accused
+    # ----------------------------------------------------------------------------------------------- fenced brokers
     def _watch_answer(self, link: Link, request: ZooKeeperRequest, answer: Answer) -> Answer:
-        """The same answer; when it arrives, its reader knows what became of its registration."""
+        """The same answer; when it arrives, the broker knows what became of its registration."""
         host = link.process.name
         if request.kind not in ("get", "exists") or request.path.rpartition("/")[0] != BROKER_IDS:
             return answer
@@ -321,13 +327,13 @@ class FencingChecker:
         if host != name_of(broker_id):
             return answer
 
-        def heard(result: Any, error: Any) -> None:
+        def arrived(result: Any, error: Any) -> None:
             removal = self._removals.get(broker_id)
             if removal is not None and removal.informed_at is None and self._denies(removal, result, error):
                 removal.informed_at = self._loop.time()
             answer(result, error)
 
-        return heard
+        return arrived
 
     @staticmethod
     def _denies(removal: Removal, result: Any, error: Any) -> bool:
@@ -337,12 +343,12 @@ class FencingChecker:
         return stat is None or stat.czxid != removal.broker_epoch
 
     def is_unaware(self, broker_id: int) -> bool:
-        """Its registration was removed by another broker, and ZooKeeper has not told it, with its session alive."""
+        """Whether another broker removed its registration and ZooKeeper has not informed it, with its session alive."""
         removal, broker = self._removals.get(broker_id), self._cluster.brokers[broker_id]
         if removal is None or removal.broker_epoch != broker.registration.broker_epoch:
             return False
-        is_told = removal.informed_at is not None and removal.informed_at < self._loop.time()
-        return not is_told and removal.session_id in self._zookeeper.sessions
+        is_informed = removal.informed_at is not None and removal.informed_at < self._loop.time()
+        return not is_informed and removal.session_id in self._zookeeper.sessions
 
     def _serves(self, broker_id: int, what: str, partition: TopicPartition | None) -> None:
         if self._reference.session_ended(broker_id):
@@ -350,7 +356,7 @@ class FencingChecker:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """To steps, to reads that are granted to consumers, and to leaders that are named, until the block ends."""
+        """Observe steps, reads granted to consumers, and leaders named in metadata, until the block ends."""
         observers = self._cluster.world.observers
         with subscribed(observers, self._observe), listening(observers, self):
             yield
@@ -371,7 +377,7 @@ class FencingChecker:
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None: ...
     def cut(self, log: PartitionLog, failed: bool) -> None: ...
 
-    # ------------------------------------------------------------------------------------------------------- telling
+    # ------------------------------------------------------------------------------------------------------- reports
     def _find(self, text: str, *facts: str) -> None:
         self._reference.find(RULE, text, None, *facts)
 

@@ -1,9 +1,9 @@
-"""Whose word a log start is: the leader's alone (I39, log_start(replica) <= log_start(leader)).
+"""Only the leader decides the log start (I39: log_start(replica) <= log_start(leader)).
 
-Owns: two looks at each follower. A start that rises in a step lies at or below the start of the leader of that epoch;
-and no follower has deleted what its leader's log still begins with. And one at each replica: its files begin at its low
-watermark or in front of it. Refuses to know why a start rises (`log_starts`
-has a sum of its own for that) and what a damaged replica holds.
+Owns: two checks of each follower: a start that rises in a step is not above the start of the leader of that epoch, and
+no follower has deleted records with which its leader's log still begins. And one check of each replica: its files begin
+at or below its low watermark. Leaves to others: why a start rises (`log_starts` has a sum of its own for that), and
+what a damaged replica holds.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.node import PROCESS
 
 
-class LeadersStarts:
-    """Hears what `listening` tells, and looks when `ReferenceState` takes its samples."""
+class LeaderStartChecker:
+    """A `ReplicaListener` that also looks whenever `ReferenceState` samples."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
@@ -39,26 +39,26 @@ class LeadersStarts:
         leader = self._leader_of(replica)
         if leader is not None and leader.state.log_start_offset < start:
             facts = (f"it was {before}, it is {start}", f"its leader's is {leader.state.log_start_offset}")
-            text = f"{PROCESS.get()} raises its log start by itself"
+            text = f"{PROCESS.get()} raises its log start above its leader's"
             self._reference.find("I39", text, replica.topic_partition, *facts)
 
     def look(self) -> None:
-        """At what the files of followers begin with. A log that holds nothing has nothing to lack."""
-        for true in self._reference.states():
+        """Compare the first offsets of followers' files. An empty log cannot lack anything."""
+        for actual in self._reference.states():
             for broker_id in self._cluster.broker_ids:
-                replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+                replica = self._cluster.replica(broker_id, actual.partition.topic, actual.partition.partition)
                 if replica is None or replica.log.damage is not None:
                     continue
                 if replica.state.role in (Role.LEADER, Role.FOLLOWER):
-                    self._check_low_watermark(broker_id, replica, true.partition)
+                    self._check_low_watermark(broker_id, replica, actual.partition)
                 if replica.state.role is Role.FOLLOWER and replica.log.size_bytes:
-                    self._compare(broker_id, replica, true.partition)
+                    self._compare(broker_id, replica, actual.partition)
 
     def _check_low_watermark(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
         first, low = first_offset(replica), replica.state.low_watermark
         if first > low:
             facts = (f"its files begin at {first}", f"its low watermark is {low}")
-            self._reference.find("I39", f"broker {broker_id} has deleted behind its low watermark", partition, *facts)
+            self._reference.find("I39", f"broker {broker_id} has deleted above its low watermark", partition, *facts)
 
     def _compare(self, broker_id: int, replica: Partition, partition: TopicPartition) -> None:
         leader = self._leader_of(replica)
@@ -69,7 +69,7 @@ class LeadersStarts:
         self._reference.find("I39", f"broker {broker_id} has deleted what its leader has not", partition, *facts)
 
     def _leader_of(self, replica: Partition) -> Partition | None:
-        """Who leads in the epoch that it follows, if that broker knows of it."""
+        """The leader of the epoch that it follows, if that broker runs as such."""
         partition, state = replica.topic_partition, replica.state
         if state.leader_id is None or not self._reference.is_promised(partition.topic):
             return None
@@ -84,5 +84,5 @@ class LeadersStarts:
 
 
 def first_offset(replica: Partition) -> int:
-    """Of its files."""
+    """First offset of its files."""
     return replica.log.segments[0].base_offset

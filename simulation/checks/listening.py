@@ -1,6 +1,6 @@
-"""What a checker of replicas is told: each step of a replica, each append and each cut of a log.
+"""The events that a checker of replicas receives: each step of a replica, each append and each cut of a log.
 
-Owns: the interface of such a checker, and its subscription to a world's observers. Leaves to others: what is checked.
+Owns: the interface of such a checker, and its subscription to a world's observers. Leaves to others: all checks.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from minibroker.runtime.observer import Observers, Subscriber
 
 
 class ReplicaListener(Protocol):
-    """Called right after something happened, inside the process that did it."""
+    """Called right after each event, in the process that caused it."""
 
     def ordered(self, controller_epoch: int) -> None:
         """See `OrderAdmitted`."""
@@ -41,7 +41,7 @@ class ReplicaListener(Protocol):
 
 @contextlib.contextmanager
 def subscribed(observers: Observers, subscriber: Subscriber) -> Iterator[None]:
-    """Until the block ends."""
+    """Subscribe until the block ends."""
     end = observers.subscribe(subscriber)
     try:
         yield
@@ -50,7 +50,7 @@ def subscribed(observers: Observers, subscriber: Subscriber) -> Iterator[None]:
 
 
 def listening(observers: Observers, listener: ReplicaListener) -> contextlib.AbstractContextManager[None]:
-    """Tell the listener of everything until the block ends."""
+    """Call the listener for every event until the block ends."""
 
     def dispatch(event: object) -> None:
         if type(event) is ReplicaStepped:

@@ -1,9 +1,9 @@
-"""Over-deletion: a log start is bounded by what retention allows, by nothing else (I43).
+"""Over-deletion: only retention raises a log start (I43).
 
-Owns: its own sum of the bytes of every batch that was ever written to a partition, and from it the highest start that
-retention by size may lead to. Judges every leader's start, every member's of the ISR, and whatever start a replica
-adopts while it runs. Refuses to believe checkpoints and names of files. Runs have no other reason to delete: nobody
-trims, and the clocks are wrong by less than retention by time allows.
+Owns: its own sum of the bytes of every batch ever sizes to a partition, and from it the highest start that retention
+by size allows. Checks each leader's start, that of each ISR member, and each start that a replica adopts while it runs.
+Trusts neither checkpoints nor file names. Runs have no other reason to delete: no client trims a log, and the clocks'
+errors are smaller than retention by time.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,8 @@ RETENTION_BYTES = "log.retention.bytes"
 
 
 class BatchSizes:
-    """The sizes of one partition's batches, by base offset; a later one at the same offset takes the place."""
+    """The sizes of one partition's batches, by base offset; a later batch at the same offset replaces the size if
+    larger."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
@@ -37,12 +38,12 @@ class BatchSizes:
         self._sizes[base_offset] = max(size, self._sizes.get(base_offset, 0))
 
     def bytes_from(self, offset: int) -> int:
-        """At least as many as any log ever held from there on."""
+        """An upper bound of the bytes that any log ever held from there on."""
         return sum(self._sizes[base] for base in self._bases[bisect_left(self._bases, offset) :])
 
 
 class LogStartChecker:
-    """Hears what `listening` tells."""
+    """A `ReplicaListener`."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, settings: dict[str, str]) -> None:
         self._cluster = cluster
@@ -50,14 +51,14 @@ class LogStartChecker:
         self._retention_bytes = int(settings[RETENTION_BYTES]) if RETENTION_BYTES in settings else None
         self._sizes: dict[TopicPartition, BatchSizes] = {}
         self._lawful: dict[TopicPartition, int] = {}
-        """The highest start that was found lawful."""
+        """The highest start found lawful."""
         self._starts: dict[Partition, int] = {}
         reference.listeners.append(self._on_state_written)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
-        written = self._sizes.setdefault(log.topic_partition, BatchSizes())
+        sizes = self._sizes.setdefault(log.topic_partition, BatchSizes())
         for header in batches:
-            written.add(header.base_offset, header.size_bytes)
+            sizes.add(header.base_offset, header.size_bytes)
 
     def replica_loaded(self, replica: Partition) -> None:
         self._starts[replica] = replica.state.log_start_offset
@@ -73,16 +74,16 @@ class LogStartChecker:
         self._starts[replica] = start
 
     def _on_state_written(self, partition: TopicPartition) -> None:
-        true = self._reference.state(partition)
-        for broker_id in () if true is None else true.members:
+        actual = self._reference.state(partition)
+        for broker_id in () if actual is None else actual.members:
             replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
-            listed = true is not None and true.incarnations.get(str(broker_id)) == self._reference.incarnation(
+            listed = actual is not None and actual.incarnations.get(str(broker_id)) == self._reference.incarnation(
                 broker_id
             )
             if replica is not None and listed and not replica.state.is_offline:
                 self._check(replica, "is in sync with the log start", f"broker {broker_id}")
 
-    def _check(self, replica: Partition, what: str, who: str | None = None) -> None:
+    def _check(self, replica: Partition, role: str, subject: str | None = None) -> None:
         partition, start = replica.topic_partition, replica.state.log_start_offset
         if start <= self._lawful.get(partition, 0) or not self._reference.is_promised(partition.topic):
             return
@@ -90,9 +91,9 @@ class LogStartChecker:
         if self._retention_bytes is None or kept < self._retention_bytes:
             facts = (
                 f"retention keeps {'all' if self._retention_bytes is None else f'{self._retention_bytes} bytes'}",
-                f"from {start} on no more than {kept} bytes were ever written",
+                f"at most {kept} bytes were ever written from {start} on",
             )
-            text = f"{who or PROCESS.get()} {what} {start}"
+            text = f"{subject or PROCESS.get()} {role} {start}"
             self._reference.find("I43", f"{text}: more was deleted than retention allows", partition, *facts)
         self._lawful[partition] = max(start, self._lawful.get(partition, 0))
 

@@ -1,6 +1,7 @@
-"""Who was registered as far as a controller can know: what ZooKeeper told each machine, and when registrations ended.
+"""The registrations that a controller can know: ZooKeeper's answers to each machine, and ends of registrations.
 
-Owns: the registrations that each machine was told, with their times. Refuses to judge what a controller makes of them.
+Owns: the registrations that each machine received, with their times. Leaves to others: what a
+controller makes of them.
 """
 
 from msgspec import Struct
@@ -10,12 +11,12 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.zookeeper import Answer, Link, ZooKeeperRequest
 
 QUEUED_SECONDS = 1.0
-"""A controller takes one thing after the other: between what it is told and what it does may lie writes that it has to
-repeat because a connection broke."""
+"""A controller handles one event after the other: between an answer of ZooKeeper and the controller's reaction there
+may be writes that it has to repeat because a connection broke."""
 
 
 class RegistrationsSnapshot(Struct, frozen=True):
-    """Incarnations by broker, as the server told them at a time."""
+    """Incarnations by broker, as the server answered at a time."""
 
     at_seconds: float
     incarnations: dict[int, str]
@@ -49,26 +50,27 @@ class ObservedRegistrations:
         tree.delete_ephemerals = watched_delete  # type: ignore[method-assign]
 
     def _take_snapshot(self, host: str) -> None:
-        told = {}
+        incarnations = {}
         for path, node in self._nodes.items():
             if path.startswith(f"{BROKER_IDS}/"):
-                told[int(path.rsplit("/", 1)[1])] = BrokerRegistration.decode(node.data).incarnation_id
-        self._snapshots.setdefault(host, []).append(RegistrationsSnapshot(self._loop.elapsed, told))
+                incarnations[int(path.rsplit("/", 1)[1])] = BrokerRegistration.decode(node.data).incarnation_id
+        self._snapshots.setdefault(host, []).append(RegistrationsSnapshot(self._loop.elapsed, incarnations))
 
     def seconds_since_end(self, broker_id: int) -> float | None:
-        """Since its session took its newest registration with it; None if no session did."""
+        """Seconds since the end of its session removed its newest registration; None if no session end did."""
         ended_at = self._ended_at.get(broker_path(broker_id))
         return None if ended_at is None else self._loop.elapsed - ended_at
 
-    def may_be_believed(self, broker_id: int, incarnation: str | None) -> bool:
-        """Whether the controller may still take it for registered: it was told so, and of nothing else long ago."""
+    def may_seem_registered(self, broker_id: int, incarnation: str | None) -> bool:
+        """Whether the controller may still take it for registered: its recent answers from ZooKeeper list that
+        incarnation."""
         node = self._nodes.get(CONTROLLER)
         if node is None:
             return False
         since = self._loop.elapsed - QUEUED_SECONDS
-        for telling in reversed(self._snapshots.get(f"broker-{ControllerNode.decode(node.data).brokerid}", [])):
-            if incarnation is not None and telling.incarnations.get(broker_id) == incarnation:
+        for snapshot in reversed(self._snapshots.get(f"broker-{ControllerNode.decode(node.data).brokerid}", [])):
+            if incarnation is not None and snapshot.incarnations.get(broker_id) == incarnation:
                 return True
-            if telling.at_seconds < since:
+            if snapshot.at_seconds < since:
                 return False
         return False

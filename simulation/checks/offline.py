@@ -1,7 +1,7 @@
-"""A leader whose log or directory has failed hands over in bounded time, if somebody else in sync could lead.
+"""A leader whose log or directory has failed is replaced in bounded time, if another in-sync replica can lead.
 
-Owns: since when each leader by ZooKeeper's word is known to be offline, counted only while nothing else is broken.
-Refuses to know why it is offline.
+Owns: how long each leader in ZooKeeper has been offline, counted only while nothing else is broken. Leaves to others:
+why it is offline.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from minibroker.simulation.checks.reference_state import ReferencePartition, Ref
 from minibroker.simulation.cluster import SimulatedCluster
 
 BOUND_SECONDS = 5.0
-"""A report to the controller, an election and its orders, with every request repeated once."""
+"""Time for a report to the controller, an election and its orders, with every request repeated once."""
 
 
 class OfflineLeaders:
-    """Looks when `ReferenceState` takes its samples."""
+    """Looks whenever `ReferenceState` samples."""
 
     def __init__(
         self, cluster: SimulatedCluster, reference: ReferenceState, is_calm: Callable[[ReferencePartition], bool]
     ) -> None:
-        """`is_calm`: whether nothing but disks is broken now, and another member of this ISR could lead."""
+        """`is_calm`: whether only disks are broken now, and another member of this ISR could lead."""
         self._cluster = cluster
         self._reference = reference
         self._is_calm = is_calm
@@ -29,16 +29,16 @@ class OfflineLeaders:
 
     def look(self) -> None:
         now = self._cluster.world.loop.elapsed
-        for true in self._reference.states():
-            key = (true.partition, true.leader_epoch)
-            if true.leader == -1 or not self._is_offline(true) or not self._is_calm(true):
+        for actual in self._reference.states():
+            key = (actual.partition, actual.leader_epoch)
+            if actual.leader == -1 or not self._is_offline(actual) or not self._is_calm(actual):
                 self._since.pop(key, None)
             elif now - self._since.setdefault(key, now) > BOUND_SECONDS:
                 self._since[key] = now
-                facts = (f"broker {true.leader} leads epoch {true.leader_epoch}", f"in sync: {true.members}")
-                text = f"the leader is offline for {BOUND_SECONDS:.0f} s, and others could lead"
-                self._reference.find("I42", text, true.partition, *facts)
+                facts = (f"broker {actual.leader} leads epoch {actual.leader_epoch}", f"in sync: {actual.members}")
+                text = f"the leader has been offline for {BOUND_SECONDS:.0f} s, and others could lead"
+                self._reference.find("I42", text, actual.partition, *facts)
 
-    def _is_offline(self, true: ReferencePartition) -> bool:
-        replica = self._cluster.replica(true.leader, true.partition.topic, true.partition.partition)
+    def _is_offline(self, actual: ReferencePartition) -> bool:
+        replica = self._cluster.replica(actual.leader, actual.partition.topic, actual.partition.partition)
         return replica is not None and (replica.state.is_offline or replica.log.storage.offline)

@@ -1,7 +1,7 @@
-"""What each replica's log must hold, kept outside of it: batch by batch as they were written and cut.
+"""What each replica's log must hold, recorded independently: batch by batch, as they were written and cut.
 
-Owns: the reference_log of one log, and reading what a log's files really hold without the broker's code for it. Refuses
-to judge. A producer's memory is kept beside it as plain sequences, to compare with what the broker remembers.
+Owns: the reference log of one replica, and reading what a log's files really hold without the broker's code for it.
+Also the producers' sequences, to compare with the producer state that the broker keeps. Leaves to others: all checks.
 """
 
 from bisect import bisect_left
@@ -14,11 +14,11 @@ from minibroker.protocol.record_batch import HEADER_BYTES, BatchHeader, CorruptB
 from minibroker.simulation.storage import Storage
 
 BATCHES_REMEMBERED = 40
-"""Of each producer: as many requests may be in flight."""
+"""Batches kept of each producer: as many requests may be in flight."""
 
 
 class LoggedBatch(Struct, frozen=True, gc=False):
-    """A batch as it stands in a log. The CRC covers its records, not its place."""
+    """A batch and its place in a log. The CRC covers its records, not its place."""
 
     base_offset: int
     end_offset: int
@@ -47,13 +47,13 @@ class LoggedBatch(Struct, frozen=True, gc=False):
 
 
 class ReferenceLog:
-    """One replica's log. `start` is where it began or was reset to; retention does not shorten it."""
+    """One replica's log. `start`: where it began or was reset to; retention does not raise it."""
 
     def __init__(self, start: int = 0, batches: Iterable[LoggedBatch] = ()) -> None:
         self.start = start
         self.batches: list[LoggedBatch] = []
         self.uncertain = False
-        """A cut failed half way: the log may hold what was to go."""
+        """A cut failed half way: the log may still hold what was to be cut."""
         self._bases: list[int] = []
         for batch in batches:
             self.append(batch)
@@ -71,7 +71,7 @@ class ReferenceLog:
         self._bases.append(batch.base_offset)
 
     def cut_to(self, end_offset: int) -> list[LoggedBatch]:
-        """Drop batches that end beyond; returns them."""
+        """Drop batches that end above; returns them."""
         keep = len(self.batches)
         while keep and self.batches[keep - 1].end_offset > end_offset:
             keep -= 1
@@ -91,7 +91,7 @@ class ReferenceLog:
         return self.batches[index] if index < len(self._bases) and self._bases[index] == base_offset else None
 
     def between(self, low: int, high: int) -> list[LoggedBatch]:
-        """Batches that begin at or behind `low` and end at or below `high`."""
+        """Batches that begin at or above `low` and end at or below `high`."""
         index = bisect_left(self._bases, low)
         found = []
         while index < len(self.batches) and self.batches[index].end_offset <= high:
@@ -100,7 +100,7 @@ class ReferenceLog:
         return found
 
     def epoch_starts(self) -> list[tuple[int, int]]:
-        """(epoch, offset of its first batch), as the batches say."""
+        """(epoch, offset of its first batch), from the batches."""
         found: list[tuple[int, int]] = []
         for batch in self.batches:
             if not found or batch.epoch != found[-1][0]:
@@ -122,9 +122,9 @@ class ReferenceLog:
 
 
 def read_batches(storage: Storage, log: PartitionLog, past_rot: bool = False) -> list[LoggedBatch]:
-    """What the files of a log hold, up to the sizes that the log goes by and to the first batch that is not whole: a
-    header alone proves nothing, for a torn write may have left it and not what follows. `past_rot`: leave such a batch
-    out, and go on where its header says that it ends. Costs no virtual time."""
+    """What the files of a log hold, up to the log's own sizes and to the first incomplete batch: a header alone proves
+    nothing, for a torn write may have left it without the rest. `past_rot`: leave such a batch out, and go on where its
+    header says that it ends. Costs no virtual time."""
     found: list[LoggedBatch] = []
     for segment in log.segments:
         if not segment.size:

@@ -1,6 +1,6 @@
 """What ZooKeeper really holds, seen from outside the cluster, and what must always hold of it and of the leaders.
 
-Every write to a partition's state is judged when it happens; what the brokers believe is compared with it by sampling.
+Every write of a partition's state is checked when it happens; the brokers' own state is compared with it by sampling.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from minibroker.simulation.node import Process
 
 FINDINGS_MAX = 20
 EXPIRY_NOTICED_SECONDS = 10.0
-"""A broker whose session a fault ended hears of it when it reaches ZooKeeper again; no fault keeps it off longer."""
+"""A broker whose session a fault ended learns of it when it reaches ZooKeeper again; no fault keeps it off longer."""
 
 
 class ReferencePartition(msgspec.Struct):
@@ -31,7 +31,7 @@ class ReferencePartition(msgspec.Struct):
     version: int
     czxid: int
     since: float
-    """When the ISR became what it is."""
+    """Since when the ISR is this one."""
     min_isr: int
     replication_factor: int = 3
 
@@ -44,23 +44,23 @@ class ReferenceState:
         self.elections = 0
         self.isr_changes = 0
         self.listeners: list[Callable[[TopicPartition], None]] = []
-        """Called in the moment in which a partition's state was written."""
+        """Called right after a partition's state was written."""
         self.samplers: list[Callable[[], None]] = []
         """Called with each sample."""
         self.allows_unclean_election = False
-        """Set it where the run's settings do."""
+        """Set it if the run's settings allow it."""
         self.faulty: set[int] = set()
         """Brokers whose disk lied, rots or was replaced, until they are whole again: what such a disk holds at a start
-        is no fault of its broker. What it does then is judged as ever."""
-        self.robbed: set[Process] = set()
-        """Processes from under which somebody took files: what they believe of them is no fault of theirs."""
+        is not its broker's fault. What the broker then does is checked as always."""
+        self.lost_files: set[Process] = set()
+        """Processes whose files a fault removed: their wrong view of those files is not their fault."""
         self.is_unaware: Callable[[int], bool] = lambda broker_id: False
-        """Whether a broker's registration was removed by another one and it cannot know yet (see `fencing`)."""
+        """Whether another broker removed this broker's registration and it cannot know yet (see `fencing`)."""
         self._cluster = cluster
         self._topics = topics
         self._states: dict[TopicPartition, ReferencePartition] = {}
         self._leaders: dict[tuple[TopicPartition, str, int], int] = {}
-        self._marks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
+        self._high_watermarks: dict[tuple[TopicPartition, str, int, int, int], int] = {}
         self._lost: dict[int, set[str]] = {}
         self._leaders_by_epoch: dict[TopicPartition, set[tuple[int, int]]] = {}
         self._expired_at: dict[str, float] = {}
@@ -103,7 +103,7 @@ class ReferenceState:
             )
 
     def states(self) -> list[ReferencePartition]:
-        """Of the topics under promise."""
+        """States of the promised topics."""
         return [self._states[each] for each in sorted(self._states) if each.topic in self._topics]
 
     def state(self, partition: TopicPartition) -> ReferencePartition | None:
@@ -114,16 +114,16 @@ class ReferenceState:
         return topic in self._topics
 
     def has_led(self, partition: TopicPartition, leader: int | None, leader_epoch: int) -> bool:
-        """Whether ZooKeeper ever held that this broker (None: nobody) leads in this epoch."""
+        """Whether ZooKeeper ever named this broker (None: no leader) the leader of this epoch."""
         return (-1 if leader is None else leader, leader_epoch) in self._leaders_by_epoch.get(partition, set())
 
     def seconds_since_registration(self, broker_id: int) -> float:
-        """Of the newest registration, whether it still stands or not."""
+        """Seconds since the newest registration, whether or not it still exists."""
         return self._cluster.world.loop.elapsed - self._written_at.get(broker_path(broker_id), 0.0)
 
     def session_ended(self, broker_id: int) -> bool:
-        """Whether the registration that a living broker counts on is gone: by the natural end of its session, or by
-        another's injector, of which it was told."""
+        """Whether the registration that a living broker relies on is gone: its session ended naturally, or another
+        broker removed it and this one has been informed."""
         if self.is_unaware(broker_id):
             return False
         host, broker = f"broker-{broker_id}", self._cluster.brokers[broker_id]
@@ -135,7 +135,7 @@ class ReferenceState:
 
     # ------------------------------------------------------------------------------------------------- each write
     def _check_write(self, path: str) -> None:
-        """I1, I9, I27, I28, I30: one step of a partition's state."""
+        """I1, I9, I27, I28, I30: one write of a partition's state."""
         tree = self._cluster.world.zookeeper.tree
         _, _, _, topic, _, number, _ = path.split("/")
         partition = TopicPartition(topic, int(number))
@@ -183,55 +183,57 @@ class ReferenceState:
             if not self.allows_unclean_election:
                 self.find("I28", "the new leader was not in sync", partition, *facts)
             elif state.isr != [state.leader]:
-                self.find("I28", "others are in sync with a leader that was not", partition, *facts)
+                self.find("I28", "other replicas stay in sync with an uncleanly elected leader", partition, *facts)
         self.elections += state.leader != before.leader and state.leader != -1
         self.isr_changes += set(before.members) != set(state.isr)
 
     # --------------------------------------------------------------------------------------------------- sampling
     def sample(self) -> None:
-        """I4, I11, I18 over what living brokers believe now."""
+        """I4, I11, I18 over the present state of living brokers."""
         for sampler in self.samplers:
             sampler()
         for state in list(self._states.values()):
             for broker_id in self._cluster.alive():
                 self._sample_one(state, broker_id)
 
-    def _sample_one(self, true: ReferencePartition, broker_id: int) -> None:
-        replica = self._cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+    def _sample_one(self, actual: ReferencePartition, broker_id: int) -> None:
+        replica = self._cluster.replica(broker_id, actual.partition.topic, actual.partition.partition)
         if replica is None or replica.state.role is not Role.LEADER or replica.state.leader_epoch is None:
             return
         state, topic_id, epoch = replica.state, str(replica.log.topic_id), replica.state.leader_epoch
         assert epoch is not None
-        key = (true.partition, topic_id, epoch)
+        key = (actual.partition, topic_id, epoch)
         if self._leaders.setdefault(key, broker_id) != broker_id:
-            self.find("I18", f"epoch {epoch} is led by {self._leaders[key]} and {broker_id}", true.partition)
+            self.find("I18", f"epoch {epoch} is led by {self._leaders[key]} and {broker_id}", actual.partition)
         incarnation = self._cluster.world.machine(f"broker-{broker_id}").incarnations
-        mark_key = (true.partition, topic_id, epoch, broker_id, incarnation)
-        if state.high_watermark < self._marks.get(mark_key, 0):
-            fell = f"the mark of broker {broker_id} fell in epoch {epoch}"
-            self.find("I11", f"{fell}: {self._marks[mark_key]} -> {state.high_watermark}", true.partition)
-        self._marks[mark_key] = state.high_watermark
+        key_of_process = (actual.partition, topic_id, epoch, broker_id, incarnation)
+        if state.high_watermark < self._high_watermarks.get(key_of_process, 0):
+            fell = f"the high watermark of broker {broker_id} fell in epoch {epoch}"
+            self.find(
+                "I11", f"{fell}: {self._high_watermarks[key_of_process]} -> {state.high_watermark}", actual.partition
+            )
+        self._high_watermarks[key_of_process] = state.high_watermark
         if (
-            state.leader_epoch != true.leader_epoch
-            or true.leader != broker_id
-            or true.partition.topic not in self._topics
+            state.leader_epoch != actual.leader_epoch
+            or actual.leader != broker_id
+            or actual.partition.topic not in self._topics
         ):
             return
-        for member in true.members:
-            other = self._cluster.replica(member, true.partition.topic, true.partition.partition)
-            if other is None or true.incarnations.get(str(member)) != self.incarnation(member):
+        for member in actual.members:
+            other = self._cluster.replica(member, actual.partition.topic, actual.partition.partition)
+            if other is None or actual.incarnations.get(str(member)) != self.incarnation(member):
                 continue
             if other.state.log_end_offset < state.high_watermark and other.state.role is not Role.OFFLINE:
                 self.find(
                     "I4",
-                    "a member of the ISR ends below the mark of its leader",
-                    true.partition,
-                    f"broker {member} of ISR {true.members} ends at {other.state.log_end_offset}",
-                    f"the mark of leader {broker_id} is {state.high_watermark}",
+                    "a member of the ISR ends below its leader's high watermark",
+                    actual.partition,
+                    f"broker {member} of ISR {actual.members} ends at {other.state.log_end_offset}",
+                    f"the high watermark of leader {broker_id} is {state.high_watermark}",
                 )
 
     def incarnation(self, broker_id: int) -> str | None:
-        """Of the living process, as it registers itself; None if it has not drawn one yet (seed 17072105)."""
+        """Incarnation of the living process, as it registers itself; None if it has none yet (seed 17072105)."""
         if broker_id in self._cluster.starting:
             return None
         broker = self._cluster.brokers.get(broker_id)
@@ -249,7 +251,8 @@ class ReferenceState:
         )
 
     def has_sound_member(self, state: ReferencePartition, sound: set[int]) -> bool:
-        """A living member with all its bytes on a disk that works, registered as what it is listed as."""
+        """Whether a living member has all its bytes on a working disk and is registered as the incarnation that the ISR
+        lists."""
         return any(
             member in sound
             and state.incarnations.get(str(member)) == self._registered_incarnation(member)
@@ -269,16 +272,17 @@ class ReferenceState:
         return registered if registered == self.incarnation(broker_id) else None
 
     def lost_bytes(self, broker_id: int) -> None:
-        """Remember under which incarnations it is believed to hold them: an earlier one, if it has just restarted."""
-        believed = {each.incarnations.get(str(broker_id)) for each in self._states.values()}
+        """Note the incarnations that may still count for these bytes: an earlier one, if it has just restarted."""
+        incarnations = {each.incarnations.get(str(broker_id)) for each in self._states.values()}
         node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
         if node is not None:
-            believed.add(BrokerRegistration.decode(node.data).incarnation_id)
-        believed.add(self.incarnation(broker_id))
-        self._lost.setdefault(broker_id, set()).update(each for each in believed if each is not None)
+            incarnations.add(BrokerRegistration.decode(node.data).incarnation_id)
+        incarnations.add(self.incarnation(broker_id))
+        self._lost.setdefault(broker_id, set()).update(each for each in incarnations if each is not None)
 
     def counts_for_what_it_lost(self, broker_id: int) -> bool:
-        """While an ISR lists the incarnation that held them, or its registration stands, so that an ISR still may."""
+        """Whether an ISR lists the incarnation that held the lost bytes, or its registration exists, so that an ISR
+        still may."""
         lost = self._lost.get(broker_id, set())
         node = self._cluster.world.zookeeper.tree.nodes.get(broker_path(broker_id))
         if node is not None and BrokerRegistration.decode(node.data).incarnation_id in lost:

@@ -1,8 +1,8 @@
-"""Judges every replica after every step: marks, epochs, logs and answers, against what the whole cluster wrote.
+"""Checks every replica after every step: high watermarks, epochs, logs and answers, against what the whole cluster
+wrote.
 
-Owns: the reference_log of each log and one checked for each living replica. Judges I2-I7, I10-I14, I16-I19, I23-I26,
-I29, I32, I35 of the partitions under promise, when it happens. Refuses to read a decision's reason: only its effects
-count.
+Owns: the reference log and the checked state of each living replica. Checks I2-I7, I10-I14, I16-I19, I23-I26, I29, I32,
+I35 of the promised partitions, when it happens. Leaves to others: the reason of a decision; only its effects count.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,21 +29,21 @@ ACKS_ALL = -1
 
 
 class CheckedReplica(Struct):
-    """A living replica and what is known of it from outside."""
+    """A living replica and its state as known from outside."""
 
     replica: Partition
     partition: TopicPartition
     writer: Writer
     reference_log: ReferenceLog
     lineage: Lineage
-    mark: int
+    high_watermark: int
     leader_epoch: int | None = None
     was_leader: bool = False
-    """Before the step that is judged: one step may raise the mark and injector a damaged log's leadership over."""
+    """Before the step under check: one step may raise the high watermark and hand a damaged log's leadership over."""
 
 
 class LastKnownDisk(Struct):
-    """What the machine's disk was when a log was last known."""
+    """The machine's disk when a log was last loaded."""
 
     root: object
     boots: int
@@ -51,7 +51,7 @@ class LastKnownDisk(Struct):
 
 
 class ReplicaChecker:
-    """A `ReplicaListener`. `counts_only_synced`: with flushing on, the mark may only cover synced bytes."""
+    """A `ReplicaListener`. `counts_only_synced`: with flushing on, the high watermark may cover only synced bytes."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState, counts_only_synced: bool) -> None:
         self.reference = reference
@@ -63,7 +63,7 @@ class ReplicaChecker:
         self._reference_logs: dict[tuple[int, TopicPartition], ReferenceLog] = {}
         self._reference_logs_before: dict[tuple[int, TopicPartition], ReferenceLog] = {}
         self._last_sound: dict[tuple[int, TopicPartition], ReferenceLog] = {}
-        """What each log held when it was sound for the last time."""
+        """What each log held when it was last sound."""
         self._disks: dict[tuple[int, TopicPartition], LastKnownDisk] = {}
         self._lineages: dict[TopicPartition, Lineage] = {}
         self._members: dict[TopicPartition, tuple[int, ...]] = {}
@@ -87,11 +87,11 @@ class ReplicaChecker:
         return found
 
     def checked(self, broker_id: int, partition: TopicPartition) -> CheckedReplica | None:
-        """Of a living broker."""
+        """The replica of a living broker."""
         replica = self._cluster.replica(broker_id, partition.topic, partition.partition)
         return None if replica is None else self._checked.get(replica)
 
-    # ---------------------------------------------------------------------------------------------------- listening
+    # --------------------------------------------------------------------------------------------------- observation
     def ordered(self, controller_epoch: int) -> None:
         """I29, for the order as a whole."""
         writer = writer_of(PROCESS.get())
@@ -112,20 +112,20 @@ class ReplicaChecker:
         checked = CheckedReplica(replica, partition, writer, reference_log, lineage, replica.state.high_watermark)
         self._checked[replica] = self._logs[replica.log] = checked
         if is_faulty:
-            return  # what it makes of such a disk shows when it leads, serves or counts as in sync
+            return  # checked when it leads, serves or counts as in sync
         self._check_epochs(checked)
         self._check_producers(checked)
-        lineage.compare(reference_log, 0, checked.mark, str(writer))
+        lineage.compare(reference_log, 0, checked.high_watermark, str(writer))
 
     def _loaded_reference_log(
         self, broker_id: int, replica: Partition, writer: Writer, lineage: Lineage, is_faulty: bool
     ) -> ReferenceLog:
-        """What a start found must be what the last process left: all of it after a kill, what was synced after a power
-        loss (I10, I12)."""
+        """A start must find what the last process left: all of it after a kill, the synced part after a power loss
+        (I10, I12)."""
         key, log = (broker_id, replica.topic_partition), replica.log
         storage = self._cluster.world.machine(f"broker-{broker_id}").storage
         old, before = self._reference_logs.get(key), self._disks.get(key)
-        if log.damage is not None:  # what it holds is nobody's word, and nobody may rely on it
+        if log.damage is not None:  # nothing may rely on its content
             found = ReferenceLog(log.log_start_offset, [])
             found.uncertain = True
         else:
@@ -142,9 +142,11 @@ class ReplicaChecker:
         if log.damage is not None:
             return found
         if is_faulty:
-            if found.end != log.log_end_offset:  # the start did not read the rot: the log has what lies behind it, too
+            if (
+                found.end != log.log_end_offset
+            ):  # the start did not read the rotten bytes: the log also has what follows them
                 found = ReferenceLog(log.log_start_offset, read_batches(storage, log, past_rot=True))
-            self._reference_logs[key] = found = _as_believed(found, old, log)
+            self._reference_logs[key] = found = _as_loaded(found, old, log)
             return found
         if found.end != log.log_end_offset:
             facts = (f"its files end at {found.end}", f"its log end offset is {log.log_end_offset}")
@@ -154,11 +156,11 @@ class ReplicaChecker:
         for batch in found.batches:
             if not lineage.knows(batch):
                 self.reference.find(
-                    "I16", f"{writer} found {batch} in its log, which nobody wrote", replica.topic_partition
+                    "I16", f"{writer} found {batch} in its log, which no process wrote", replica.topic_partition
                 )
         if old is None or before is None or before.root is not storage.root or old.uncertain:
             return found
-        kept_from = max(before.log.segments[0].base_offset, log.log_start_offset)  # the rest went by retention
+        kept_from = max(before.log.segments[0].base_offset, log.log_start_offset)  # retention removed the rest
         kept_to = old.end if before.boots == storage.boots else before.log.recovery_point
         for batch in old.between(kept_from, kept_to):
             if found.at(batch.base_offset) != batch:
@@ -168,14 +170,14 @@ class ReplicaChecker:
         return found
 
     def _check_dropped(self, broker_id: int, replica: Partition, is_damaged: bool) -> None:
-        """I40: a damaged log is given up only where nobody counts on it. One whose bytes somebody has mended is not."""
-        true = self.reference.state(replica.topic_partition)
+        """I40: a damaged log is given up only if no ISR counts on it. A log with mended bytes is exempt."""
+        actual = self.reference.state(replica.topic_partition)
         sound = self._last_sound.get((broker_id, replica.topic_partition))
         if sound is not None and not sound.batches:
             return  # it was empty before it was damaged, and is whole again (seed 17070655)
-        if not is_damaged and not replica.log.size_bytes and true is not None and broker_id in true.members:
-            facts = (f"the ISR is {true.members} in epoch {true.leader_epoch}",)
-            text = f"broker {broker_id} gave its damaged log up while it was in the ISR"
+        if not is_damaged and not replica.log.size_bytes and actual is not None and broker_id in actual.members:
+            facts = (f"the ISR is {actual.members} in epoch {actual.leader_epoch}",)
+            text = f"broker {broker_id} gave up its damaged log while it was in the ISR"
             self.reference.find("I40", text, replica.topic_partition, *facts)
 
     def appended(self, log: PartitionLog, batches: Sequence[BatchHeader]) -> None:
@@ -201,15 +203,15 @@ class ReplicaChecker:
             self._check_cut(checked, gone)
             self._check_epochs(checked)
         elif log.log_start_offset == log.log_end_offset > checked.reference_log.end:
-            checked.reference_log.reset_to(log.log_end_offset)  # behind retention: nothing of it is held any more
+            checked.reference_log.reset_to(log.log_end_offset)  # retention passed it: it holds nothing any more
         elif log.segments[0].base_offset == log.log_end_offset == checked.reference_log.end:
             checked.reference_log.reset_to(
                 log.log_end_offset
-            )  # nobody could compare it: all is dropped (seed 17100189)
+            )  # it could not be compared: all of it is dropped (seed 17100189)
 
     def _check_cut(self, checked: CheckedReplica, gone: Sequence[LoggedBatch]) -> None:
         if checked.writer.broker_id in self.reference.faulty and checked.replica.state.role is not Role.LEADER:
-            return  # what a faulty disk made of its copy is cut, and fetched again
+            return  # a copy changed by a faulty disk is cut, and fetched again
         for batch in gone:
             if checked.lineage.committed.get(batch.base_offset) == batch:
                 facts = (f"{batch} is committed", f"{checked.writer} held it and cut to {checked.reference_log.end}")
@@ -223,8 +225,8 @@ class ReplicaChecker:
         state = replica.state
         if state.role is Role.LEADER and state.log_start_offset > checked.lineage.deleted_below:
             checked.lineage.deleted_below = state.log_start_offset
-        if state.high_watermark != checked.mark:
-            self._mark_moved(checked, state)
+        if state.high_watermark != checked.high_watermark:
+            self._high_watermark_moved(checked, state)
         checked.was_leader = state.role is Role.LEADER
         handler = self._handlers.get(type(event))
         if handler is not None:
@@ -240,80 +242,89 @@ class ReplicaChecker:
             elif type(effect) is ev.ProposeIsr:
                 self.in_sync.proposed(checked.writer, checked.partition, state, effect)
 
-    # -------------------------------------------------------------------------------------------------------- marks
-    def _mark_moved(self, checked: CheckedReplica, state: ReplicaState) -> None:
-        """I11, I19, I22, I32. Where a log held nothing any more (its broker had led, and retention had taken all), and
-        its next leader starts earlier, the mark goes back with it: no record was given up (seed 9000341)."""
-        before, mark, checked.mark = checked.mark, state.high_watermark, state.high_watermark
+    # ---------------------------------------------------------------------------------------------- high watermarks
+    def _high_watermark_moved(self, checked: CheckedReplica, state: ReplicaState) -> None:
+        """I11, I19, I22, I32. If retention has emptied a former leader's log, and its next leader starts earlier, the
+        high watermark falls with it: no record was given up (seed 9000341)."""
+        before, high_watermark, checked.high_watermark = (
+            checked.high_watermark,
+            state.high_watermark,
+            state.high_watermark,
+        )
         starts_over = checked.writer.broker_id in self.reference.faulty and state.role is not Role.LEADER
         held_nothing = checked.reference_log.start == checked.reference_log.end
-        starts_over |= held_nothing and mark == state.log_start_offset == state.log_end_offset
-        if mark < before and (checked.lineage.is_broken or starts_over):
+        starts_over |= held_nothing and high_watermark == state.log_start_offset == state.log_end_offset
+        if high_watermark < before and (checked.lineage.is_broken or starts_over):
             return
-        if mark < before:
-            invariant = "I32" if state.log_end_offset == mark else "I11"
-            facts = (f"the mark was {before}", f"it is {mark}, with the log end at {state.log_end_offset}")
+        if high_watermark < before:
+            invariant = "I32" if state.log_end_offset == high_watermark else "I11"
+            facts = (f"it was {before}", f"it is {high_watermark}, and the log ends at {state.log_end_offset}")
             self.reference.find(invariant, f"the high watermark of {checked.writer} fell", checked.partition, *facts)
         elif state.role is Role.LEADER or checked.was_leader:
-            known = min(mark, checked.lineage.committed_end)
+            known = min(high_watermark, checked.lineage.committed_end)
             if known > before:
                 checked.lineage.compare(checked.reference_log, before, known, str(checked.writer))
-            new = checked.lineage.commit(checked.reference_log, mark, checked.writer)
+            new = checked.lineage.commit(checked.reference_log, high_watermark, checked.writer)
             self._check_committed(checked, state, new)
         else:
-            starts_anew = state.log_start_offset == state.log_end_offset  # the log follows with the next effect
-            checked.lineage.compare(checked.reference_log, mark if starts_anew else before, mark, str(checked.writer))
+            starts_over = state.log_start_offset == state.log_end_offset  # the log follows with the next effect
+            checked.lineage.compare(
+                checked.reference_log, high_watermark if starts_over else before, high_watermark, str(checked.writer)
+            )
 
     def _check_committed(self, checked: CheckedReplica, state: ReplicaState, new: Sequence[LoggedBatch]) -> None:
         """I3, I4, I24 and, with flushing on, that only synced bytes counted (hardening rule 2)."""
-        true = self.reference.state(checked.partition)
-        if true is None or true.leader_epoch != state.leader_epoch or true.leader != checked.writer.broker_id:
+        actual = self.reference.state(checked.partition)
+        if actual is None or actual.leader_epoch != state.leader_epoch or actual.leader != checked.writer.broker_id:
             return
         holders = 0
         for broker_id in self._cluster.broker_ids:
             reference_log = self._reference_logs.get((broker_id, checked.partition))
             holds = _holds(reference_log, new)
-            if broker_id not in true.members:
+            if broker_id not in actual.members:
                 holders += holds
-            elif self._is_restarted(broker_id, true):
+            elif self._is_restarted(broker_id, actual):
                 holders += holds or self._held_before_loss(broker_id, checked.partition, new)
             else:
                 holders += holds
                 self._check_member(checked, broker_id, holds, state.high_watermark)
-        if holders < min(true.min_isr, true.replication_factor):
-            facts = (f"min.insync.replicas={true.min_isr}", f"{holders} logs hold {[str(b) for b in new]}")
+        if holders < min(actual.min_isr, actual.replication_factor):
+            facts = (f"min.insync.replicas={actual.min_isr}", f"{holders} logs hold {[str(b) for b in new]}")
             self.reference.find("I24", "committed with too few copies", checked.partition, *facts)
 
     def _held_before_loss(self, broker_id: int, partition: TopicPartition, new: Sequence[LoggedBatch]) -> bool:
-        """Without flushing, a follower's copy counts from its fetch on. Its power may fail before the mark covers it:
-        the leader does not know of that yet (seed 17001320). With flushing, only a disk that is faulty takes a synced
-        copy away: an older one in its place (seed 17071539)."""
+        """Without flushing, a follower's copy counts as soon as it fetches. Its power may fail before the high
+        watermark covers the copy: the leader does not know yet (seed 17001320). With flushing, only a faulty disk loses
+        a synced copy, by presenting an older one (seed 17071539)."""
         may_be_lost = not self._only_synced or broker_id in self.reference.faulty
         return may_be_lost and _holds(self._reference_logs_before.get((broker_id, partition)), new)
 
-    def _check_member(self, leader: CheckedReplica, broker_id: int, holds: bool, mark: int) -> None:
+    def _check_member(self, leader: CheckedReplica, broker_id: int, holds: bool, high_watermark: int) -> None:
         member = self.checked(broker_id, leader.partition)
         if member is None or member.reference_log.uncertain:
             return
-        if not holds or member.reference_log.end < mark:
+        if not holds or member.reference_log.end < high_watermark:
             facts = (
                 f"broker {broker_id} of the ISR ends at {member.reference_log.end}",
-                f"the mark of its leader, {leader.writer}, rose to {mark}",
+                f"the high watermark of its leader, {leader.writer}, rose to {high_watermark}",
             )
-            self.reference.find("I4", "a member of the ISR lacks what is committed", leader.partition, *facts)
-        elif self._only_synced and member.replica.log.recovery_point < mark:
-            facts = (f"{member.writer} has synced up to {member.replica.log.recovery_point}", f"the mark is {mark}")
-            self.reference.find("I4", "the mark covers what is not synced", leader.partition, *facts)
+            self.reference.find("I4", "a member of the ISR lacks a committed record", leader.partition, *facts)
+        elif self._only_synced and member.replica.log.recovery_point < high_watermark:
+            facts = (
+                f"{member.writer} has synced up to {member.replica.log.recovery_point}",
+                f"the high watermark is {high_watermark}",
+            )
+            self.reference.find("I4", "the high watermark covers unsynced records", leader.partition, *facts)
 
-    def _is_restarted(self, broker_id: int, true: ReferencePartition) -> bool:
-        """Another process than the one that the ISR lists, or none."""
-        return true.incarnations.get(str(broker_id)) != self.reference.incarnation(broker_id)
+    def _is_restarted(self, broker_id: int, actual: ReferencePartition) -> bool:
+        """Whether the process that the ISR lists has ended."""
+        return actual.incarnations.get(str(broker_id)) != self.reference.incarnation(broker_id)
 
     # ------------------------------------------------------------------------------------------------------ control
     def _on_leader_and_isr(self, checked: CheckedReplica, state: ReplicaState, event: ev.LeaderAndIsrReceived) -> None:
         """I13, I18, I19; I29 for each partition."""
         if not self.reference.has_led(checked.partition, event.leader_id, event.leader_epoch):
-            ordered = f"{checked.writer} was told that {event.leader_id} leads epoch {event.leader_epoch}"
+            ordered = f"{checked.writer} got an order that {event.leader_id} leads epoch {event.leader_epoch}"
             self.reference.find("I29", "an order that ZooKeeper never held", checked.partition, ordered)
         if state.leader_epoch == checked.leader_epoch:
             return
@@ -323,18 +334,18 @@ class ReplicaChecker:
             self._check_epochs(checked)
             checked.lineage.leads(state.leader_epoch, checked.writer)
             self._check_producers(checked)
-            true = self.reference.state(checked.partition)
-            if true is not None and true.leader_epoch == state.leader_epoch:  # a late order makes nobody a leader
+            actual = self.reference.state(checked.partition)
+            if actual is not None and actual.leader_epoch == state.leader_epoch:  # a late order makes no leader
                 self._require_all(checked, f"leads epoch {state.leader_epoch}")
 
     def _on_state_written(self, partition: TopicPartition) -> None:
-        """I3, I6: whoever is in the ISR holds all that is committed."""
+        """I3, I6: each ISR member holds all that is committed."""
         after = self.reference.state(partition)
         if after is None or not self.reference.is_promised(partition.topic):
             return
         before, self._members[partition] = self._members.get(partition), after.members
         if before is not None and after.leader not in (-1, *before) and self.reference.allows_unclean_election:
-            self.lineage(partition).breaks_at(self._reference_logs.get((after.leader, partition)))
+            self.lineage(partition).record_unclean_election(self._reference_logs.get((after.leader, partition)))
         for broker_id in after.members:
             checked = self.checked(broker_id, after.partition)
             if checked is not None and not self._is_restarted(broker_id, after):
@@ -350,17 +361,15 @@ class ReplicaChecker:
 
     def _on_replica_stopped(self, checked: CheckedReplica, state: ReplicaState, event: ev.ReplicaStopped) -> None:
         """I35: topics under promise are never deleted."""
-        if (
-            event.leader_epoch is None and checked.writer.broker_id not in self.reference.faulty
-        ):  # whose topic id may rot
-            self.reference.find("I35", f"{checked.writer} removed a replica of a living topic", checked.partition)
+        if event.leader_epoch is None and checked.writer.broker_id not in self.reference.faulty:  # its topic id may rot
+            self.reference.find("I35", f"{checked.writer} removed a replica of an existing topic", checked.partition)
 
     def _on_log_healed(self, checked: CheckedReplica, state: ReplicaState, event: ev.LogHealed) -> None:
-        """What was cut half way is known again."""
+        """After a half cut, the content is known again."""
         storage = self._cluster.world.machine(f"broker-{checked.writer.broker_id}").storage
         found = ReferenceLog(checked.replica.log.log_start_offset, read_batches(storage, checked.replica.log))
         is_faulty = checked.writer.broker_id in self.reference.faulty
-        checked.reference_log = _as_believed(found, checked.reference_log, checked.replica.log) if is_faulty else found
+        checked.reference_log = _as_loaded(found, checked.reference_log, checked.replica.log) if is_faulty else found
         self._reference_logs[checked.writer.broker_id, checked.partition] = checked.reference_log
 
     def _on_follower_fetched(self, checked: CheckedReplica, state: ReplicaState, event: ev.FollowerFetched) -> None:
@@ -370,7 +379,7 @@ class ReplicaChecker:
             return
         last = follower.reference_log.last
         if follower.writer.broker_id in self.reference.faulty:
-            return  # its disk may tell it any epoch: what comes of that is judged
+            return  # its disk may hold any epoch: only the consequences are checked
         if last is None or last.end_offset != event.fetch_offset or follower.replica.state.role is not Role.FOLLOWER:
             return
         if event.fetch_offset > follower.replica.log.log_start_offset and event.last_fetched_epoch != last.epoch:
@@ -381,7 +390,7 @@ class ReplicaChecker:
     def _check_answer(
         self, checked: CheckedReplica, state: ReplicaState, token: ProduceItem, base_offset: int | None
     ) -> None:
-        """I24, I25, I26: what is acknowledged is there, under that very offset, and as safe as was asked for."""
+        """I24, I25, I26: an acknowledged batch is in the log, at that offset, and as safe as requested."""
         header = token.header
         if base_offset is None or checked.reference_log.start > base_offset:
             return
@@ -399,12 +408,16 @@ class ReplicaChecker:
                     "I24", "acknowledged with fewer than the minimum in sync", checked.partition, *facts
                 )
         if self.reference.session_ended(checked.writer.broker_id):
-            said = f"{checked.writer} acknowledged {held}"
+            acknowledgement = f"{checked.writer} acknowledged {held}"
             self.reference.find(
-                "I29", "acknowledged past the ZooKeeper deadline", checked.partition, said, "its session is over"
+                "I29",
+                "acknowledged past the ZooKeeper deadline",
+                checked.partition,
+                acknowledgement,
+                "its session is over",
             )
 
-    # ------------------------------------------------------------------------------------------- what is remembered
+    # ---------------------------------------------------------------------------------------------- state kept beside
     def _check_epochs(self, checked: CheckedReplica) -> None:
         """I13: the epoch history gives each batch its epoch."""
         history = checked.replica.state.epoch_history
@@ -418,8 +431,8 @@ class ReplicaChecker:
                 return
 
     def _check_producers(self, checked: CheckedReplica) -> None:
-        """I15, I25: what is remembered of a producer is what its batches in the log say. Whose newest batch lies below
-        the log start may have been forgotten."""
+        """I15, I25: the producer state agrees with the batches in the log. It may lack a producer whose newest batch
+        lies below the log start."""
         remembered, log_start_offset = checked.replica.log.producers, checked.replica.log.log_start_offset
         for producer_id, (epoch, batches) in checked.reference_log.producers().items():
             if batches[-1][2] < log_start_offset and remembered.get(producer_id) is None:
@@ -429,8 +442,10 @@ class ReplicaChecker:
                 None if state is None else [(b.first_sequence, b.last_sequence, b.base_offset) for b in state.batches]
             )
             if state is None or state.producer_epoch != epoch or known is None or known[-len(batches) :] != batches:
-                facts = (f"the log of {checked.writer} says {epoch}, {batches}", f"remembered is {state}")
-                self.reference.find("I25", f"producer {producer_id} is remembered wrongly", checked.partition, *facts)
+                facts = (f"the log of {checked.writer} has {epoch}, {batches}", f"the producer state is {state}")
+                self.reference.find(
+                    "I25", f"the state of producer {producer_id} contradicts the log", checked.partition, *facts
+                )
                 return
 
 
@@ -438,8 +453,8 @@ def _holds(reference_log: ReferenceLog | None, batches: Sequence[LoggedBatch]) -
     return reference_log is not None and all(reference_log.at(batch.base_offset) == batch for batch in batches)
 
 
-def _as_believed(found: ReferenceLog, old: ReferenceLog | None, log: PartitionLog) -> ReferenceLog:
-    """Of a faulty disk: what was written there once, as far as the log that was loaded says that it is still there."""
+def _as_loaded(found: ReferenceLog, old: ReferenceLog | None, log: PartitionLog) -> ReferenceLog:
+    """For a faulty disk: what was once written there, up to the ends of the log that was loaded."""
     known = [] if old is None else old.between(log.log_start_offset, log.log_end_offset)
     if known and known[-1].end_offset == log.log_end_offset and known[0].base_offset <= log.log_start_offset:
         return ReferenceLog(log.log_start_offset, known)

@@ -1,8 +1,8 @@
-"""What leaves a leader and enters a log, byte by byte: no record under another offset, no damaged byte copied (I41).
+"""The bytes that leave a leader and enter a log: no record under another offset, no damaged byte copied (I41).
 
-Owns: the bytes of each batch when it was first written. The first batch that a leader answers with must hold the asked
-offset and be the one that stands there; and what a follower appends must be what the leader of that epoch
-wrote. Refuses to judge what a consumer makes of bytes whose CRC tells that they are damaged: it throws them away.
+Owns: the bytes of each batch when it was first written. The first batch of a leader's answer must hold the requested
+offset and be the one written there; what a follower appends must be what the leader of that epoch wrote. Leaves to
+others: what a consumer does with damaged bytes; their CRC shows the damage, and it discards them.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from minibroker.simulation.node import PROCESS
 
 
 class ServedChecker:
-    """Of one run."""
+    """Checks one run."""
 
     def __init__(self, reference: ReferenceState) -> None:
         self._reference = reference
@@ -30,7 +30,7 @@ class ServedChecker:
         """By partition, and by (epoch, base offset)."""
 
     def listening(self, observers: Observers) -> contextlib.AbstractContextManager[None]:
-        """Until the block ends."""
+        """Observe fetches and appends until the block ends."""
         return subscribed(observers, self._observe)
 
     def _observe(self, event: object) -> None:
@@ -39,26 +39,28 @@ class ServedChecker:
         elif type(event) is BatchesLogged and self._reference.is_promised(event.replica.topic_partition.topic):
             self._appended(event.replica.topic_partition, event.batches)
 
-    def _served(self, replica: Partition, asked: int, found: FetchedRecords) -> None:
-        """The first batch of an answer."""
+    def _served(self, replica: Partition, requested: int, found: FetchedRecords) -> None:
+        """Check the first batch of an answer."""
         partition = replica.topic_partition
         if not self._reference.is_promised(partition.topic):
             return
         first = next(bytes(part[:61]) for part in found.parts if len(part))
-        who = f"{PROCESS.get()} was asked for offset {asked}"
+        request = f"{PROCESS.get()} was asked for offset {requested}"
         try:
             header = read_header(first + bytes(int.from_bytes(first[8:12], "big")), 0)
         except CorruptBatch as error:
-            self._reference.find("I41", "damaged bytes were served", partition, who, f"it answered with {error}")
+            self._reference.find("I41", "damaged bytes were served", partition, request, f"it answered with {error}")
             return
-        told = f"it answered with {header.base_offset}..{header.last_offset} of epoch {header.partition_leader_epoch}"
-        if not header.base_offset <= asked <= header.last_offset:
-            self._reference.find("I41", "an answer does not hold the offset that was asked for", partition, who, told)
+        answer = f"it answered with {header.base_offset}..{header.last_offset} of epoch {header.partition_leader_epoch}"
+        if not header.base_offset <= requested <= header.last_offset:
+            self._reference.find(
+                "I41", "an answer does not hold the offset that was requested", partition, request, answer
+            )
             return
         known = self._written.get(partition, {}).get((header.partition_leader_epoch, header.base_offset))
         if known is None or known[17:61] != first[17:61]:
             self._reference.find(
-                "I41", "a leader served a batch that nobody wrote at that offset", partition, who, told
+                "I41", "a leader served a batch that was never written at that offset", partition, request, answer
             )
 
     def _appended(self, partition: TopicPartition, batches: Sequence[tuple[BatchHeader, Buffer]]) -> None:

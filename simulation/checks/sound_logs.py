@@ -1,8 +1,8 @@
-"""While no disk is faulty, no log is damaged (I44): who has only fallen behind, or only lost its power, keeps its log.
+"""While no disk is faulty, no log is damaged (I44): a broker that only fell behind or only lost power keeps its log.
 
-Owns: a look at whoever calls a log damaged, at a start or later. Refuses to judge while any disk is faulty: a log may
-be given up for what its leader's holds. A cluster heals from such a mistake, so nothing else sees it: the log is set
-aside and fetched anew, and at the fourth time within an hour its replica stays offline.
+Owns: a look at each replica that reports its log damaged, at a start or later. Does nothing while any disk is faulty: a
+log may then be given up for its leader's. A cluster heals from such a mistake, so no other checker sees it: the log is
+set aside and fetched again, and at the fourth time within an hour its replica stays offline.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from minibroker.simulation.node import PROCESS
 
 
 class SoundLogs:
-    """Hears what `listening` tells."""
+    """A `ReplicaListener`."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
         self._boots: dict[tuple[str, TopicPartition], int] = {}
         self._headless: set[Partition] = set()
-        """Loaded after a power loss with a recorded start above 0: in front of it a hole may have been, which the start
-        took for the leftover of a deletion. A leader that begins earlier has it begin anew (seed 17030454)."""
+        """Replicas loaded after a power loss with a recorded start above 0: a hole may precede it, which the start took
+        for the rest of a deletion. A leader that begins earlier makes such a log start over (seed 17030454)."""
 
     def replica_loaded(self, replica: Partition) -> None:
         process = PROCESS.get()
@@ -48,7 +48,7 @@ class SoundLogs:
 
     def _check(self, replica: Partition, reason: str) -> None:
         if not self._reference.faulty and self._reference.is_promised(replica.topic_partition.topic):
-            text = f"{PROCESS.get()} calls a log damaged, and no disk is faulty"
+            text = f"{PROCESS.get()} reports a damaged log, and no disk is faulty"
             self._reference.find("I44", text, replica.topic_partition, reason)
 
     # ------------------------------------------------------------------------------------------------ of no interest

@@ -1,7 +1,7 @@
-"""The witness against the logs: what the newest note of each partition says was committed is what every replica holds.
+"""The witness against the logs: every replica holds what each partition's newest note says was committed.
 
-Owns: the comparison, by batches read past the broker's own digests. Refuses to wait: who calls it says when the notes
-must be there.
+Owns: the comparison, by batches read without the broker's own digests. Leaves to others: waiting until the notes are
+there.
 """
 
 from minibroker.broker.partition import Partition
@@ -16,7 +16,7 @@ INVARIANT = "witness"
 
 
 def newest_note(cluster: SimulatedCluster, partition: TopicPartition, topic_id: str | None) -> PartitionWitness | None:
-    """Of all brokers' notes of this topic."""
+    """The newest of all brokers' notes on this topic."""
     newest = None
     for broker_id in cluster.broker_ids:
         node = cluster.world.zookeeper.tree.nodes.get(witness_path(broker_id, shard_of(partition)))
@@ -27,35 +27,35 @@ def newest_note(cluster: SimulatedCluster, partition: TopicPartition, topic_id: 
 
 
 def lacking_notes(cluster: SimulatedCluster, states: list[ReferencePartition]) -> list[str]:
-    """Partitions whose newest note is not of now: another epoch, ISR, end or start than the leader's."""
+    """Partitions whose newest note is out of date: its epoch, ISR, end or start is not the leader's."""
     found = []
-    for true in states:
-        leader = cluster.replica(true.leader, true.partition.topic, true.partition.partition)
+    for actual in states:
+        leader = cluster.replica(actual.leader, actual.partition.topic, actual.partition.partition)
         if leader is None:
-            found.append(f"{true.partition}: nobody leads")
+            found.append(f"{actual.partition}: no leader")
             continue
-        note = newest_note(cluster, true.partition, leader.log.topic_id)
-        wanted = (true.leader_epoch, set(true.members), leader.log.log_start_offset, leader.state.high_watermark)
-        said = note and (note.leader_epoch, set(note.isr), note.log_start_offset, note.committed_offset)
-        if note is None or not note.digest or said != wanted:
-            found.append(f"{true.partition}: {note} where {wanted} belongs")
+        note = newest_note(cluster, actual.partition, leader.log.topic_id)
+        wanted = (actual.leader_epoch, set(actual.members), leader.log.log_start_offset, leader.state.high_watermark)
+        noted = note and (note.leader_epoch, set(note.isr), note.log_start_offset, note.committed_offset)
+        if note is None or not note.digest or noted != wanted:
+            found.append(f"{actual.partition}: {note} instead of {wanted}")
     return found
 
 
 def compare_notes(cluster: SimulatedCluster, states: list[ReferencePartition]) -> list[CheckerFinding]:
-    """What contradicts the newest notes."""
+    """Contradictions between replicas and the newest notes."""
     found = []
-    for true in states:
+    for actual in states:
         for broker_id in cluster.broker_ids:
-            replica = cluster.replica(broker_id, true.partition.topic, true.partition.partition)
+            replica = cluster.replica(broker_id, actual.partition.topic, actual.partition.partition)
             if replica is None or replica.state.is_offline:
                 continue
-            note = newest_note(cluster, true.partition, replica.log.topic_id)
+            note = newest_note(cluster, actual.partition, replica.log.topic_id)
             text = None if note is None else _contradiction(replica, note)
             if text is not None:
                 where = f"broker {broker_id}: {text}"
                 found.append(
-                    CheckerFinding(invariant=INVARIANT, text=where, partition=true.partition, facts=(str(note),))
+                    CheckerFinding(invariant=INVARIANT, text=where, partition=actual.partition, facts=(str(note),))
                 )
     return found
 
@@ -72,28 +72,30 @@ def _contradiction(replica: Partition, note: PartitionWitness) -> str | None:
         if note.log_start_offset < header.end_offset <= note.committed_offset
     ]
     digest = format_digest(digest_of(cells))
-    return None if digest == note.digest else f"digest {digest} of what was committed, the witness says {note.digest}"
+    return (
+        None if digest == note.digest else f"digest {digest} of the committed records, the witness says {note.digest}"
+    )
 
 
 class WitnessRules:
-    """Looks when `ReferenceState` takes its samples: a leader notes nothing that is not committed."""
+    """Looks whenever `ReferenceState` samples: a leader notes nothing uncommitted."""
 
     def __init__(self, cluster: SimulatedCluster, reference: ReferenceState) -> None:
         self._cluster = cluster
         self._reference = reference
-        self._seen: dict[str, int] = {}
+        self._checked_mzxids: dict[str, int] = {}
         reference.samplers.append(self.look)
 
     def look(self) -> None:
-        """At the shards that were written since the last sample."""
+        """Check the shards that were written since the last sample."""
         nodes = self._cluster.world.zookeeper.tree.nodes
         for broker_id in self._cluster.broker_ids:
             for shard in range(SHARDS):
                 path = witness_path(broker_id, shard)
                 node = nodes.get(path)
-                if node is None or self._seen.get(path) == node.mzxid:
+                if node is None or self._checked_mzxids.get(path) == node.mzxid:
                     continue
-                self._seen[path] = node.mzxid
+                self._checked_mzxids[path] = node.mzxid
                 for name, note in WitnessNode.decode(node.data).partitions.items():
                     self._check(broker_id, name, note)
 
@@ -101,7 +103,7 @@ class WitnessRules:
         topic, _, number = name.rpartition("-")
         replica = self._cluster.replica(broker_id, topic, int(number))
         if replica is None or not replica.state.is_leader or replica.state.leader_epoch != note.leader_epoch:
-            return  # a note of the past
+            return  # an older note
         if note.topic_id == replica.log.topic_id and note.committed_offset > replica.state.high_watermark:
             text = f"broker {broker_id} notes {note.committed_offset} as committed"
             facts = f"its high watermark is {replica.state.high_watermark}"

@@ -1,7 +1,7 @@
-"""Which small worlds are searched: each a start and a budget of faults, small enough to be searched to its end.
+"""The table of model bounds: each a start and a budget of faults, small enough for an exhaustive search.
 
-Owns: the table. One world with every fault at once would have more states than a machine can visit; most bugs need few
-faults of few kinds together. So each bounds grants some kinds, and says which bugs of the field live there.
+Owns: the table. A search with every fault at once would have more states than a machine can visit; most bugs need few
+faults of few kinds together. So each entry grants some kinds, and says which known bugs it can show.
 """
 
 from msgspec import Struct
@@ -24,21 +24,20 @@ KINDS = (
 )
 """What a path may use up:
 
-records: appended by leaders. moves: elections of the preferred leader. kills: a process ends, its bytes stay.
-losses: a power loss that takes unsynced bytes. stops: all brokers end at once, by a kill or without power.
-disks: while its broker is down a disk is replaced by a blank one, or after a power cut turns out to have lied: it has
-any part of what it had synced. Another in-sync replica has everything.
-expiries: a session ends, the process lives on and registers anew.
-takeovers: another controller becomes active while the old one's messages are still under way.
-fences: evidence, true or false, of the death of a broker: the controller unregisters it, and it hears of it later.
-successions: the same of the controller's own broker: another becomes active and unregisters it in one write.
-lags: the lag limit passes for a leader. late: a request or an answer is held up, and may arrive whenever it likes.
-lost: it never arrives. twice: it arrives, and again later.
+records: appended by leaders. moves: elections of the preferred leader. kills: a process ends, its bytes stay. losses: a
+power loss that takes unsynced bytes. stops: all brokers end at once, by a kill or without power. disks: while its
+broker is down, a disk is replaced by a blank one, or a power cut shows that it lied: it has any part of what it had
+synced. Another in-sync replica has everything. expiries: a session ends, the process lives on and registers again.
+takeovers: another controller becomes active while the old one's messages are still in flight. fences: a broker's
+failure is confirmed, rightly or wrongly: the controller unregisters it, and it learns of it later. successions: the
+same for the controller's own broker: another becomes active and unregisters it in one write. lags: the lag limit passes
+for a leader. late: a request or an answer is held up, and may arrive at any later time. lost: it never arrives. twice:
+it arrives, and again later.
 """
 
 
 class ModelBounds(Struct, frozen=True, kw_only=True):
-    """A start and what may go wrong."""
+    """A start, and what may go wrong."""
 
     name: str
     title: str
@@ -51,9 +50,9 @@ class ModelBounds(Struct, frozen=True, kw_only=True):
     """Leader epochs; a path ends before the next election."""
     budget: dict[str, int]
     prelude: tuple[tuple[str | int, ...], ...] = ()
-    """Steps that lead to where the search begins; they use up the budget, too."""
+    """Steps before the search begins; they use up the budget, too."""
     depth: int = 60
-    """Steps; the sceneries end before."""
+    """Maximal number of steps; searches end before."""
     is_small: bool = False
     """Cheap enough for every run of the tests."""
 
@@ -79,10 +78,10 @@ ALL_BOUNDS = (
     ),
     ModelBounds(
         name="joining",
-        title="a slow replica loses its tail and fetches from a leader whose mark trails",
+        title="a slow replica loses its tail and fetches from a leader with a lagging high watermark",
         leader=2,
         in_sync=(1, 2),
-        prelude=(("produce", 2), ("fetch", 1), ("fetch", 1, "reply-lost"), ("rebalance",), ("tell", 1)),
+        prelude=(("produce", 2), ("fetch", 1), ("fetch", 1, "reply-lost"), ("rebalance",), ("send", 1)),
         budget={"records": 1, "moves": 1, "losses": 1, "lost": 2},
     ),
     ModelBounds(
@@ -99,7 +98,7 @@ ALL_BOUNDS = (
     ),
     ModelBounds(
         name="resending",
-        title="a joiner loses its tail and registers anew while the proposal about it is lost and sent again",
+        title="a joiner loses its tail and registers again while the proposal about it is lost and sent again",
         brokers=2,
         in_sync=(1,),
         budget={"records": 2, "losses": 1, "lost": 2},
@@ -130,19 +129,19 @@ ALL_BOUNDS = (
     ),
     ModelBounds(
         name="controllers",
-        title="another controller becomes active; the old one's messages are under way, and it goes on judging",
+        title="another controller becomes active; the old one's messages are in flight, and it goes on deciding",
         leader=2,
         budget={"records": 1, "takeovers": 1, "moves": 1, "kills": 1},
     ),
     ModelBounds(
         name="fencing",
-        title="a broker that lives is taken for dead; it leads, copies and asks on until it hears of it",
+        title="a live broker is taken for failed; it leads, copies and asks on until it learns of it",
         leader=2,
         budget={"records": 2, "fences": 1},
     ),
     ModelBounds(
         name="succession",
-        title="a controller that lives is taken for dead; its broker leads, copies and asks on until it hears of it",
+        title="a live controller is taken for failed; its broker leads, copies and asks on until it learns of it",
         leader=2,
         budget={"records": 1, "successions": 1},
     ),

@@ -1,11 +1,11 @@
-"""The invariants over the small model, judged from outside: what logs, marks and ZooKeeper's state say together.
+"""The invariants of the small model, checked from outside: logs, high watermarks and ZooKeeper's state must agree.
 
-Owns: I1 to I8, I11, I16 to I19 and hardening rule 11 as functions of values; each returns what is broken, beginning
-with the number, or None. Refuses to trust what a replica knows of the others: for I5 and I7 it compares with what was
-really sent.
+Owns: I1 to I8, I11, I16 to I19 and hardening rule 11 as functions of values; each returns the violation, beginning with
+its number, or None. Does not trust what a replica knows of the others: I5 and I7 compare with what was really sent.
 
-A replica is *whole* for the present ISR if it runs under the incarnation that the ISR lists. Whoever lost bytes since
-is listed under an older one: the rule that he must leave before he counts is judged by I3 and I19 of those who stay.
+A replica is *whole* for the present ISR if it runs under the incarnation that the ISR lists. A replica that has lost
+bytes since then is listed under an older one: that it must leave before it counts is checked by I3 and I19 of the other
+members.
 """
 
 from minibroker.broker.replication.state import Role
@@ -31,16 +31,17 @@ def _check_high_watermark(before: ModelReplica, after: ModelReplica) -> str | No
     if not now.is_leader:
         return None
     if was.is_leader and was.leader_epoch == now.leader_epoch and now.high_watermark < was.high_watermark:
-        return f"I11: the mark of leader {after.broker_id} fell from {was.high_watermark} to {now.high_watermark}"
+        fell = f"fell from {was.high_watermark} to {now.high_watermark}"
+        return f"I11: the high watermark of leader {after.broker_id} {fell}"
     if now.high_watermark <= was.high_watermark:
         return None
     for member in now.in_sync_replicas:
         reported = after.reports.get(member, -1)
         if member != after.broker_id and reported < now.high_watermark:
-            told = f"ended at {reported}" if reported >= 0 else "nothing"
+            report = f"ended at {reported}" if reported >= 0 else "nothing"
             return (
-                f"I5: leader {after.broker_id} of epoch {now.leader_epoch} raised its mark to {now.high_watermark}; "
-                f"ISR member {member} reported {told} under this epoch"
+                f"I5: leader {after.broker_id} of epoch {now.leader_epoch} raised its high watermark to "
+                f"{now.high_watermark}; ISR member {member} reported {report} under this epoch"
             )
     return None
 
@@ -89,7 +90,7 @@ def check_write(change: PartitionChange, replicas: tuple[ModelReplica, ...]) -> 
 
 
 def check_replacement(change: PartitionChange, registered: tuple[tuple[int, int, int], ...]) -> str | None:
-    """Hardening rule 11: a leader that loses active and ISR is unregistered, or registered as another process."""
+    """Hardening rule 11: a leader that loses leadership and ISR is unregistered, or registered as another process."""
     before, after = change.before, change.after
     assert before is not None
     if before.leader in (None, after.leader) or before.leader in after.in_sync_replicas:
@@ -99,12 +100,12 @@ def check_replacement(change: PartitionChange, registered: tuple[tuple[int, int,
         return None
     return (
         f"hardening 11: {after.leader} replaces leader {before.leader} in epoch {after.leader_epoch}, "
-        f"and {before.leader} is registered under epoch {epoch}: nobody has told it"
+        f"and {before.leader} is still registered under epoch {epoch}"
     )
 
 
 def _check_joiner(after: Leadership, leader: ModelReplica, joiner: ModelReplica) -> str | None:
-    """A joiner whose process has ended since is listed as what it was, and will be noticed by that."""
+    """A joiner whose process has ended since is listed as that process, and is detected by that."""
     if after.incarnation_of(joiner.broker_id) != incarnation(joiner.starts):
         return None
     state = leader.state
@@ -116,8 +117,8 @@ def _check_joiner(after: Leadership, leader: ModelReplica, joiner: ModelReplica)
         return None
     return (
         f"I6: {joiner.broker_id} joins ISR {after.in_sync_replicas} of epoch {after.leader_epoch}; it ends at {end} "
-        f"and follows epoch {joiner.state.leader_epoch}; leader {leader.broker_id}: mark {state.high_watermark}, "
-        f"start of its epoch {state.leader_epoch_start}"
+        f"and follows epoch {joiner.state.leader_epoch}; leader {leader.broker_id}: "
+        f"high watermark {state.high_watermark}, start of its epoch {state.leader_epoch_start}"
     )
 
 
@@ -128,7 +129,7 @@ def check_state(
     committed: tuple[Record, ...],
     leaders: tuple[int | None, ...],
 ) -> str | None:
-    """I2, I3, I4, I16 to I19 of one state. `leaders`: whom ZooKeeper named in each epoch."""
+    """I2, I3, I4, I16 to I19 of one state. `leaders`: the leader that ZooKeeper named in each epoch."""
     for replica in replicas:
         found = _check_leader(replica, replicas, leaders) or _check_prefix(replica, committed)
         if found is not None:
@@ -156,11 +157,11 @@ def _check_leader(
 
 
 def _check_prefix(replica: ModelReplica, committed: tuple[Record, ...]) -> str | None:
-    mark = replica.state.high_watermark
-    visible = replica.log[:mark]
-    if visible == committed[:mark]:
+    high_watermark = replica.state.high_watermark
+    visible = replica.log[:high_watermark]
+    if visible == committed[:high_watermark]:
         return None
-    return f"I19: {_show(committed)} was committed; below the mark {replica.broker_id} shows {_show(visible)}"
+    return f"I19: {_show(committed)} was committed; below its high watermark {replica.broker_id} shows {_show(visible)}"
 
 
 def _check_matching(replicas: tuple[ModelReplica, ...]) -> str | None:
@@ -185,18 +186,19 @@ def _check_matching(replicas: tuple[ModelReplica, ...]) -> str | None:
 def _check_members(
     replicas: tuple[ModelReplica, ...], reference: Leadership, committed: tuple[Record, ...]
 ) -> str | None:
-    """Whoever may be elected cleanly holds all that anybody was ever shown; a true leader's mark is covered."""
+    """Every replica that may be elected cleanly holds all that was ever shown; the current leader's high watermark is
+    covered."""
     leader = next((each for each in replicas if each.broker_id == reference.leader), None)
-    is_true = leader is not None and leader.state.is_leader and leader.state.leader_epoch == reference.leader_epoch
-    if is_true and leader is not None and leader.log[: len(committed)] != committed:
+    is_current = leader is not None and leader.state.is_leader and leader.state.leader_epoch == reference.leader_epoch
+    if is_current and leader is not None and leader.log[: len(committed)] != committed:
         return f"I19: {_show(committed)} was committed; leader {leader.broker_id} holds {_show(leader.log)}"
     for replica in replicas:
         if reference.incarnation_of(replica.broker_id) != incarnation(replica.starts):
             continue
-        if is_true and leader is not None and len(replica.log) < leader.state.high_watermark:
+        if is_current and leader is not None and len(replica.log) < leader.state.high_watermark:
             return (
-                f"I4: {replica.broker_id} of ISR {reference.in_sync_replicas} ends at {len(replica.log)}, the mark of "
-                f"leader {leader.broker_id} is {leader.state.high_watermark}"
+                f"I4: {replica.broker_id} of ISR {reference.in_sync_replicas} ends at {len(replica.log)}, "
+                f"the high watermark of leader {leader.broker_id} is {leader.state.high_watermark}"
             )
         if replica.log[: len(committed)] != committed:
             return (

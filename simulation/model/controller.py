@@ -2,7 +2,7 @@
 
 Owns: what one controller does with one event, as a function of values. A decision and its write are one step: only
 another controller can come between them, and then the check of `/controller_epoch` in the write fails (I30), which is
-`may_write=False` here. Refuses to decide, to know replicas, and to keep queues.
+`may_write=False` here. Leaves to others: decisions (`controller.steps`), replicas and queues.
 """
 
 from typing import TypeAlias
@@ -43,7 +43,7 @@ whole, and those since which it is undisturbed)"""
 Order: TypeAlias = tuple[int, int | None, int, int, tuple[int, ...], tuple[int, ...]]
 """A LeaderAndIsr: (controller epoch of the decision, leader, leader epoch, partition epoch, ISR, assignment)"""
 Message: TypeAlias = tuple[int, tuple[tuple[int, int], ...], Order | None]
-"""A control request: (controller epoch of the sender, live brokers and their epochs, what to be)"""
+"""A control request: (controller epoch of the sender, live brokers and their epochs, order)"""
 AlterPartitionAnswer: TypeAlias = tuple[int, int, tuple[int, ...], int]
 """The answer to AlterPartition: (error code, leader epoch, ISR, partition epoch)"""
 
@@ -57,7 +57,7 @@ class ModelController(Struct, frozen=True):
     assignment: tuple[int, ...]
 
     def epoch_of(self, broker_id: int) -> int:
-        """The broker epoch it addresses that broker by; 0 if it knows none."""
+        """The broker epoch under which it addresses that broker; 0 if it knows none."""
         return next((epoch for each, epoch, _, _ in self.brokers if each == broker_id), 0)
 
     def starts_of(self, broker_id: int) -> int | None:
@@ -65,24 +65,24 @@ class ModelController(Struct, frozen=True):
 
 
 class ControllerDecision(Struct, frozen=True):
-    """What came of one event."""
+    """The result of one event."""
 
     controller: ModelController
     change: PartitionChange | None = None
     """What was written, with its new version."""
     sent: tuple[tuple[int, Message | None], ...] = ()
-    """None: what waits for this broker is dropped, for its registration has ended."""
-    verdict: AlterPartitionAnswer | None = None
-    """None for a request that got no answer about its partition: the sender counts it as lost."""
+    """None: what waits for this broker is dropped, because its registration has ended."""
+    answer: AlterPartitionAnswer | None = None
+    """None for a request without an answer about its partition: the sender counts it as lost."""
     is_deposed: bool = False
     unregistered: tuple[int, ...] = ()
     """Brokers whose registration it removed from ZooKeeper."""
     asks_logs: bool = False
-    """It wants to know what logs hold; the world answers at once, for those that run."""
+    """It asks what logs hold; the running brokers answer at once."""
     waits_for_answers: bool = False
-    """It has to hear from brokers before it elects; all that it knows answer at once here."""
+    """It waits for answers of brokers before it elects; here all brokers that it knows answer at once."""
     is_gathering: bool = False
-    """It is new, and compares everything when it has their answers."""
+    """It is new, and compares everything once it has their answers."""
 
 
 class _Deposed(Exception):
@@ -90,7 +90,7 @@ class _Deposed(Exception):
 
 
 class _Decider:
-    """One event under way."""
+    """One event being handled."""
 
     def __init__(self, controller: ModelController, may_write: bool) -> None:
         self.controller, self.may_write = controller, may_write
@@ -103,7 +103,7 @@ class _Decider:
         )
         self.change: PartitionChange | None = None
         self.sent: list[tuple[int, Message | None]] = []
-        self.verdict: AlterPartitionAnswer | None = None
+        self.answer: AlterPartitionAnswer | None = None
         self.unregistered: list[int] = []
         self.asks_logs = False
 
@@ -124,7 +124,7 @@ class _Decider:
                     self.asks_logs = True
                 case ce.Answer(response=AlterPartitionResponse(topics=[topic])):
                     (result,) = topic.partitions
-                    self.verdict = (result.error_code, result.leader_epoch, tuple(result.isr), result.partition_epoch)
+                    self.answer = (result.error_code, result.leader_epoch, tuple(result.isr), result.partition_epoch)
 
     def write(self, change: PartitionChange) -> None:
         if not self.may_write:
@@ -155,7 +155,7 @@ class _Decider:
 def decide(
     controller: ModelController, events: tuple[ce.ControllerEvent, ...], may_write: bool, is_gathering: bool = False
 ) -> ControllerDecision:
-    """Let one thing happen to a controller; it may hear of it in several events."""
+    """Handle one occurrence, which may be several events."""
     decider = _Decider(controller, may_write)
     decider.state.is_gathering = is_gathering
     try:
@@ -173,7 +173,7 @@ def decide(
         after,
         decider.change,
         tuple(decider.sent),
-        decider.verdict,
+        decider.answer,
         unregistered=tuple(decider.unregistered),
         asks_logs=decider.asks_logs,
         waits_for_answers=bool(decider.state.unresponsive),
@@ -201,8 +201,8 @@ def answered(controller: ModelController) -> tuple[ce.ControllerEvent, ...]:
     return tuple(ce.BrokerAnswered(broker_id=each, broker_epoch=epoch) for each, epoch, _, _ in controller.brokers)
 
 
-def heard(logs: tuple[Log, ...]) -> tuple[ce.ControllerEvent, ...]:
-    """What every broker that runs says of its log."""
+def logs_reported(logs: tuple[Log, ...]) -> tuple[ce.ControllerEvent, ...]:
+    """The logs of all running brokers."""
     return tuple(
         ce.LogsReceived(
             broker_id=broker_id,
@@ -222,8 +222,8 @@ def heard(logs: tuple[Log, ...]) -> tuple[ce.ControllerEvent, ...]:
     )
 
 
-def accused(broker_id: int, broker_epoch: int) -> tuple[ce.ControllerEvent, ...]:
-    """All that speaks of a death, true or false: the line is lost, the address refuses, a witness confirms."""
+def failure_confirmed(broker_id: int, broker_epoch: int) -> tuple[ce.ControllerEvent, ...]:
+    """A failure, real or not: the connection is lost, the address refuses, a second broker confirms."""
     lost = ce.LivenessConnectionLost(broker_id=broker_id, broker_epoch=broker_epoch, at_seconds=0.0)
     confirmed = ce.FailureConfirmed(
         broker_id=broker_id, broker_epoch=broker_epoch, confirmer_id=0, address="its address", took_ms=1
@@ -232,12 +232,12 @@ def accused(broker_id: int, broker_epoch: int) -> tuple[ce.ControllerEvent, ...]
 
 
 def shut_down(broker_id: int, broker_epoch: int) -> tuple[ce.ControllerEvent, ...]:
-    """It wants to stop, and asks to be freed of what it leads."""
+    """It asks to stop and to hand over what it leads."""
     request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
     return (ce.ControlledShutdownReceived(request_id=1, request=request),)
 
 
-def asked(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.ControllerEvent, ...]:
+def alter_partition_requested(asker: int, broker_epoch: int, proposal: Proposal) -> tuple[ce.ControllerEvent, ...]:
     """An AlterPartition request, as the broker's sender makes it."""
     _, leader_epoch, partition_epoch, members = proposal
     data = AlterPartitionData(

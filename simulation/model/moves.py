@@ -1,11 +1,11 @@
 """What can happen next in a small world: the steps that a state allows, by name, and what each of them does.
 
-Owns: the vocabulary of steps, `(verb, broker, ...)`, which is also the language of the printed stories; what each costs
-of the budget; and the promise within which bytes may be lost. Refuses to decide for replicas and controllers, to judge,
-and to search.
+Owns: the vocabulary of steps, `(verb, broker, ...)`, which is also the language of the printed stories; the cost of
+each in the budget; and the promise within which bytes may be lost. Leaves to others: decisions of replicas and
+controllers, checks, and the search.
 
-A fetch, a question and their answers are one step unless they are held up: a message in between that nobody held up
-differs in nothing from one that came a step later (each replica handles one thing at a time).
+A fetch, a question and their answers are one step unless they are held up: a message that is not held up makes the same
+difference as one a step later (each replica handles one thing at a time).
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ Move: TypeAlias = tuple[str | int, ...]
 
 
 def enabled(world: ModelWorld, state: ModelState) -> Iterator[Move]:
-    """What may happen in this state; nothing beyond the last epoch of the bounds."""
+    """The possible steps; none after the last epoch of the bounds."""
     if world.at_bound(state):
         return
     for broker_id in world.brokers:
@@ -43,7 +43,7 @@ def perform(world: ModelWorld, state: ModelState, move: Move) -> ModelState:
     return world.settle(_VERBS[str(move[0])](world, state, *move[1:]))
 
 
-# ------------------------------------------------------------------------------------------------------ which there are
+# ------------------------------------------------------------------------------------------------------- possible steps
 def _of_replica(world: ModelWorld, state: ModelState, replica: ModelReplica) -> Iterator[Move]:
     broker_id, core = replica.broker_id, replica.state
     has = {kind for kind, left in zip(world.kinds, state.budget, strict=True) if left}
@@ -56,15 +56,15 @@ def _of_replica(world: ModelWorld, state: ModelState, replica: ModelReplica) -> 
     if is_following and world.replica(state, core.leader_id or 0).is_running:
         yield from _of_follower(replica, has)
     if state.pending[broker_id - 1] and world.active_of(state).epoch_of(broker_id) == replica.broker_epoch:
-        yield ("tell", broker_id)
+        yield ("send", broker_id)
         if "twice" in has:
-            yield ("tell", broker_id, "twice")
+            yield ("send", broker_id, "twice")
         if "late" in has:
-            yield ("tell", broker_id, "late")
+            yield ("send", broker_id, "late")
     if not replica.broker_epoch:
         yield ("register", broker_id)
     elif not state.registered[broker_id - 1][0]:
-        yield ("hear", broker_id)
+        yield ("notice", broker_id)
     elif not _hangs_by_a_thread(world, state):
         if "kills" in has:
             yield ("kill", broker_id)
@@ -93,7 +93,7 @@ def _of_follower(replica: ModelReplica, has: set[str]) -> Iterator[Move]:
 
 
 def _of_the_end(world: ModelWorld, state: ModelState) -> Iterator[Move]:
-    """Of everybody, while everybody is registered."""
+    """A stop of all brokers, while all are registered."""
     if all(world.replica(state, each).broker_epoch for each in world.brokers):
         yield ("stop-all", "kill")
         yield ("stop-all", "power")
@@ -105,7 +105,7 @@ def _of_disk(world: ModelWorld, state: ModelState, replica: ModelReplica) -> Ite
     """What a disk suffers while its broker is down."""
     if not world.left(state, "disks"):
         return
-    yield ("replace", replica.broker_id)  # if nobody else was in sync, nobody leads
+    yield ("replace", replica.broker_id)  # if no other replica was in sync, none leads
     if len(replica.whole_since) == 1 and _is_held_elsewhere(world, state, replica.broker_id):  # no clean stop
         for keep in range(len(replica.log)):
             yield ("forget", replica.broker_id, keep)
@@ -120,7 +120,7 @@ def _of_control(world: ModelWorld, state: ModelState) -> Iterator[Move]:
         yield ("takeover",)
     for broker_id, epoch, _, _ in _registrations(world, state):
         if world.left(state, "fences") and world.active_of(state).epoch_of(broker_id) == epoch:
-            yield ("accuse", broker_id)
+            yield ("suspect", broker_id)
         if world.left(state, "successions"):
             yield ("succeed", broker_id)
     for index in range(len(state.proposals)):
@@ -146,7 +146,7 @@ def _of_held(state: ModelState) -> Iterator[Move]:
 
 # ---------------------------------------------------------------------------------------------------------- the promise
 def _hangs_by_a_thread(world: ModelWorld, state: ModelState) -> bool:
-    """Somebody lost bytes for which he still counts: until the controller has seen it nobody else may fall."""
+    """A replica lost bytes for which it still counts: no other may fail until the controller has seen it."""
     for broker_id in world.brokers:
         replica = world.replica(state, broker_id)
         if replica.has_lost and world.active_of(state).starts_of(broker_id) not in (None, replica.starts):
@@ -155,7 +155,7 @@ def _hangs_by_a_thread(world: ModelWorld, state: ModelState) -> bool:
 
 
 def _is_held_elsewhere(world: ModelWorld, state: ModelState, broker_id: int) -> bool:
-    """Another member of the ISR, on the disk that it had then, has all that was committed."""
+    """Whether another ISR member, on the disk that it had then, has all that was committed."""
     reference = world.reference(state)
     for member in reference.in_sync_replicas:
         other = world.replica(state, member)
@@ -166,8 +166,8 @@ def _is_held_elsewhere(world: ModelWorld, state: ModelState, broker_id: int) -> 
 
 
 def _may_lose(world: ModelWorld, state: ModelState, replica: ModelReplica) -> bool:
-    """Another in-sync replica keeps its bytes, in whatever set may yet be written; or this one is alone below the
-    minimum, where it has synced all that counts (hardening rule 4)."""
+    """Whether another in-sync replica keeps its bytes, in any set that may yet be written; or this one is alone below
+    the minimum, where it has synced all that counts (hardening rule 4)."""
     reference, broker_id = world.reference(state), replica.broker_id
     if broker_id not in reference.in_sync_replicas:
         return True
@@ -177,7 +177,7 @@ def _may_lose(world: ModelWorld, state: ModelState, replica: ModelReplica) -> bo
         is_whole = reference.incarnation_of(member) == controller.incarnation(other.starts)
         if member != broker_id and other.is_running and other.broker_epoch and is_whole:
             others.add(member)
-    if replica.state.config.min_insync_replicas == 1:  # a shrink under way may leave it alone, and nothing was synced
+    if replica.state.config.min_insync_replicas == 1:  # a shrink in flight may leave it alone, with nothing synced
         for asker, _, proposal in state.proposals:
             if asker == broker_id:
                 others &= {member for member, _ in proposal[3]}
@@ -230,7 +230,7 @@ def _hold(world: ModelWorld, state: ModelState, receiver: int, stimulus: Stimulu
 
 
 def _deliver(world: ModelWorld, state: ModelState, index: int) -> ModelState:
-    """What was held up arrives. The answer to a late fetch finds nobody who waits for it."""
+    """A held message arrives. The answer to a late fetch finds no waiting fetch."""
     receiver, _, stimulus = state.late[index]
     state = state._replace(late=(*state.late[:index], *state.late[index + 1 :]))
     return world.touch(state, receiver, stimulus)[0]
@@ -241,14 +241,14 @@ def _lag(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
 
 
 # ---------------------------------------------------------------------------------------------------------- controllers
-def _tell(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -> ModelState:
+def _send(world: ModelWorld, state: ModelState, broker_id: int, fate: str = "") -> ModelState:
     message = state.pending[broker_id - 1]
     state = state._replace(pending=put(state.pending, broker_id, 0))
     if fate:
         state = world.stray(world.spend(state, fate), broker_id, message)
     if fate == "late":
         return state
-    return world.touch(state, broker_id, ("tell", *world.messages.values[message]))[0]
+    return world.touch(state, broker_id, ("control", *world.messages.values[message]))[0]
 
 
 def _arrive(world: ModelWorld, state: ModelState, index: int) -> ModelState:
@@ -256,7 +256,7 @@ def _arrive(world: ModelWorld, state: ModelState, index: int) -> ModelState:
     state = state._replace(strays=(*state.strays[:index], *state.strays[index + 1 :]))
     if world.replica(state, broker_id).broker_epoch != broker_epoch:
         return state
-    return world.touch(state, broker_id, ("tell", *world.messages.values[message]))[0]
+    return world.touch(state, broker_id, ("control", *world.messages.values[message]))[0]
 
 
 def _look(world: ModelWorld, state: ModelState) -> ModelState:
@@ -268,15 +268,15 @@ def _rebalance(world: ModelWorld, state: ModelState) -> ModelState:
     return world.govern(world.spend(state, "moves"), "rebalance", controller.rebalance())[0]
 
 
-def _accuse(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-    """The controller has what it takes for evidence of a death."""
+def _suspect(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
+    """The controller has confirmed that the broker failed."""
     epoch = world.active_of(state).epoch_of(broker_id)
-    events = controller.accused(broker_id, epoch)
-    return world.govern(world.spend(state, "fences"), ("accused", broker_id, epoch), events)[0]
+    events = controller.failure_confirmed(broker_id, epoch)
+    return world.govern(world.spend(state, "fences"), ("failure_confirmed", broker_id, epoch), events)[0]
 
 
 def _succeed(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-    """The controller runs on this broker, and others take it for dead."""
+    """The controller runs on this broker, and the others confirm that it failed."""
     return _next_controller(world, world.unregister(world.spend(state, "successions"), broker_id))
 
 
@@ -285,7 +285,7 @@ def _takeover(world: ModelWorld, state: ModelState) -> ModelState:
 
 
 def _next_controller(world: ModelWorld, state: ModelState) -> ModelState:
-    """It reads ZooKeeper; what the old one had queued is under way, or never arrives."""
+    """It reads ZooKeeper; what the old one had queued is in flight, or never arrives."""
     before = world.active_of(state)
     for broker_id in world.brokers:
         if state.pending[broker_id - 1]:
@@ -300,7 +300,7 @@ def _next_controller(world: ModelWorld, state: ModelState) -> ModelState:
 
 
 def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> ModelState:
-    """An AlterPartition request and its answer. What times out is asked again, though the first may still arrive."""
+    """An AlterPartition request and its answer. After a timeout it is sent again, though the first may still arrive."""
     asker, broker_epoch, proposal = state.proposals[index]
     rest = (*state.proposals[:index], *state.proposals[index + 1 :])
     replica = world.replica(state, asker)
@@ -312,10 +312,10 @@ def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> 
             state = state._replace(proposals=rest)
         return world.touch(state, asker, unanswered)[0] if is_waiting else state
     state = world.spend(state, "twice") if fate == "twice" else state._replace(proposals=rest)
-    event = controller.asked(asker, broker_epoch, proposal)
-    name = ("asked", asker, broker_epoch, proposal)
+    event = controller.alter_partition_requested(asker, broker_epoch, proposal)
+    name = ("alter_partition_requested", asker, broker_epoch, proposal)
     state, decision = world.govern(state, name, event, by_old=fate == "old-controller")
-    answer = unanswered if decision.verdict is None else ("altered", proposal[0], *decision.verdict)
+    answer = unanswered if decision.answer is None else ("altered", proposal[0], *decision.answer)
     if not is_waiting:
         return state
     if fate == "reply-late":
@@ -325,7 +325,7 @@ def _alter(world: ModelWorld, state: ModelState, index: int, fate: str = "") -> 
     return world.touch(state, asker, answer)[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------- lives
+# ------------------------------------------------------------------------------------------------------------ processes
 def _kill(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
     return _end(world, world.spend(state, "kills"), broker_id, None)
 
@@ -335,8 +335,8 @@ def _lose(world: ModelWorld, state: ModelState, broker_id: int, keep: int) -> Mo
 
 
 def _stop_all(world: ModelWorld, state: ModelState, how: str, last: int = 0) -> ModelState:
-    """Everybody is killed; or loses power, and each disk has what it said it had synced: all of it; or is asked to
-    stop, one after the other, and hands its leadership over where it can."""
+    """All brokers are killed; or lose power, and each disk has all that it reported synced; or are asked to stop, one
+    after the other, and hand their leaderships over where they can."""
     state = world.spend(state, "stops")
     for broker_id in sorted(world.brokers, key=lambda each: (each == last, each)):
         replica = world.replica(state, broker_id)
@@ -347,7 +347,7 @@ def _stop_all(world: ModelWorld, state: ModelState, how: str, last: int = 0) -> 
     return state
 
 
-def _hurt(verb: str) -> Callable[..., ModelState]:
+def _damage_disk(verb: str) -> Callable[..., ModelState]:
     def perform_it(world: ModelWorld, state: ModelState, broker_id: int, *keep: int) -> ModelState:
         return _registered(world, world.touch(world.spend(state, "disks"), broker_id, (verb, *keep))[0], broker_id)
 
@@ -366,16 +366,16 @@ def _revive(verb: str) -> Callable[[ModelWorld, ModelState, int], ModelState]:
 
 
 def _expire(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-    return _hear(world, world.spend(state, "expiries"), broker_id)
+    return _notice(world, world.spend(state, "expiries"), broker_id)
 
 
-def _hear(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-    """It learns that its registration is over."""
+def _notice(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
+    """It learns that its registration is gone."""
     return _registered(world, world.touch(state, broker_id, ("expire",))[0], broker_id)
 
 
 def _registered(world: ModelWorld, state: ModelState, broker_id: int) -> ModelState:
-    """Its registration is what the process has."""
+    """Its registration becomes that of the process."""
     replica = world.replica(state, broker_id)
     registered = list(state.registered)
     registered[broker_id - 1] = (replica.broker_epoch, replica.starts, replica.directory)
@@ -393,7 +393,7 @@ _VERBS: dict[str, Callable[..., ModelState]] = {
     "ask": _ask,
     "deliver": _deliver,
     "lag": _lag,
-    "tell": _tell,
+    "send": _send,
     "arrive": _arrive,
     "look": _look,
     "rebalance": _rebalance,
@@ -402,12 +402,12 @@ _VERBS: dict[str, Callable[..., ModelState]] = {
     "kill": _kill,
     "lose": _lose,
     "stop-all": _stop_all,
-    "replace": _hurt("replace"),
-    "forget": _hurt("forget"),
+    "replace": _damage_disk("replace"),
+    "forget": _damage_disk("forget"),
     "start": _revive("start"),
     "expire": _expire,
-    "hear": _hear,
-    "accuse": _accuse,
+    "notice": _notice,
+    "suspect": _suspect,
     "succeed": _succeed,
     "register": _revive("register"),
 }

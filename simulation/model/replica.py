@@ -1,10 +1,10 @@
 """One broker's replica in the small model: the real pure core, a log as a tuple, and the few checks of its shell.
 
-Owns: what one replica does with one stimulus, as a function of values that is computed once and remembered. Decides
-nothing about replication: that is `broker.replication.replica.step`. Refuses to know the network and the controller.
+Owns: what one replica does with one stimulus, as a function of values that is computed once and remembered. Leaves to
+others: replication itself (`broker.replication.replica.step`), the network and the controller.
 
 Time stands still at 0; that a follower was slow is a stimulus of its own (`lag`). So a time in the state is only
-'lately' or 'long ago', and two runs that differ in nothing else are one state.
+'lately' or 'long ago', and two runs that differ in nothing else have one state.
 """
 
 import copy
@@ -45,31 +45,31 @@ class ModelReplica(Struct, kw_only=True):
     """0: it has no registration."""
     registrations: int = 1
     starts: int = 1
-    """Its incarnation; a process that ended counts as the next one already."""
+    """Its incarnation; it rises when a process ends."""
     has_lost: bool = False
-    """It once lost a tail that it had not synced, or a disk that lied, or the whole of it."""
+    """It once lost an unsynced tail, its whole disk, or what a lying disk had not synced."""
     directory: int = 1
-    """Of its log directory; another one after its disk was replaced."""
+    """Id of its log directory; a replaced disk has another one."""
     undisturbed_since: tuple[int, ...] = (1,)
-    """Starts since which its log has lost nothing that it would notice: it was killed, or stopped."""
+    """Starts since which its log has lost nothing that would be noticed: the process was killed, or stopped."""
     whole_since: tuple[int, ...] = (1,)
-    """Starts since which its log is proven whole: it was asked to stop, and its log ends were found again."""
+    """Starts since which its log is proven whole: it was asked to stop, and the start found the same log ends."""
     controller_epoch: int = 0
     image: tuple[tuple[int, int], ...] = ()
-    """Live brokers and their broker epochs, as the controller told."""
+    """Live brokers and their broker epochs, as received from the controller."""
     log: tuple[Record, ...] = ()
     reports: dict[int, int] = {}
-    """Kept from outside for the judge: the end each follower reported to it under its present leader epoch."""
+    """For the checker only: the end that each follower reported to it in its present leader epoch."""
 
 
 class StimulusOutcome(Struct, frozen=True):
-    """What came of one stimulus."""
+    """The result of one stimulus."""
 
     replica: ModelReplica
     reply: Stimulus | None = None
     proposals: tuple[Proposal, ...] = ()
     shown: tuple[Record, ...] = ()
-    """What was below its mark while it led; a step can raise the mark and end the leadership."""
+    """What was below its high watermark while it led; a step can raise it and end the leadership."""
 
 
 def fresh(config: ReplicationConfig, broker_id: int) -> ModelReplica:
@@ -92,7 +92,7 @@ def freeze(value: Any) -> Any:
 
 
 def react(before: ModelReplica, stimulus: Stimulus) -> StimulusOutcome:
-    """Let one thing happen to a replica. Raises AssertionError where the core's own checks do."""
+    """Apply one stimulus to a replica. Raises AssertionError where the core's own checks do."""
     name, *values = stimulus
     if name in _READERS:
         return StimulusOutcome(before, reply=_READERS[name](before, *values))
@@ -102,7 +102,7 @@ def react(before: ModelReplica, stimulus: Stimulus) -> StimulusOutcome:
 
 
 class _Actor:
-    """A replica that is being changed, and what leaves it meanwhile."""
+    """A replica in the middle of a change, and the messages that it sends meanwhile."""
 
     def __init__(self, replica: ModelReplica) -> None:
         self.replica = replica
@@ -159,7 +159,7 @@ class _Actor:
             self.handle(ev.Synced(end_offset=replica.state.log_end_offset, now_ms=NOW_MS))
 
 
-# -------------------------------------------------------------------------------------------------------- what is asked
+# -------------------------------------------------------------------------------------------------------------- queries
 def _epoch_end(replica: ModelReplica, leader_epoch: int, epoch: int) -> Stimulus:
     code, found, end = answer_epoch_end(replica.state, leader_epoch, epoch)
     return ("epoch_end", leader_epoch, epoch, int(code), found, end)
@@ -173,8 +173,10 @@ def _leader_ends(replica: ModelReplica, leader_epoch: int) -> Stimulus:
 _READERS: dict[str, Any] = {"epoch_end?": _epoch_end, "ends?": _leader_ends}
 
 
-# --------------------------------------------------------------------------------------------------- what happens to it
-def _on_tell(actor: _Actor, controller_epoch: int, live: tuple[tuple[int, int], ...], order: Stimulus | None) -> None:
+# -------------------------------------------------------------------------------------------------------------- stimuli
+def _on_control(
+    actor: _Actor, controller_epoch: int, live: tuple[tuple[int, int], ...], order: Stimulus | None
+) -> None:
     """A control request that its broker epoch lets pass: metadata first, then the role (`MetadataImage.admit`)."""
     replica = actor.replica
     if controller_epoch < replica.controller_epoch:
@@ -206,10 +208,10 @@ def _on_produce(actor: _Actor, value: str) -> None:
 def _on_fetched(
     actor: _Actor, follower: int, broker_epoch: int, leader_epoch: int, offset: int, last_epoch: int | None
 ) -> Stimulus:
-    """A follower's fetch; whether it may join is read from the image, as the shell does."""
+    """A follower's fetch; whether it may join comes from the image, as in the shell."""
     replica = actor.replica
     is_own_epoch = leader_epoch == replica.state.leader_epoch and replica.state.is_leader
-    verdict, effects = step_fetch(
+    answer, effects = step_fetch(
         replica.state,
         ev.FollowerFetched(
             now_ms=NOW_MS,
@@ -222,16 +224,16 @@ def _on_fetched(
             log_start_offset=0,
         ),
     )
-    if is_own_epoch and isinstance(verdict, FetchGranted):
+    if is_own_epoch and isinstance(answer, FetchGranted):
         replica.reports = {**replica.reports, follower: offset}
     actor.perform(effects)
     actor.note_high_watermark()
-    if isinstance(verdict, FetchRefused):
-        is_diverging = verdict.diverging is not None
+    if isinstance(answer, FetchRefused):
+        is_diverging = answer.diverging is not None
         mark = replica.state.high_watermark if is_diverging else None
-        return ("reply", leader_epoch, offset, int(verdict.error_code), mark, is_diverging, (), ())
-    records = replica.log[offset : verdict.end_offset]
-    return ("reply", leader_epoch, offset, 0, verdict.high_watermark, False, records, replica.log[:offset])
+        return ("reply", leader_epoch, offset, int(answer.error_code), mark, is_diverging, (), ())
+    records = replica.log[offset : answer.end_offset]
+    return ("reply", leader_epoch, offset, 0, answer.high_watermark, False, records, replica.log[:offset])
 
 
 def _on_reply(
@@ -301,13 +303,13 @@ def _on_unanswered(actor: _Actor, proposal_id: int) -> None:
 
 
 def _on_expire(actor: _Actor) -> None:
-    """Its session ended; it fenced itself before (hardening rule 8)."""
+    """Its session ended; it had fenced itself before (hardening rule 8)."""
     actor.replica.broker_epoch = 0
     actor.handle(ev.BrokerFenced())
 
 
 def _on_register(actor: _Actor) -> None:
-    """The same process, registered anew."""
+    """The same process registers again."""
     actor.replica.registrations += 1
     actor.replica.broker_epoch = actor.replica.registrations
 
@@ -334,7 +336,7 @@ def _on_end(actor: _Actor, keep: int | None, is_clean: bool = False) -> None:
 
 
 def _on_replace(actor: _Actor) -> None:
-    """While it is down a blank disk is put in."""
+    """A blank disk is put in while the broker is down."""
     _on_end(actor, 0)
     replica = actor.replica
     replica.starts -= 1  # it was down already
@@ -344,8 +346,8 @@ def _on_replace(actor: _Actor) -> None:
 
 
 def _on_forget(actor: _Actor, keep: int) -> None:
-    """While it is down: its disk had said that it had synced, and had not. Or it was killed, and its last files are
-    gone since: nothing shows that."""
+    """While the broker is down: its disk had reported a sync that did not happen. Or it was killed, and its last files
+    have gone since: nothing shows that."""
     undisturbed_since = actor.replica.undisturbed_since
     _on_end(actor, keep)
     replica = actor.replica
@@ -354,19 +356,19 @@ def _on_forget(actor: _Actor, keep: int) -> None:
 
 
 def _on_start(actor: _Actor) -> None:
-    """Started again. The mark's checkpoint is old, so the mark is 0: the worst case."""
+    """It starts again. The checkpoint of its high watermark is old, so it begins at 0: the worst case."""
     actor.replica.is_running = True
     _on_register(actor)
 
 
 def _on_renumber(actor: _Actor) -> None:
-    """No proposal of it is pending or under way: which number the next one gets makes no difference."""
+    """No proposal of it is pending or in flight, so the number of the next one makes no difference."""
     actor.replica.state.last_proposal_id = 0
 
 
 _STIMULI: dict[str, Any] = {
     "renumber": _on_renumber,
-    "tell": _on_tell,
+    "control": _on_control,
     "produce": _on_produce,
     "fetched": _on_fetched,
     "reply": _on_reply,

@@ -1,7 +1,7 @@
 """Breadth-first search over a small world: every state that can be reached within the budget, each visited once.
 
-Owns: the order of the search, the memory of what was seen, and the shortest way to a state that breaks an invariant.
-Refuses to know what a step is (`moves`) and clocks: whoever watches is called between states and may end the search.
+Owns: the order of the search, the set of visited states, and the shortest path to a state that breaks an invariant.
+Leaves to others: what a step is (`moves`), and time: the watcher is called between states and may end the search.
 """
 
 from array import array
@@ -14,34 +14,35 @@ from minibroker.simulation.model.moves import Move, enabled, perform
 from minibroker.simulation.model.world import InvariantBroken, ModelState, ModelWorld
 
 LOOKS_EVERY = 2_000
-"""States between two calls of whoever watches."""
+"""States between two calls of the watcher."""
 
 
 class SearchCoverage(Struct, kw_only=True):
-    """What a search has seen."""
+    """What a search has covered."""
 
     bounds: str
     states: int = 1
     steps: int = 0
-    """Of all states together, those that led to known states included."""
+    """Of all states together, including those that led to known states."""
     depth: int = 0
-    """Of the last layer that was searched to its end."""
+    """The last layer that was searched completely."""
     is_complete: bool = False
-    """No state of the bounds is left out."""
+    """Every state within the bounds was visited."""
     replicas: int = 0
     """Different states of one replica."""
     broken: str | None = None
-    """The invariant that does not hold, and how; None for a clean search."""
+    """The broken invariant, and how it was broken; None for a clean search."""
     path: tuple[Move, ...] = ()
     """The shortest way there."""
 
 
 Watcher = Callable[[SearchCoverage], bool]
-"""Called now and then; True goes on."""
+"""Called at intervals; True continues the search."""
 
 
 def search(bounds: ModelBounds, watch: Watcher, depth_max: int | None = None) -> SearchCoverage:
-    """Visit layer by layer until a state is broken, nothing new comes, the depth is reached, or the watcher ends it."""
+    """Search layer by layer until a state breaks an invariant, no new state appears, the depth is reached, or the
+    watcher ends it."""
     world = ModelWorld(bounds)
     coverage = SearchCoverage(bounds=bounds.name)
     moves: dict[Move, int] = {}

@@ -1,8 +1,8 @@
-"""Steps of a small world as text: printed for people, and read back as an interaction test.
+"""Steps of a small world as text: printed for people, and read back as a test.
 
-Owns: the form, which is that of `tests/broker/replication/testdata`: commands, a line `----`, and the table that must
-come out, up to an empty line. The first command is `bounds NAME`; the rest are the steps of `moves`. Refuses to judge:
-where a step breaks an invariant the text says so and the story ends.
+Owns: the form, which is that of `tests/broker/replication/testdata`: commands, a line `----`, and the expected table,
+up to an empty line. The first command is `bounds NAME`; the rest are the steps of `moves`. Leaves to others: the
+checks. Where a step breaks an invariant, the text says so and the story ends.
 """
 
 from minibroker.controller.controller_state import Leadership
@@ -15,7 +15,7 @@ STEPS_PER_BLOCK = 4
 
 
 def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> str:
-    """A story with what really comes out of each block."""
+    """The story, with the actual result of each block."""
     commands = [" ".join(str(word) for word in move) for move in path]
     blocks = [f"# {headline}\nbounds {bounds.name}"]
     blocks += ["; ".join(commands[at : at + STEPS_PER_BLOCK]) for at in range(0, len(commands), STEPS_PER_BLOCK)]
@@ -24,7 +24,7 @@ def write_story(bounds: ModelBounds, path: tuple[Move, ...], headline: str) -> s
 
 
 def play(text: str) -> list[tuple[str, str]]:
-    """Run a story; (commands, what really came out of them) for each block, up to the one that breaks an invariant."""
+    """Run a story; (commands, actual result) for each block, up to the one that breaks an invariant."""
     results: list[tuple[str, str]] = []
     world: ModelWorld | None = None
     state: ModelState | None = None
@@ -60,12 +60,12 @@ def _commands(text: str) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------------ the table
 def table(world: ModelWorld, state: ModelState) -> list[str]:
-    """One line for each replica, what ZooKeeper holds, and what is under way."""
-    rows = [_row(world.replica(state, each)) for each in world.brokers]
-    return [*rows, _reference(world.reference(state)), *_under_way(world, state)]
+    """One line for each replica, what ZooKeeper holds, and what is in flight."""
+    rows = [_replica_line(world.replica(state, each)) for each in world.brokers]
+    return [*rows, _reference(world.reference(state)), *_in_flight(world, state)]
 
 
-def _row(replica: ModelReplica) -> str:
+def _replica_line(replica: ModelReplica) -> str:
     core = replica.state
     members = ",".join(str(each) for each in core.in_sync_replicas)
     if core.pending_isr is not None:
@@ -96,13 +96,13 @@ def _reference(reference: Leadership) -> str:
     )
 
 
-def _under_way(world: ModelWorld, state: ModelState) -> list[str]:
+def _in_flight(world: ModelWorld, state: ModelState) -> list[str]:
     lines = []
     for broker_id in world.brokers:
         if world.replica(state, broker_id).broker_epoch and not state.registered[broker_id - 1][0]:
-            lines.append(f"hear {broker_id}: its registration is gone")
+            lines.append(f"notice {broker_id}: its registration is gone")
     for index, (asker, _, proposal) in enumerate(state.proposals):
-        lines.append(f"alter {index}: {asker} asks for {','.join(str(each) for each, _ in proposal[3])}")
+        lines.append(f"alter {index}: {asker} proposes {','.join(str(each) for each, _ in proposal[3])}")
     for index, (broker_id, _, message) in enumerate(state.strays):
         order = world.messages.values[message][2]
         lines.append(f"arrive {index}: to {broker_id}, {'brokers' if order is None else f'epoch {order[2]}'}")

@@ -1,10 +1,11 @@
-"""A whole small cluster as one value: replicas, controllers, what is under way, what was committed, what may fail.
+"""A whole small cluster as one value: replicas, controllers, messages in flight, committed records,
+remaining budget.
 
 Owns: the form of a state, the catalogues that turn replicas, controllers and messages into small numbers, and what a
-step changes. Refuses to choose steps (`moves`) and to judge (`checker`).
+step changes. Leaves to others: the choice of steps (`moves`) and the checks (`checker`).
 
-Replicas and controllers are values in a catalogue, and what one stimulus does to one of them is computed once and then
-looked up. So a step of the whole cluster costs a few tuples, and the real core runs only for what it has never seen.
+Replicas and controllers are values in a catalogue, and the effect of one stimulus on one of them is computed once and
+then looked up. So a step of the whole cluster costs a few tuples, and the real core runs only for new combinations.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +29,7 @@ from minibroker.simulation.model.replica import (
 )
 
 KnownOutcome: TypeAlias = tuple[int, Stimulus | None, tuple[Proposal, ...], tuple[Record, ...], str | None]
-"""(replica afterwards, its reply, its proposals, what it showed, what is broken)"""
+"""(replica afterwards, its reply, its proposals, what it showed, the violation)"""
 
 
 class InvariantBroken(Exception):
@@ -46,17 +47,17 @@ class ModelState(NamedTuple):
     deposed: int
     """A deposed controller that does not know it yet; 0 for none."""
     pending: tuple[int, ...]
-    """The control request that waits for each broker; 0 for none. What is decided meanwhile is merged into it."""
+    """The control request that waits for each broker; 0 for none. Later decisions are merged into it."""
     strays: tuple[tuple[int, int, int], ...]
     """Control requests that are held up: (broker, its epoch, message)."""
     proposals: tuple[tuple[int, int, Any], ...]
-    """AlterPartition requests under way: (asker, its epoch, proposal)."""
+    """AlterPartition requests in flight: (proposer, its epoch, proposal)."""
     late: tuple[tuple[int, int, Stimulus], ...]
     """Fetches and answers that are held up: (receiver, its process, stimulus)."""
     committed: tuple[Record, ...]
-    """All that was ever below the mark of a leader."""
+    """All that was ever below the high watermark of a leader."""
     leaders: tuple[int | None, ...]
-    """Whom ZooKeeper named in each epoch."""
+    """The leader that ZooKeeper named in each epoch."""
     budget: tuple[int, ...]
 
 
@@ -77,7 +78,7 @@ class Catalogue:
 
 
 class ModelWorld:
-    """One bounds and everything computed about it."""
+    """One search space and everything computed about it."""
 
     def __init__(self, bounds: ModelBounds) -> None:
         self.bounds = bounds
@@ -90,9 +91,9 @@ class ModelWorld:
         self._decisions: dict[tuple[int, Any, bool], tuple[int, ControllerDecision]] = {}
         self._checked: dict[tuple[Any, ...], str | None] = {}
 
-    # ---------------------------------------------------------------------------------------------------- the beginning
+    # -------------------------------------------------------------------------------------------------------- the start
     def start(self) -> ModelState:
-        """Epoch 0 is in ZooKeeper; a controller becomes active, and every broker has heard it."""
+        """Epoch 0 is in ZooKeeper; a controller becomes active, and every broker has its first order."""
         bounds = self.bounds
         config = ReplicationConfig(broker_id=0, min_insync_replicas=bounds.min_insync, replica_lag_time_max_ms=LAG_MS)
         members = bounds.in_sync or self.brokers
@@ -124,7 +125,7 @@ class ModelWorld:
         for each in self.brokers:
             message = state.pending[each - 1]
             state = state._replace(pending=put(state.pending, each, 0))
-            state, _ = self.touch(state, each, ("tell", *self.messages.values[message]))
+            state, _ = self.touch(state, each, ("control", *self.messages.values[message]))
         return state
 
     def replica(self, state: ModelState, broker_id: int) -> ModelReplica:
@@ -144,14 +145,14 @@ class ModelWorld:
 
     # ------------------------------------------------------------------------------------------------------ two effects
     def touch(self, state: ModelState, broker_id: int, stimulus: Stimulus) -> tuple[ModelState, Stimulus | None]:
-        """Something happens to one replica; its reply to whoever asked."""
+        """Apply a stimulus to one replica; returns its reply, too."""
         number = state.replicas[broker_id - 1]
         known = self._outcomes.get((number, stimulus))
         if known is None:
             known = self._outcomes[number, stimulus] = self._react(number, stimulus)
-        after, reply, proposals, shown, complaint = known
-        if complaint is not None:
-            raise InvariantBroken(complaint)
+        after, reply, proposals, shown, violation = known
+        if violation is not None:
+            raise InvariantBroken(violation)
         if len(shown) > len(state.committed):
             state = state._replace(committed=state.committed + shown[len(state.committed) :])
         if after == number and not proposals:
@@ -169,13 +170,13 @@ class ModelWorld:
             outcome: StimulusOutcome = react(before, stimulus)
         except AssertionError as error:
             return number, None, (), (), f"assertion of replica {before.broker_id}: {error}"
-        complaint = checker.check_step(before, stimulus, outcome)
-        return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, complaint
+        violation = checker.check_step(before, stimulus, outcome)
+        return self._number(outcome.replica), outcome.reply, outcome.proposals, outcome.shown, violation
 
     def govern(
         self, state: ModelState, name: Any, events: tuple[ControllerEvent, ...], by_old: bool = False
     ) -> tuple[ModelState, ControllerDecision]:
-        """Something happens to a controller. `name` stands for the events in what is remembered."""
+        """Apply events to a controller. `name` stands for the events in the cache."""
         number = state.deposed if by_old else state.active
         known = self._decisions.get((number, name, by_old))
         if known is None:
@@ -194,7 +195,7 @@ class ModelWorld:
         state = state._replace(active=after)
         if decision.change is not None:
             found = checker.check_write(decision.change, tuple(self.replica(state, each) for each in self.brokers))
-            if not (isinstance(name, tuple) and name[0] == "shut down"):  # that one has asked to be replaced
+            if not (isinstance(name, tuple) and name[0] == "shut down"):  # that leader asked to be replaced
                 found = found or checker.check_replacement(decision.change, state.registered)
             if found is not None:
                 raise InvariantBroken(found)
@@ -212,11 +213,11 @@ class ModelWorld:
             state, _ = self.govern(state, "answered", controller.answered(decision.controller))
         if decision.asks_logs and not (isinstance(name, tuple) and name[0] == "logs"):
             logs = self._logs(state, decision.controller)
-            state, _ = self.govern(state, ("logs", logs), controller.heard(logs))
+            state, _ = self.govern(state, ("logs", logs), controller.logs_reported(logs))
         return state, decision
 
     def _logs(self, state: ModelState, asking: ModelController) -> tuple[controller.Log, ...]:
-        """Of the registrations that this controller knows, and that run."""
+        """The logs of the running brokers whose registrations this controller knows."""
         found = []
         for broker_id, epoch, _, _ in asking.brokers:
             replica = self.replica(state, broker_id)
@@ -228,13 +229,13 @@ class ModelWorld:
         return tuple(found)
 
     def unregister(self, state: ModelState, broker_id: int) -> ModelState:
-        """Its node is removed by another's injector; it does not know yet."""
+        """Another broker removes its node; it does not know yet."""
         registered = list(state.registered)
         registered[broker_id - 1] = (0, *registered[broker_id - 1][1:])
         return state._replace(registered=tuple(registered))
 
     def stray(self, state: ModelState, broker_id: int, message: int) -> ModelState:
-        """A control request leaves its queue and is held up on its way."""
+        """A control request leaves its queue and is held up in the network."""
         known = self.active_of(state).epoch_of(broker_id)
         strays = {*state.strays, (broker_id, known, message)}
         return state._replace(strays=tuple(sorted(strays, key=self._order_of)))
@@ -243,7 +244,7 @@ class ModelWorld:
         return repr((*stray[:2], self.messages.values[stray[2]]))
 
     def _merged(self, waiting: int, message: Message | None) -> int:
-        """The last word about the partition counts, and the last list of brokers."""
+        """The last order for the partition counts, and the last list of brokers."""
         if message is None:
             return 0
         controller_epoch, live, order = message
@@ -253,8 +254,8 @@ class ModelWorld:
 
     # ---------------------------------------------------------------------------------------------------------- a state
     def settle(self, state: ModelState) -> ModelState:
-        """Drop what has no effect any more whatever the code under test does: its receiver is gone, or refuses it
-        before the core is asked. Raises InvariantBroken where the state breaks an invariant."""
+        """Drop messages that can have no effect, whatever the code under test does: the receiver is gone, or refuses
+        them before the core is asked. Raises InvariantBroken where the state breaks an invariant."""
         if state.strays:
             state = state._replace(strays=tuple(each for each in state.strays if self._may_arrive(state, each)))
         if state.late:
@@ -276,7 +277,7 @@ class ModelWorld:
         return state
 
     def _renumbered(self, state: ModelState) -> ModelState:
-        """Numbers of proposals that nobody remembers are no difference between states; without this they never end."""
+        """Numbers of forgotten proposals do not distinguish states; otherwise the state space would be infinite."""
         for broker_id in self.brokers:
             core = self.replica(state, broker_id).state
             if not core.last_proposal_id or core.pending_isr is not None or core.proposal_in_flight is not None:
@@ -295,7 +296,7 @@ class ModelWorld:
         return controller_epoch >= replica.controller_epoch
 
     def _is_known(self, state: ModelState, broker_id: int, message: Message) -> bool:
-        """A list of brokers that this one has already."""
+        """Whether the message is only a list of brokers that this one already has."""
         replica = self.replica(state, broker_id)
         controller_epoch, live, order = message
         return order is None and (controller_epoch, live) == (replica.controller_epoch, replica.image)

@@ -69,9 +69,9 @@ STATES = (
 )
 
 FENCING = (
-    "broker fenced by evidence",
+    "broker fenced by confirmation",
     "broker fenced falsely: it lives",
-    "controller succeeded by evidence",
+    "controller succeeded by confirmation",
     "controller succeeded falsely: it lives",
 )
 """Counted by their judge (`checks.fencing`)."""

@@ -125,7 +125,7 @@ class DiskFaults:
             return
         process = injector.world.process(name_of(victim))
         injector.broken_disks.add(victim)
-        injector.reference.robbed.add(process)
+        injector.reference.lost_files.add(process)
         await asyncio.sleep(VANISHED_SECONDS)
         if process.alive:
             injector.bounce(victim)

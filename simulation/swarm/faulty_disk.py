@@ -133,7 +133,7 @@ class FaultyDisk:
             self.undo_unscrubbed_rot()
         if self.remaining() or not injector.is_in_every_isr(self.broker):
             return
-        if any(each.alive and each.name == name_of(self.broker) for each in injector.reference.robbed):
+        if any(each.alive and each.name == name_of(self.broker) for each in injector.reference.lost_files):
             return  # what it has open is not what a start would find
         storage = injector.storage(self.broker)
         if storage.faults or storage.ignores_sync or storage.holds_forgotten:

@@ -13,7 +13,7 @@ from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.failed_syncs import FailedSyncs
 from minibroker.simulation.checks.fencing import FencingChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
-from minibroker.simulation.checks.leaders_starts import LeadersStarts
+from minibroker.simulation.checks.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartChecker
 from minibroker.simulation.checks.offline import OfflineLeaders
@@ -65,7 +65,7 @@ async def _drive(cluster: SimulatedCluster, outcome: RunOutcome, narrator: Narra
         stack.enter_context(ServedChecker(reference).listening(observers))
         stack.enter_context(listening(observers, FailedSyncs(cluster, reference)))
         stack.enter_context(listening(observers, LogStartChecker(cluster, reference, outcome.options.settings)))
-        stack.enter_context(listening(observers, LeadersStarts(cluster, reference)))
+        stack.enter_context(listening(observers, LeaderStartChecker(cluster, reference)))
         stack.enter_context(listening(observers, DiskRules(cluster, reference)))
         stack.enter_context(listening(observers, WaitingRules(reference)))
         stack.enter_context(listening(observers, SoundLogs(cluster, reference)))

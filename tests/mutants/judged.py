@@ -21,7 +21,7 @@ from minibroker.simulation.checks.disk_rules import DiskRules
 from minibroker.simulation.checks.disks import audit_disks
 from minibroker.simulation.checks.fencing import FencingChecker
 from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
-from minibroker.simulation.checks.leaders_starts import LeadersStarts
+from minibroker.simulation.checks.leaders_starts import LeaderStartChecker
 from minibroker.simulation.checks.listening import listening
 from minibroker.simulation.checks.log_starts import LogStartChecker
 from minibroker.simulation.checks.reference_state import ReferenceState
@@ -209,7 +209,7 @@ async def _direct(
     reference.allows_unclean_election = options.settings.get("unclean.leader.election.enable") == "true"
     with contextlib.ExitStack() as stack:
         stack.enter_context(FencingChecker(cluster, reference).listening())
-        replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeadersStarts(cluster, reference)
+        replicas, starts = ReplicaChecker(cluster, reference, options.flushes), LeaderStartChecker(cluster, reference)
         for listener in (replicas, starts, DiskRules(cluster, reference), WaitingRules(reference)):
             stack.enter_context(listening(cluster.world.observers, listener))
         if STAGES[script].deletes_nothing:

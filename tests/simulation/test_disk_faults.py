@@ -73,14 +73,14 @@ def test_broker_is_not_blamed_for_what_it_believes_of_files_that_were_taken_from
     async def case(injector: FaultInjector) -> None:
         await whole(injector)
         judge, process = FailedSyncs(injector.cluster, injector.reference), injector.world.process("broker-1")
-        judge._hurt.add(process)
-        injector.reference.robbed.add(process)
+        judge._had_errors.add(process)
+        injector.reference.lost_files.add(process)
         working = injector.world.loop.create_task(injector.workload.run())
         await injector.wait(lambda: injector.log_end(1, PARTITION) > 0, SESSION_SECONDS)
         assert FileChanges(random.Random(1)).all_segments_gone(injector.storage(1)) is not None
         judge.look()
         assert injector.reference.findings == []
-        injector.reference.robbed.clear()
+        injector.reference.lost_files.clear()
         judge.look()
         assert [found.invariant for found in injector.reference.findings] == ["I12"]
         working.cancel()
@@ -137,11 +137,11 @@ def test_disk_is_not_whole_while_its_broker_has_open_what_is_gone_and_while_a_se
         disk = FaultyDisk(injector)
         faults = DiskFaults(injector, disk, random.Random(1))
         assert faults.apply_change(1, "zeroed_segment", faults.changes.zeroed_segment)
-        injector.reference.robbed.add(injector.world.process("broker-1"))
+        injector.reference.lost_files.add(injector.world.process("broker-1"))
         disk.rot.clear()
         disk.settle()
         assert disk.broker == 1, "its broker runs on"
-        injector.reference.robbed.clear()
+        injector.reference.lost_files.clear()
         disk.settle()
         assert disk.broker is None
         faults.apply_change(1, "zeroed_segment", faults.changes.zeroed_segment)

@@ -1,5 +1,4 @@
-"""One injector-written bad history for each anomaly, which shows that one and no other, and a clean one that shows
-none."""
+"""One bad history by hand for each anomaly, which shows that one and no other, and a clean one that shows none."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ ORDERED = Promise(in_order=frozenset({"writer"}))
 
 
 class Script:
-    """Writes a history, one whole operation a call, on partition `a-0`."""
+    """Writes a history, one whole operation per call, on partition `a-0`."""
 
     def __init__(self) -> None:
         self.log = EventLog()
@@ -122,7 +121,7 @@ def beyond_high_watermark(script: Script) -> None:
     script.change_last(high_watermark=0)
 
 
-def mark_falls(script: Script) -> None:
+def high_watermark_falls(script: Script) -> None:
     script.poll(("x", 0))
     script.change_last(high_watermark=9, leader_epoch=1)
     script.poll(("y", 1))
@@ -145,9 +144,10 @@ BAD: dict[str, tuple[Callable[[Script], None], frozenset[str]]] = {
     "epoch-falls": (epoch_falls, frozenset()),
     "two-writers": (two_writers, frozenset()),
     "beyond-high-watermark": (beyond_high_watermark, frozenset()),
-    "mark-falls": (mark_falls, frozenset()),
+    "high-watermark-falls": (high_watermark_falls, frozenset()),
 }
-"""Anomaly: a history of it, and what it cannot but show as well: a stricter check sees the same."""
+"""Anomaly: a history that shows it, and the other anomalies that it necessarily shows, because a stricter check sees
+it."""
 
 
 def test_clean_history_shows_nothing() -> None:
@@ -159,10 +159,10 @@ def test_clean_history_shows_nothing() -> None:
 @pytest.mark.invariant("I12", "I17", "I21", "I22", "I23", "I25", "I26")
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_bad_history_shows_its_anomaly_and_no_other(name: str) -> None:
-    write, beside = BAD[name]
+    write, others = BAD[name]
     script = Script()
     write(script)
-    assert {found.name for found in check_history(script.log.events, ORDERED)} == {name, *beside}
+    assert {found.name for found in check_history(script.log.events, ORDERED)} == {name, *others}
 
 
 def test_retention_explains_what_is_skipped_and_unseen() -> None:
@@ -176,7 +176,7 @@ def test_retention_explains_what_is_skipped_and_unseen() -> None:
 
 @pytest.mark.invariant("I21")
 def test_retention_does_not_explain_an_acknowledgement_without_an_offset() -> None:
-    """'I have had that before' is no proof: nobody ever saw the record."""
+    """A duplicate's answer is no proof: no reader ever saw the record."""
     script = Script()
     script.send(("x", 0))
     script.send(("duplicate", None))

@@ -1,4 +1,4 @@
-"""Marks that a checkpoint forgets and appends after an IO error are found; what may happen is not."""
+"""Forgotten high watermarks and appends after an IO error are found; what may happen is not."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -21,13 +21,13 @@ SEGMENT = f"{LOG_DIRECTORY}/a-0/00000000000000000000.log"
 
 
 class Log:
-    """As much of a log as the rules look at."""
+    """The part of a log that the rules read."""
 
     topic_partition = A
 
 
 class Case:
-    """One broker's disk, with a topic `a` that is promised and a topic `b` that is not."""
+    """One broker's disk, with a promised topic `a` and a topic `b` that is not promised."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(0, brokers=1)
@@ -40,10 +40,10 @@ class Case:
     def storage(self) -> Storage:
         return self.cluster.world.machine("broker-1").storage
 
-    def checkpoint(self, marks: dict[TopicPartition, int]) -> None:
+    def checkpoint(self, high_watermarks: dict[TopicPartition, int]) -> None:
         directory, name = self.storage.parent_of(HIGH_WATERMARKS_PATH)
         node = directory.entries[name] = FileNode()
-        node.content[:] = format_offset_checkpoint(marks)
+        node.content[:] = format_offset_checkpoint(high_watermarks)
         self.rules.look()
 
     def append(self, batches: Sequence[BatchHeader]) -> None:
@@ -66,14 +66,14 @@ def one_batch() -> list[BatchHeader]:
 
 
 @pytest.mark.invariant("I11")
-def test_a_mark_that_vanishes_from_the_checkpoint_is_found() -> None:
+def test_a_high_watermark_that_vanishes_from_the_checkpoint_is_found() -> None:
     case = Case()
     case.checkpoint({A: 5, B: 3})
     case.checkpoint({B: 3})
     assert case.found == ["I11"]
 
 
-def test_a_topic_that_is_not_promised_may_be_forgotten_and_so_may_all_on_another_disk() -> None:
+def test_a_topic_without_promise_and_a_replaced_disk_may_lose_high_watermarks() -> None:
     case = Case()
     case.checkpoint({A: 5, B: 3})
     case.checkpoint({A: 6})
@@ -108,7 +108,7 @@ def test_a_full_disk_and_an_earlier_process_are_no_io_error() -> None:
     assert case.found == []
 
 
-def test_a_mark_goes_with_the_directory_that_it_was_of() -> None:
+def test_a_high_watermark_is_gone_with_its_directory() -> None:
     case = Case()
     case.checkpoint({A: 5, B: 3})
     log_directory = case.storage.find_directory(LOG_DIRECTORY)
@@ -118,7 +118,7 @@ def test_a_mark_goes_with_the_directory_that_it_was_of() -> None:
     assert case.found == []
 
 
-def test_a_checkpoint_that_a_faulty_disk_lost_is_made_anew_without_what_it_said() -> None:
+def test_a_checkpoint_lost_by_a_faulty_disk_is_recreated_empty() -> None:
     case = Case()
     case.checkpoint({A: 5, B: 3})
     case.reference.faulty.add(1)

@@ -1,4 +1,4 @@
-"""The judge of hardening rule 11, over a cluster in which one thing is done that no broker would do."""
+"""The checker of hardening rule 11, over a cluster in which one thing is done that no broker would do."""
 
 import asyncio
 import re
@@ -19,27 +19,27 @@ from minibroker.simulation.cluster import SimulatedCluster
 from minibroker.simulation.message_holds import requests
 
 OLD_SECONDS = 5.0
-"""Nobody acts any more on what was so before the brokers registered."""
+"""No broker acts any more on the state from before the registrations."""
 
 
 class Life:
-    """Three brokers; no topic but for who makes one. Clients see nothing of it."""
+    """Three brokers, and a topic only where a test creates one. Clients see nothing of the faults."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(1, settings={"zookeeper.session.timeout.ms": "10000"})
         self.reference = ReferenceState(self.cluster, {})
-        self.judge = FencingChecker(self.cluster, self.reference)
-        self.told: list[str] = []
-        self.judge.listeners.append(self.told.append)
+        self.checker = FencingChecker(self.cluster, self.reference)
+        self.lines: list[str] = []
+        self.checker.listeners.append(self.lines.append)
 
     def run(self, act: Callable[["Life"], Awaitable[None]]) -> list[str]:
-        """What was found, each as its first line."""
+        """The findings, each as its first line."""
         self.cluster.world.run(self._live(act), seconds_max=120)
         assert {each.invariant for each in self.reference.findings} <= {RULE}
         return [each.text for each in self.reference.findings]
 
     async def _live(self, act: Callable[["Life"], Awaitable[None]]) -> None:
-        with self.judge.listening():
+        with self.checker.listening():
             self.cluster.start_all()
             await self.cluster.until_ready()
             await asyncio.sleep(OLD_SECONDS)
@@ -55,12 +55,12 @@ class Life:
         return [b for b in self.cluster.broker_ids if b not in broker_ids]
 
     def write(self, writer: int, *paths: str) -> None:
-        """As if that broker had removed these nodes, in one multi."""
+        """Remove these nodes in one multi, as if that broker did it."""
         [session] = self.cluster.world.zookeeper.sessions_of(f"broker-{writer}")
         self.cluster.world.zookeeper.tree.transact([DeleteOp(path=path) for path in paths], session)
 
     def lead_instead(self, topic: str, broker_id: int) -> None:
-        """As if the controller had elected another one."""
+        """Write another leader, as if the controller had elected it."""
         path = partition_state_path(TopicPartition(topic, 0))
         [session] = self.cluster.world.zookeeper.sessions_of(f"broker-{self.controller}")
         tree = self.cluster.world.zookeeper.tree
@@ -69,7 +69,7 @@ class Life:
         tree.transact([SetOp(path=path, data=after.encode())], session)
 
     async def lead(self, topic: str) -> int:
-        """Make this topic, and say who leads it: not the controller, which nobody would have to ask."""
+        """Create this topic; returns its leader, which is not the controller, so the controller has to be asked."""
         leader = self.others(self.controller)[0]
         replicas = [leader, *self.others(leader)]
         async with AdminClient(self.cluster.bootstrap_servers, runtime=self.cluster.client_runtime()) as admin:
@@ -83,7 +83,7 @@ class Life:
             self.cluster.world.network.reject(f"broker-{other}", f"broker-{victim}")
 
 
-async def _a_whim(life: Life) -> None:
+async def _a_removal_without_cause(life: Life) -> None:
     victim = life.others(life.controller)[0]
     life.write(life.controller, broker_path(victim))
 
@@ -96,23 +96,25 @@ async def _one_refusal(life: Life) -> None:
     life.write(controller, broker_path(victim))
 
 
-async def _a_vacated_office(life: Life) -> None:
+async def _a_removed_controller(life: Life) -> None:
     life.write(life.others(life.controller)[0], CONTROLLER)
 
 
 @pytest.mark.parametrize(
     ("act", "found"),
     [
-        (_a_whim, ["one removed the registration of another and was not refused by it"]),
-        (_one_refusal, ["one removed the registration of another, and nobody confirmed it"]),
+        (_a_removal_without_cause, ["one removed the registration of another and was not refused by it"]),
+        (_one_refusal, ["one removed the registration of another, and no second broker confirmed it"]),
         (
-            _a_vacated_office,
+            _a_removed_controller,
             ["one succeeded another in several writes", "one deposed another and was not refused by it"],
         ),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_nobody_is_fenced_or_deposed_without_evidence(act: Callable[[Life], Awaitable[None]], found: list[str]) -> None:
+def test_no_broker_is_fenced_or_deposed_without_confirmation(
+    act: Callable[[Life], Awaitable[None]], found: list[str]
+) -> None:
     texts = [re.sub(r"^broker-\d", "one", re.sub(r" broker-\d", " another", text)) for text in Life().run(act)]
     assert texts == found
 
@@ -120,18 +122,20 @@ def test_nobody_is_fenced_or_deposed_without_evidence(act: Callable[[Life], Awai
 async def _killed_broker(life: Life) -> None:
     victim = life.others(life.controller)[0]
     life.cluster.kill(victim)
-    await life.cluster.until(lambda: life.judge.counts["broker fenced by evidence"] == 1, 1, "its end")
+    await life.cluster.until(lambda: life.checker.counts["broker fenced by confirmation"] == 1, 1, "its end")
 
 
 async def _killed_controller(life: Life) -> None:
     life.cluster.kill(life.controller)
-    await life.cluster.until(lambda: life.judge.counts["controller succeeded by evidence"] == 1, 1, "its successor")
+    await life.cluster.until(
+        lambda: life.checker.counts["controller succeeded by confirmation"] == 1, 1, "its successor"
+    )
 
 
-async def _accused_broker(life: Life) -> None:
+async def _rejected_broker(life: Life) -> None:
     victim = life.others(life.controller)[0]
     life.reject(victim, *life.others(victim))
-    await life.cluster.until(lambda: life.judge.counts["broker fenced falsely: it lives"] == 1, 1, "its removal")
+    await life.cluster.until(lambda: life.checker.counts["broker fenced falsely: it lives"] == 1, 1, "its removal")
     await life.cluster.until(
         lambda: broker_path(victim) in life.cluster.world.zookeeper.tree.nodes, 5, "its new registration"
     )
@@ -141,31 +145,31 @@ async def _silent_broker(life: Life) -> None:
     victim = life.others(life.controller)[0]
     life.cluster.world.network.isolate(f"broker-{victim}")
     await asyncio.sleep(5)
-    assert not life.judge.counts
+    assert not life.checker.counts
 
 
-@pytest.mark.parametrize("act", [_killed_broker, _killed_controller, _accused_broker, _silent_broker])
-def test_what_the_cluster_does_on_evidence_true_and_false_is_counted_and_no_finding(
+@pytest.mark.parametrize("act", [_killed_broker, _killed_controller, _rejected_broker, _silent_broker])
+def test_reactions_to_real_and_false_failures_are_counted_and_are_no_finding(
     act: Callable[[Life], Awaitable[None]],
 ) -> None:
     life = Life()
     assert life.run(act) == []
-    assert bool(life.told) == bool(life.judge.counts)
+    assert bool(life.lines) == bool(life.checker.counts)
 
 
 async def _a_leader_killed_in_its_stop(life: Life) -> None:
-    """Its wish to hand over outlives it, and it is started again before that is granted: all between two samples."""
+    """Its request to hand over outlives it, and it is started again before that is granted: all between two samples."""
     leader = await life.lead("a")
-    wish = life.cluster.world.network.hold(f"broker-{leader}", None, requests(ApiKey.CONTROLLED_SHUTDOWN))
+    request = life.cluster.world.network.hold(f"broker-{leader}", None, requests(ApiKey.CONTROLLED_SHUTDOWN))
     life.cluster.stop(leader)
-    await wish.caught()
+    await request.caught()
     life.cluster.power_loss(leader)
     life.cluster.start(leader)
-    wish.release()
+    request.release()
     await life.cluster.until(lambda: life.cluster.leader("a") not in (None, leader), 5, "another leader")
 
 
-async def _a_leader_replaced_for_nothing(life: Life) -> None:
+async def _a_leader_replaced_without_cause(life: Life) -> None:
     leader = await life.lead("a")
     other = life.others(life.controller, leader)[0]
     life.lead_instead("a", other)
@@ -175,10 +179,10 @@ async def _a_leader_replaced_for_nothing(life: Life) -> None:
     ("act", "found"),
     [
         (_a_leader_killed_in_its_stop, []),
-        (_a_leader_replaced_for_nothing, ["a leader was replaced that is not fenced"]),
+        (_a_leader_replaced_without_cause, ["a leader was replaced that is not fenced"]),
     ],
 )
-def test_a_leader_that_is_registered_is_replaced_only_if_it_goes(
+def test_a_registered_leader_is_replaced_only_if_it_stops(
     act: Callable[[Life], Awaitable[None]], found: list[str]
 ) -> None:
     assert Life().run(act) == found

@@ -1,4 +1,4 @@
-"""A finding says what was broken, when and where, and from which module a crash came."""
+"""A finding names what was broken, when and where, and the module in which a crash began."""
 
 import pytest
 
@@ -11,12 +11,15 @@ from minibroker.simulation.checks.finding import CheckerFinding, crash_finding
 def test_finding_prints_rule_partition_and_both_facts() -> None:
     finding = CheckerFinding(
         invariant="I4",
-        text="a member ends below the mark",
+        text="a member ends below the high watermark",
         at_seconds=12.5,
         partition=TopicPartition("a", 1),
-        facts=("the end is 3", "the mark is 4"),
+        facts=("the end is 3", "the high watermark is 4"),
     )
-    assert str(finding) == "12.500 I4 a-1 a member ends below the mark\n    the end is 3\n    the mark is 4"
+    assert (
+        str(finding)
+        == "12.500 I4 a-1 a member ends below the high watermark\n    the end is 3\n    the high watermark is 4"
+    )
 
 
 def test_crash_names_the_module_that_raised() -> None:

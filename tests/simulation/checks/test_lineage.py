@@ -1,4 +1,4 @@
-"""Each lie about who wrote what, and about what is committed, is told from outside and convicted by its rule."""
+"""Each false write and false commit is found by its rule."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from minibroker.simulation.checks.reference_log import LoggedBatch, ReferenceLog
 ONE, TWO = Writer(1, 1), Writer(2, 1)
 
 
-class Told:
-    """Collects findings."""
+class FoundRules:
+    """Collects the rules of findings."""
 
     def __init__(self) -> None:
         self.rules: list[str] = []
@@ -26,8 +26,8 @@ class Cluster:
     """A lineage in which broker 1 leads epoch 0 and broker 2 epoch 1."""
 
     def __init__(self) -> None:
-        self.told = Told()
-        self.lineage = Lineage(self.told)
+        self.found = FoundRules()
+        self.lineage = Lineage(self.found)
         self.lineage.leads(0, ONE)
         self.lineage.leads(1, TWO)
         self.logs = {ONE: ReferenceLog(), TWO: ReferenceLog()}
@@ -50,7 +50,7 @@ def test_copies_in_order_are_no_finding(cluster: Cluster) -> None:
     cluster.write(TWO, batch(2, 1))
     cluster.lineage.commit(cluster.logs[TWO], 3, TWO)
     cluster.lineage.compare(cluster.logs[ONE], 0, 2, "broker 1")
-    assert cluster.told.rules == []
+    assert cluster.found.rules == []
     assert cluster.lineage.committed_end == 3
     assert not cluster.lineage.holds_all(cluster.logs[ONE])
 
@@ -58,26 +58,26 @@ def test_copies_in_order_are_no_finding(cluster: Cluster) -> None:
 @pytest.mark.invariant("I18")
 def test_second_leader_of_an_epoch(cluster: Cluster) -> None:
     cluster.lineage.leads(1, ONE)
-    assert cluster.told.rules == ["I18"]
+    assert cluster.found.rules == ["I18"]
 
 
 @pytest.mark.invariant("I18")
 def test_the_same_broker_restarted_leads_its_old_epoch(cluster: Cluster) -> None:
     cluster.lineage.leads(1, Writer(2, 2))
-    assert cluster.told.rules == ["I18"]
+    assert cluster.found.rules == ["I18"]
 
 
 @pytest.mark.invariant("I17")
-def test_record_of_an_epoch_from_somebody_else(cluster: Cluster) -> None:
+def test_record_of_an_epoch_from_another_writer_than_its_leader(cluster: Cluster) -> None:
     cluster.write(ONE, batch(0, 1))
-    assert cluster.told.rules == ["I17"]
+    assert cluster.found.rules == ["I17"]
 
 
 @pytest.mark.invariant("I16")
 def test_other_bytes_at_the_same_offset_and_epoch(cluster: Cluster) -> None:
     cluster.write(ONE, batch(0, 0, crc=7))
     cluster.write(TWO, batch(0, 0, crc=8))
-    assert cluster.told.rules == ["I16"]
+    assert cluster.found.rules == ["I16"]
 
 
 @pytest.mark.invariant("I7", "I16")
@@ -86,7 +86,7 @@ def test_copy_on_top_of_another_history(cluster: Cluster) -> None:
     cluster.logs[TWO].append(batch(0, 0, crc=8))
     cluster.write(ONE, batch(1, 0))
     cluster.write(TWO, batch(1, 0))
-    assert cluster.told.rules == ["I16"]
+    assert cluster.found.rules == ["I16"]
 
 
 @pytest.mark.invariant("I12")
@@ -94,7 +94,7 @@ def test_copy_on_top_of_another_history(cluster: Cluster) -> None:
 def test_gap_or_overlap_in_a_log(cluster: Cluster, wrong: LoggedBatch) -> None:
     cluster.write(ONE, batch(0, 0))
     cluster.write(ONE, wrong)
-    assert "I12" in cluster.told.rules
+    assert "I12" in cluster.found.rules
 
 
 @pytest.mark.invariant("I12")
@@ -102,24 +102,24 @@ def test_epoch_that_falls_along_a_log(cluster: Cluster) -> None:
     cluster.lineage.leads(2, ONE)
     cluster.write(ONE, batch(0, 2))
     cluster.write(ONE, batch(1, 0))
-    assert cluster.told.rules == ["I12"]
+    assert cluster.found.rules == ["I12"]
 
 
 @pytest.mark.invariant("I19")
-def test_other_record_below_a_mark(cluster: Cluster) -> None:
+def test_other_record_below_a_high_watermark(cluster: Cluster) -> None:
     cluster.write(ONE, batch(0, 0))
     cluster.lineage.commit(cluster.logs[ONE], 1, ONE)
     cluster.write(TWO, batch(0, 1))
     cluster.lineage.compare(cluster.logs[TWO], 0, 1, "broker 2")
-    assert cluster.told.rules == ["I19"]
+    assert cluster.found.rules == ["I19"]
 
 
 @pytest.mark.invariant("I22")
-def test_mark_of_a_follower_beyond_what_is_committed(cluster: Cluster) -> None:
+def test_high_watermark_of_a_follower_above_what_is_committed(cluster: Cluster) -> None:
     cluster.write(ONE, batch(0, 0))
     cluster.write(TWO, batch(0, 0))
-    cluster.lineage.compare(cluster.logs[TWO], 1, 1, "broker 2")  # nobody committed it
-    assert cluster.told.rules == ["I22"]
+    cluster.lineage.compare(cluster.logs[TWO], 1, 1, "broker 2")  # no leader committed it
+    assert cluster.found.rules == ["I22"]
 
 
 @pytest.mark.invariant("I3")
@@ -128,4 +128,4 @@ def test_log_without_the_last_committed_batch(cluster: Cluster) -> None:
     cluster.lineage.commit(cluster.logs[ONE], 1, ONE)
     assert cluster.lineage.holds_all(cluster.logs[ONE])
     assert not cluster.lineage.holds_all(cluster.logs[TWO])
-    assert cluster.lineage.holds_all(ReferenceLog(start=1)), "retention took it"
+    assert cluster.lineage.holds_all(ReferenceLog(start=1)), "retention removed it"

@@ -1,5 +1,5 @@
-"""The judges of faulty disks: over-deletion, wrong offsets, copied damage, idle offline leaders, failed syncs, sound
-logs called damaged."""
+"""The checkers for faulty disks: over-deletion, wrong offsets, copied damage, offline leaders that stay leaders, failed
+syncs, sound logs reported as damaged."""
 
 import asyncio
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ SIZE = len(BATCH)
 
 
 class Case:
-    """One broker that was never started, with a topic `a` that is promised."""
+    """One broker that never starts, with a promised topic `a`."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(0, brokers=1)
@@ -53,7 +53,7 @@ def stamped(base_offset: int, epoch: int = 0) -> tuple[BatchHeader, bytes]:
 
 
 class Replica:
-    """As much of one as the judges look at."""
+    """The part of a replica that the checkers read."""
 
     def __init__(self, start: int, is_leader: bool = True) -> None:
         self.topic_partition = A
@@ -89,28 +89,28 @@ def test_bytes_of_a_fork_are_counted_once_for_each_offset() -> None:
 )
 def test_a_leaders_log_start_is_bounded_by_retention(settings: dict[str, str], start: int, found: list[str]) -> None:
     case = Case()
-    judge = LogStartChecker(case.cluster, case.reference, settings)
-    judge.appended(LOG, [stamped(offset)[0] for offset in range(3)])
-    case.inside(judge.stepped, replica(start), EVENT, (), False)
+    checker = LogStartChecker(case.cluster, case.reference, settings)
+    checker.appended(LOG, [stamped(offset)[0] for offset in range(3)])
+    case.inside(checker.stepped, replica(start), EVENT, (), False)
     assert case.found == found
 
 
 @pytest.mark.invariant("I43")
 def test_a_follower_may_load_any_start_and_take_over_only_a_lawful_one() -> None:
     case = Case()
-    judge = LogStartChecker(case.cluster, case.reference, {})
+    checker = LogStartChecker(case.cluster, case.reference, {})
     follower = replica(2, is_leader=False)
-    judge.replica_loaded(follower)
-    case.inside(judge.stepped, follower, EVENT, (), False)
+    checker.replica_loaded(follower)
+    case.inside(checker.stepped, follower, EVENT, (), False)
     assert case.found == []
     cast(Any, follower.state).log_start_offset = 3
-    case.inside(judge.stepped, follower, EVENT, (), False)
+    case.inside(checker.stepped, follower, EVENT, (), False)
     assert case.found == ["I43"]
 
 
 # --------------------------------------------------------------------------------------------------- served and copied
 def serve(case: Case, asked: int, answer: bytes, written: list[tuple[BatchHeader, bytes]]) -> list[str]:
-    """What the judge finds when a leader, asked for an offset, answers so."""
+    """Findings when a leader gives this answer to a fetch at this offset."""
     observers = case.cluster.world.observers
     found = FetchedRecords(FetchPartitionResponse(partition_index=0), [answer], len(answer))
     with ServedChecker(case.reference).listening(observers):
@@ -120,7 +120,7 @@ def serve(case: Case, asked: int, answer: bytes, written: list[tuple[BatchHeader
 
 
 @pytest.mark.invariant("I41")
-def test_an_answer_holds_what_was_asked_for_as_it_was_written() -> None:
+def test_an_answer_holds_the_requested_offset_as_it_was_written() -> None:
     written = [stamped(offset) for offset in range(3)]
     assert serve(Case(), 1, written[1][1], written) == []
     assert serve(Case(), 1, written[2][1], written) == ["I41"]
@@ -141,14 +141,14 @@ def test_a_copy_is_what_the_leader_wrote() -> None:
 @pytest.mark.parametrize(("is_calm", "found"), [(True, ["I42"]), (False, [])])
 def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list[str]) -> None:
     case = Case()
-    true = ReferencePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
-    case.reference.states = lambda: [true]  # type: ignore[method-assign]
+    actual = ReferencePartition(A, (1, 2), {}, 1, 0, 0, 0, 0, 0.0, 1)
+    case.reference.states = lambda: [actual]  # type: ignore[method-assign]
     case.cluster.replica = lambda *where: replica(0)  # type: ignore[method-assign]
-    judge = OfflineLeaders(case.cluster, case.reference, lambda state: is_calm)
+    checker = OfflineLeaders(case.cluster, case.reference, lambda state: is_calm)
 
     async def watch() -> None:
         for _ in range(3):
-            judge.look()
+            checker.look()
             await asyncio.sleep(BOUND_SECONDS / 1.5)
 
     case.cluster.world.run(watch())
@@ -158,37 +158,37 @@ def test_an_offline_leader_hands_over_in_bounded_time(is_calm: bool, found: list
 # --------------------------------------------------------------------------------------------------------- sound logs
 @pytest.mark.invariant("I44")
 @pytest.mark.parametrize(("faulty", "found"), [(set(), ["I44", "I44"]), ({2}, [])])
-def test_no_log_is_called_damaged_while_no_disk_is_faulty(faulty: set[int], found: list[str]) -> None:
+def test_no_log_is_reported_damaged_while_no_disk_is_faulty(faulty: set[int], found: list[str]) -> None:
     case, one, reason = Case(), Replica(0), "it does not fit its leader's"
-    judge, loaded = SoundLogs(case.cluster, case.reference), cast(Partition, one)
+    checker, loaded = SoundLogs(case.cluster, case.reference), cast(Partition, one)
     case.reference.faulty = faulty
     one.log.damage = None
-    case.inside(judge.replica_loaded, loaded)
-    case.inside(judge.stepped, loaded, EVENT, [ev.SyncLog()], False)
+    case.inside(checker.replica_loaded, loaded)
+    case.inside(checker.stepped, loaded, EVENT, [ev.SyncLog()], False)
     assert case.found == []
-    case.inside(judge.stepped, loaded, EVENT, [ev.DamageNoted(reason=reason)], False)
+    case.inside(checker.stepped, loaded, EVENT, [ev.DamageNoted(reason=reason)], False)
     one.log.damage = reason
-    case.inside(judge.replica_loaded, loaded)
+    case.inside(checker.replica_loaded, loaded)
     assert case.found == found
 
 
 # -------------------------------------------------------------------------------------------------------- failed syncs
 @pytest.mark.invariant("I15")
 @pytest.mark.parametrize("is_full", [False, True])
-def test_nothing_is_appended_long_after_a_failed_sync_whatever_it_said(is_full: bool) -> None:
+def test_nothing_is_appended_long_after_a_failed_sync_whatever_its_error(is_full: bool) -> None:
     case = Case()
-    judge = FailedSyncs(case.cluster, case.reference)
+    checker = FailedSyncs(case.cluster, case.reference)
     storage = case.cluster.world.machine("broker-1").storage
     storage.fail("sync", is_full=is_full)
     with pytest.raises(DiskError):
         case.inside(storage.check_fault, "sync", "/data/log/a-0/00000000000000000000.log")
     headers = [stamped(0)[0]]
-    case.inside(judge.appended, LOG, headers)
+    case.inside(checker.appended, LOG, headers)
     assert case.found == []
 
     async def later() -> None:
         await asyncio.sleep(2 * NOTICED_SECONDS)
-        case.inside(judge.appended, LOG, headers)
+        case.inside(checker.appended, LOG, headers)
 
     case.cluster.world.run(later())
     assert case.found == ["I15"]

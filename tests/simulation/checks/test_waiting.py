@@ -1,4 +1,4 @@
-"""Waiting that the rules do not know is found, the other is not."""
+"""Waiting that the rules forbid is found; other waiting is not."""
 
 from typing import cast
 
@@ -18,7 +18,7 @@ TICK = ev.BrokersChanged(eligible={}, now_ms=0)
 
 
 class Replica:
-    """As much of a partition as the rules look at: broker 1 leads, 3 is not in sync and ends early."""
+    """The part of a partition that the rules read: broker 1 leads, 3 is not in sync and ends early."""
 
     topic_partition = TopicPartition("a", 0)
 
@@ -42,18 +42,18 @@ def found(replica: Replica, event: ev.Event = TICK, effects: tuple[ev.Effect, ..
 
 
 @pytest.mark.invariant("I37")
-def test_a_mark_that_waits_for_who_may_not_join_is_found() -> None:
+def test_a_high_watermark_that_waits_for_a_replica_that_may_not_join_is_found() -> None:
     assert found(Replica((1, 2), high_watermark=4, eligible=False)) == ["I37"]
 
 
-def test_a_mark_may_wait_for_who_may_join_and_is_fine_where_it_ought_to_be() -> None:
+def test_a_high_watermark_may_wait_for_a_replica_that_may_join() -> None:
     assert found(Replica((1, 2), high_watermark=4, eligible=True)) == []
     assert found(Replica((1, 2), high_watermark=9, eligible=False)) == []
     assert found(Replica((1,), high_watermark=4, eligible=False)) == []
 
 
 @pytest.mark.invariant("I24")
-def test_requests_that_wait_on_below_the_minimum_are_found() -> None:
+def test_requests_that_keep_waiting_below_the_minimum_are_found() -> None:
     replica = Replica((1,), high_watermark=4, eligible=False)
     replica.state.waiters = [ProduceWaiter(tokens=(None,), base_offset=4, required_offset=5, leader_epoch=0)]
     assert found(replica) == ["I24"]

@@ -1,7 +1,7 @@
-"""`python -m tests.simulation.model [SCENERY..] [--mutant NAME..]`: search the small model (`make explore`).
+"""`python -m tests.simulation.model [BOUNDS..] [--mutant NAME..]`: search the small model (`make explore`).
 
-Without arguments: every bounds without a mutant, then the shortest way to convict each mutant of `convictions`.
-Exit codes: 0 all as expected; 10 the code as it is broke an invariant, or a mutant was not convicted; 130 ended by
+Without arguments: all model bounds without a mutant, then the shortest path to convict each mutant of `convictions`.
+Exit codes: 0 all as expected; 10 the unchanged code broke an invariant, or a mutant was not convicted; 130 ended by
 Ctrl-C.
 """
 
@@ -29,8 +29,8 @@ STORIES = Path(__file__).parent / "testdata"
 EXIT_UNEXPECTED = 10
 
 
-class Found(msgspec.Struct, kw_only=True):
-    """A search that ended, as it is printed with --json."""
+class SearchResult(msgspec.Struct, kw_only=True):
+    """A finished search, as printed with --json."""
 
     mutant: str
     bounds: str
@@ -40,7 +40,7 @@ class Found(msgspec.Struct, kw_only=True):
     is_complete: bool
     replicas: int
     seconds: float
-    """Of CPU time: other work on the machine does not count."""
+    """CPU time: other work on the machine does not count."""
     broken: str | None = None
     path: list[list[str | int]] = []
 
@@ -55,11 +55,11 @@ class Found(msgspec.Struct, kw_only=True):
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--mutant", "mutants", multiple=True, help="Search with this mutant; `-` for the code as it is.")
-@click.option("--depth", default=0, help="Steps at most; 0: to the end of the bounds.")
+@click.option("--mutant", "mutants", multiple=True, help="Search with this mutant; `-` for the unchanged code.")
+@click.option("--depth", default=0, help="Maximal number of steps; 0: the whole search space.")
 @click.option("--budget-seconds", default=180.0, show_default=True, help="CPU seconds for each search.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each search.")
-@click.option("--write", is_flag=True, help="Store the ways that were found as stories (tests).")
+@click.option("--write", is_flag=True, help="Store the paths found as stories (tests).")
 def explore(
     names: tuple[str, ...],
     mutants: tuple[str, ...],
@@ -92,10 +92,10 @@ def explore(
 
 
 def _searches(names: tuple[str, ...], mutants: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(mutant, bounds): all clean ones, then each mutant in its own bounds, unless something was chosen."""
+    """(mutant, bounds): all without a mutant, then each mutant in its own bounds, unless the user chose some."""
     for each in names:
         if each not in {bounds.name for bounds in ALL_BOUNDS}:
-            raise click.UsageError(f"no bounds is called {each}: {', '.join(s.name for s in ALL_BOUNDS)}")
+            raise click.UsageError(f"no model bounds are called {each}: {', '.join(s.name for s in ALL_BOUNDS)}")
     if not mutants and not names:
         return [*((UNPATCHED, each.name) for each in ALL_BOUNDS), *BOUNDS_OF.items()]
     found = []
@@ -106,8 +106,8 @@ def _searches(names: tuple[str, ...], mutants: tuple[str, ...]) -> list[tuple[st
     return found
 
 
-def _search(mutant: str, bounds: str, depth: int, seconds: float, show: Callable[[str], None]) -> Found:
-    """In a process of its own; it ends with this one."""
+def _search(mutant: str, bounds: str, depth: int, seconds: float, show: Callable[[str], None]) -> SearchResult:
+    """Search in a process of its own, which ends with this one."""
     words = ["search", bounds, mutant, str(depth), str(seconds)]
     command = [sys.executable, "-m", "tests.simulation.model.one_search", *words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -126,14 +126,14 @@ def _search(mutant: str, bounds: str, depth: int, seconds: float, show: Callable
             process.wait()
     if "found" not in last:
         raise click.ClickException(f"the search of {bounds} with {mutant} ended with exit code {process.returncode}")
-    return msgspec.convert({"mutant": mutant, **last["found"]}, Found)
+    return msgspec.convert({"mutant": mutant, **last["found"]}, SearchResult)
 
 
 def _show(progress: ProgressLine, prefix: str, text: str) -> None:
     progress.show(f"{prefix} {text}")
 
 
-def _line(found: Found) -> str:
+def _line(found: SearchResult) -> str:
     end = "all states" if found.is_complete else f"to depth {found.depth}"
     rate = found.steps / max(found.seconds, 0.01)
     says = f"BROKEN after {len(found.path)} steps: {found.broken}" if found.broken else end
@@ -143,8 +143,8 @@ def _line(found: Found) -> str:
     )
 
 
-def _story(found: Found) -> str:
-    """The way as a test of the code as it is: nothing breaks there."""
+def _story(found: SearchResult) -> str:
+    """The path as a test of the unchanged code, where nothing breaks."""
     headline = f"{found.broken}"
     if found.mutant != UNPATCHED:
         mutant = mutant_called(found.mutant)

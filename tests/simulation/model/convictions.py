@@ -1,4 +1,4 @@
-"""Which mutant the small model convicts in which bounds, and the form of the mutant that it can see."""
+"""Which model bounds convict which mutant, and the form of the mutant that the model can show."""
 
 from tests.mutants.catalogue import find_mutant
 from tests.mutants.mutant import Mutant

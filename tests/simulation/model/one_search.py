@@ -1,8 +1,8 @@
-"""One search, or one story, in a process of its own: a mutant lives and dies with it.
+"""One search, or one story, in a process of its own: a mutant ends with its process.
 
-`python -m tests.simulation.model.one_search search SCENERY MUTANT DEPTH SECONDS` prints lines of JSON: `{"progress":
-coverage}` now and then, at the end `{"found": coverage}`. `... play MUTANT FILE` prints a story as it really goes.
-MUTANT `-` is the code as it is.
+`python -m tests.simulation.model.one_search search BOUNDS MUTANT DEPTH SECONDS` prints lines of JSON: `{"progress":
+coverage}` at intervals, at the end `{"found": coverage}`. `... play MUTANT FILE` prints a story with its actual
+results. MUTANT `-` is the unchanged code.
 """
 
 import gc
@@ -19,23 +19,23 @@ UNPATCHED = "-"
 PROGRESS_SECONDS = 0.5
 
 
-def run_search(scenery_name: str, depth: int, seconds: float) -> None:
-    """Depth 0: to the end of the bounds."""
+def run_search(bounds_name: str, depth: int, seconds: float) -> None:
+    """Depth 0: the whole search space."""
     from minibroker.simulation.model.bounds import find_bounds
     from minibroker.simulation.model.search import SearchCoverage, search
 
-    told = time.monotonic()
+    printed_at = time.monotonic()
 
     def watch(coverage: SearchCoverage) -> bool:
-        nonlocal told
+        nonlocal printed_at
         now = time.monotonic()
-        if now - told >= PROGRESS_SECONDS:
-            told = now
+        if now - printed_at >= PROGRESS_SECONDS:
+            printed_at = now
             print(json.dumps({"progress": msgspec.to_builtins(coverage)}), flush=True)
         return time.process_time() < seconds
 
-    gc.disable()  # nothing that a search makes is ever a cycle, and to look through a million states takes long
-    coverage = search(find_bounds(scenery_name), watch, depth or None)
+    gc.disable()  # a search makes no reference cycles, and collecting over a million states takes long
+    coverage = search(find_bounds(bounds_name), watch, depth or None)
     found = {**msgspec.to_builtins(coverage), "seconds": round(time.process_time(), 2)}
     print(json.dumps({"found": found}), flush=True)
 

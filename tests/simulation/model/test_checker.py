@@ -10,10 +10,10 @@ from minibroker.simulation.model.replica import ModelReplica, Record, StimulusOu
 A, B, OTHER_A = (0, "a"), (1, "b"), (0, "x")
 
 
-def _replica(broker_id: int, *log: Record, mark: int = 0, leads: int | None = None) -> ModelReplica:
+def _replica(broker_id: int, *log: Record, high_watermark: int = 0, leads: int | None = None) -> ModelReplica:
     replica = fresh(ReplicationConfig(broker_id=broker_id), broker_id)
     replica.log = log
-    replica.state.log_end_offset, replica.state.high_watermark = len(log), mark
+    replica.state.log_end_offset, replica.state.high_watermark = len(log), high_watermark
     if leads is not None:
         replica.state.role, replica.state.leader_epoch = Role.LEADER, leads
         replica.state.in_sync_replicas = (broker_id,)
@@ -43,12 +43,12 @@ def _write(before: Leadership, after: Leadership, *replicas: ModelReplica) -> st
 
 
 def test_a_sound_state_breaks_nothing() -> None:
-    leader = _replica(1, A, B, mark=1, leads=1)
+    leader = _replica(1, A, B, high_watermark=1, leads=1)
     assert _state(leader, _replica(2, A), reference=_reference(1, 1, 2, epoch=1), committed=(A,)) == ""
 
 
 def test_what_a_leader_shows_is_in_its_whole_isr() -> None:
-    leader = _replica(1, A, mark=1, leads=0)
+    leader = _replica(1, A, high_watermark=1, leads=0)
     leader.state.in_sync_replicas = (1, 2)
     assert _state(leader, _replica(2), committed=(A,)) == "I2"
 
@@ -57,8 +57,8 @@ def test_members_of_the_isr_hold_what_was_committed() -> None:
     assert _state(_replica(1, A), _replica(2), reference=_reference(1, 1, 2), committed=(A,)) == "I3"
 
 
-def test_members_of_the_isr_reach_the_mark_of_the_true_leader() -> None:
-    leader = _replica(1, A, mark=1, leads=0)
+def test_members_of_the_isr_reach_the_high_watermark_of_the_current_leader() -> None:
+    leader = _replica(1, A, high_watermark=1, leads=0)
     assert _state(leader, _replica(2), reference=_reference(1, 1, 2), committed=(A,)) == "I4"
 
 
@@ -72,12 +72,12 @@ def test_an_epoch_has_the_leader_that_zookeeper_named() -> None:
 
 
 def test_what_was_committed_stays() -> None:
-    assert _state(_replica(1, B, mark=1), committed=(A,)) == "I19"
+    assert _state(_replica(1, B, high_watermark=1), committed=(A,)) == "I19"
     assert _state(_replica(1, B, leads=1), reference=_reference(1, 1, epoch=1), committed=(A,)) == "I19"
 
 
 def test_a_leader_counts_only_what_was_reported_to_it() -> None:
-    before, after = _replica(1, A, leads=0), _replica(1, A, mark=1, leads=0)
+    before, after = _replica(1, A, leads=0), _replica(1, A, high_watermark=1, leads=0)
     after.state.in_sync_replicas = (1, 2)
     assert str(check_step(before, ("fetched",), StimulusOutcome(after))).startswith("I5: ")
     after.reports = {2: 1}
@@ -106,8 +106,8 @@ def test_writes_of_the_partitions_state() -> None:
     assert _write(before, _reference(3, 3, epoch=1, version=1)) == "I28"
 
 
-def test_a_joiner_has_reached_the_mark_in_the_present_epoch() -> None:
-    leader, joiner = _replica(1, A, mark=1, leads=0), _replica(2, A)
+def test_a_joiner_has_reached_the_high_watermark_in_the_present_epoch() -> None:
+    leader, joiner = _replica(1, A, high_watermark=1, leads=0), _replica(2, A)
     leader.state.leader_epoch_start, joiner.state.leader_epoch = 0, 0
     before, after = _reference(1, 1), _reference(1, 1, 2, version=1)
     assert _write(before, after, leader, joiner) == ""

@@ -1,4 +1,4 @@
-"""The search itself, on the code as it is: small worlds to their end, the larger ones some way."""
+"""The search itself, on the unchanged code: small worlds completely, the larger ones in part."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from minibroker.simulation.model.world import ModelWorld
 
 SMALL = [each for each in ALL_BOUNDS if each.is_small]
 LARGER = [each for each in ALL_BOUNDS if not each.is_small]
-STEPS_SOME_WAY = 6
+STEPS_OF_LARGER = 6
 
 
 def _go_on(_: SearchCoverage) -> bool:
@@ -19,17 +19,17 @@ def _go_on(_: SearchCoverage) -> bool:
 
 @pytest.mark.invariant("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I16", "I17", "I18", "I19")
 @pytest.mark.parametrize("bounds", SMALL, ids=lambda each: each.name)
-def test_no_state_of_a_small_scenery_breaks_an_invariant(bounds: ModelBounds) -> None:
+def test_no_state_of_a_small_world_breaks_an_invariant(bounds: ModelBounds) -> None:
     coverage = search(bounds, _go_on)
     assert coverage.broken is None, f"{coverage.broken}: {coverage.path}"
     assert coverage.is_complete
 
 
 @pytest.mark.parametrize("bounds", LARGER, ids=lambda each: each.name)
-def test_the_first_steps_of_a_larger_scenery_break_no_invariant(bounds: ModelBounds) -> None:
-    coverage = search(bounds, _go_on, depth_max=STEPS_SOME_WAY)
+def test_the_first_steps_of_a_larger_world_break_no_invariant(bounds: ModelBounds) -> None:
+    coverage = search(bounds, _go_on, depth_max=STEPS_OF_LARGER)
     assert coverage.broken is None, f"{coverage.broken}: {coverage.path}"
-    assert coverage.depth == STEPS_SOME_WAY
+    assert coverage.depth == STEPS_OF_LARGER
 
 
 def test_a_search_can_be_ended_between_two_states() -> None:
@@ -38,7 +38,7 @@ def test_a_search_can_be_ended_between_two_states() -> None:
 
 
 def test_the_same_steps_lead_to_the_same_state() -> None:
-    """Two worlds number what they meet in another order; what a step does must not depend on it."""
+    """Two worlds number their values in different orders; the effect of a step must not depend on it."""
     bounds = find_bounds("copying")
     one, other = ModelWorld(bounds), ModelWorld(bounds)
     for move in list(enabled(other, other.start())):

@@ -1,7 +1,7 @@
-"""The shortest ways to convict each mutant, as the small model found them, are played again.
+"""The shortest paths to convict each mutant, as the small model found them, are replayed.
 
-Each file of testdata/ is one way, written by `make explore WRITE=1`. On the code as it is nothing breaks, and the table
-is the stored one; with the mutant of its name the invariant breaks that the file names.
+Each file of testdata/ is one path, written by `make explore WRITE=1`. On the unchanged code nothing breaks, and the
+tables are the stored ones; with the mutant of its name, the invariant that the file names breaks.
 """
 
 import re
@@ -30,7 +30,7 @@ def test_nothing_breaks_without_the_mutant(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_the_mutant_breaks_what_its_story_says(path: Path) -> None:
+def test_the_mutant_breaks_the_invariant_that_its_story_names(path: Path) -> None:
     words = ["-m", "tests.simulation.model.one_search", "play", path.stem, str(path)]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     named = re.search(r"^# (I\d+|hardening \d+): ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Mutants of the list in the form in which the small model can see them, where that differs from the catalogue's."""
+"""Mutants in the form that the small model can show, where that differs from the catalogue's."""
 
 from tests.mutants.mutant import Edit, Mutant
 
@@ -63,5 +63,5 @@ VARIANTS = (
         ),
     ),
 )
-"""In B06 the replica's own assertion ends the process at the first election. Here it is gone, too, so that the trace
-shows what the rule is for."""
+"""In B06 the replica's own assertion ends the process at the first election. This variant also removes the assertion,
+so that the trace shows the purpose of the rule."""

@@ -1,4 +1,5 @@
-"""A real cluster on simulated ports in which one fact is falsified from outside: the judge of that fact says so."""
+"""A real cluster on simulated ports in which one fact is falsified from outside: the checker of
+that fact reports it."""
 
 import asyncio
 import contextlib
@@ -28,7 +29,7 @@ STATE = "/brokers/topics/a/partitions/0/state"
 
 
 class Life:
-    """A cluster with some records, and room for a lie before some more."""
+    """A cluster with some records, and a falsification before one more."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster(1, settings={"auto.leader.rebalance.enable": "false"})
@@ -43,17 +44,17 @@ class Life:
         return found
 
     def follower(self) -> Partition:
-        """One that is not controller: a lie about a controller would be about more than the partition."""
+        """A follower that is not the controller: falsifying that one would affect more than the partition."""
         others = [number for number in self.cluster.broker_ids if number != self.cluster.controller()]
         replicas = [self.cluster.replica(number, "a") for number in others]
         return next(each for each in replicas if each is not None and each.state.role is Role.FOLLOWER)
 
-    def run(self, lie: Callable[["Life"], Awaitable[None] | None]) -> list[str]:
-        """The rules that were broken."""
-        self.cluster.world.run(self._live(lie), seconds_max=60)
+    def run(self, falsify: Callable[["Life"], Awaitable[None] | None]) -> list[str]:
+        """The broken rules."""
+        self.cluster.world.run(self._live(falsify), seconds_max=60)
         return [found.invariant for found in self.reference.findings]
 
-    async def _live(self, lie: Callable[["Life"], Awaitable[None] | None]) -> None:
+    async def _live(self, falsify: Callable[["Life"], Awaitable[None] | None]) -> None:
         cluster, servers, ports = self.cluster, self.cluster.bootstrap_servers, self.cluster.client_runtime()
         with listening(cluster.world.observers, ReplicaChecker(cluster, self.reference, counts_only_synced=False)):
             cluster.start_all()
@@ -68,23 +69,23 @@ class Life:
                     assert found.offset is not None
                     self.acked[FIRST, found.offset] = b"%d" % number
                 await asyncio.sleep(1)
-                lasting = lie(self)
+                lasting = falsify(self)
                 if lasting is not None:
                     await lasting
                 with contextlib.suppress(MinibrokerError):
                     await producer.send_and_wait("a", b"one more")
 
 
-def tell_the_truth(life: Life) -> None:
-    """No lie."""
+def change_nothing(life: Life) -> None:
+    """The control case."""
 
 
-def lower_the_mark(life: Life) -> None:
+def lower_the_high_watermark(life: Life) -> None:
     life.leader().state.high_watermark -= 1
     life.cluster.brokers[life.leader().state.config.broker_id].manager.fence()
 
 
-def raise_a_followers_mark(life: Life) -> None:
+def raise_a_followers_high_watermark(life: Life) -> None:
     state = life.follower().state
     state.log_end_offset += 1
     state.high_watermark += 1
@@ -97,7 +98,7 @@ def cut_a_committed_record(life: Life) -> None:
 
 
 def forget_a_member(life: Life) -> None:
-    """The leader counts without somebody who is still in the ISR, and who does not fetch any more."""
+    """The leader ignores an ISR member, which no longer fetches."""
     state, follower = life.leader().state, life.follower().state
     life.cluster.world.pause(f"broker-{follower.config.broker_id}")
     state.in_sync_replicas = tuple(b for b in state.in_sync_replicas if b != follower.config.broker_id)
@@ -118,43 +119,43 @@ def write_isr(life: Life, members: list[int], incarnations: dict[str, str]) -> N
     tree.transact([SetOp(path=STATE, data=changed.encode(), version=node.version)], 0)
 
 
-def true_isr(life: Life) -> PartitionState:
+def written_state(life: Life) -> PartitionState:
     return PartitionState.decode(life.cluster.world.zookeeper.tree.nodes[STATE].data)
 
 
 def change_the_isr_by_hand(life: Life) -> None:
-    state = true_isr(life)
+    state = written_state(life)
     fewer = [b for b in state.isr if b != life.follower().state.config.broker_id]
     write_isr(life, fewer, state.isr_incarnations)
 
 
-async def let_the_dead_join(life: Life, heard_for_seconds: float) -> None:
+async def let_a_failed_broker_join(life: Life, seconds_after_the_end: float) -> None:
     """A follower leaves the ISR, its session ends, and later it joins again."""
-    zookeeper, state = life.cluster.world.zookeeper, true_isr(life)
+    zookeeper, state = life.cluster.world.zookeeper, written_state(life)
     change_the_isr_by_hand(life)
-    gone = next(b for b in state.isr if b not in true_isr(life).isr)
+    gone = next(b for b in state.isr if b not in written_state(life).isr)
     controller = life.cluster.controller()
-    assert gone != controller, "another controller would have to be told first"
+    assert gone != controller, "another controller would have to learn of it first"
     zookeeper.cut(f"broker-{gone}")
     for session_id in zookeeper.sessions_of(f"broker-{gone}"):
         zookeeper.expire_session(session_id)
-    await asyncio.sleep(heard_for_seconds)
+    await asyncio.sleep(seconds_after_the_end)
     write_isr(life, state.isr, state.isr_incarnations)
 
 
-def let_who_is_long_dead_join(life: Life) -> Awaitable[None]:
-    return let_the_dead_join(life, 2.0)
+def let_a_broker_join_long_after_its_failure(life: Life) -> Awaitable[None]:
+    return let_a_failed_broker_join(life, 2.0)
 
 
-def let_who_just_died_join(life: Life) -> Awaitable[None]:
-    return let_the_dead_join(life, 0.0)
+def let_a_broker_join_right_after_its_failure(life: Life) -> Awaitable[None]:
+    return let_a_failed_broker_join(life, 0.0)
 
 
 def let_an_earlier_incarnation_join(life: Life) -> None:
-    """Its session ends in this moment, but it is not listed as the process that was registered."""
-    state = true_isr(life)
+    """Its session ends now, but the ISR lists another process than the one that was registered."""
+    state = written_state(life)
     change_the_isr_by_hand(life)
-    gone = next(b for b in state.isr if b not in true_isr(life).isr)
+    gone = next(b for b in state.isr if b not in written_state(life).isr)
     for session_id in life.cluster.world.zookeeper.sessions_of(f"broker-{gone}"):
         life.cluster.world.zookeeper.expire_session(session_id)
     write_isr(life, state.isr, {**state.isr_incarnations, str(gone): "0" * 32})
@@ -180,13 +181,13 @@ def forget_the_epochs(life: Life) -> None:
     follower._cut(lambda: follower.log.truncate_to(follower.log.log_end_offset - 1))
 
 
-def lie_about_the_session(life: Life) -> None:
+def remove_the_registration(life: Life) -> None:
     number = life.leader().state.config.broker_id
     del life.cluster.world.zookeeper.tree.nodes[f"/brokers/ids/{number}"]
 
 
 async def load_a_torn_batch(life: Life) -> None:
-    """A clean stop is claimed, and of the last batch only the header is on the disk."""
+    """The broker claims a clean stop, but only the header of the last batch is on its disk."""
     before = life.follower()
     number, segment = before.state.config.broker_id, before.log.segments[-1]
     process = life.cluster.world.process(f"broker-{number}")
@@ -197,48 +198,48 @@ async def load_a_torn_batch(life: Life) -> None:
     await life.cluster.until(lambda: life.cluster.replica(number, "a") not in (before, None), 10, "a start")
 
 
-def test_judges_are_silent_over_a_healthy_cluster() -> None:
+def test_checkers_find_nothing_in_a_healthy_cluster() -> None:
     life = Life()
-    assert life.run(tell_the_truth) == []
+    assert life.run(change_nothing) == []
     assert audit_disks(life.cluster, life.reference.states(), life.acked) == []
 
 
 @pytest.mark.parametrize(
-    ("lie", "rule"),
+    ("falsify", "rule"),
     [
-        pytest.param(lower_the_mark, "I11", marks=pytest.mark.invariant("I11")),
-        pytest.param(raise_a_followers_mark, "I22", marks=pytest.mark.invariant("I22")),
+        pytest.param(lower_the_high_watermark, "I11", marks=pytest.mark.invariant("I11")),
+        pytest.param(raise_a_followers_high_watermark, "I22", marks=pytest.mark.invariant("I22")),
         pytest.param(cut_a_committed_record, "I32", marks=pytest.mark.invariant("I32")),
         pytest.param(forget_a_member, "I4", marks=pytest.mark.invariant("I4", "I3")),
         pytest.param(change_the_isr_by_hand, "I8", marks=pytest.mark.invariant("I8")),
-        pytest.param(let_who_is_long_dead_join, "I34", marks=pytest.mark.invariant("I34")),
+        pytest.param(let_a_broker_join_long_after_its_failure, "I34", marks=pytest.mark.invariant("I34")),
         pytest.param(let_an_earlier_incarnation_join, "I34", marks=pytest.mark.invariant("I34")),
         pytest.param(write_as_an_old_controller, "I30", marks=pytest.mark.invariant("I27", "I30")),
         pytest.param(forget_the_epochs, "I13", marks=pytest.mark.invariant("I13")),
-        pytest.param(lie_about_the_session, "I29", marks=pytest.mark.invariant("I29")),
+        pytest.param(remove_the_registration, "I29", marks=pytest.mark.invariant("I29")),
         pytest.param(load_a_torn_batch, "I12", marks=pytest.mark.invariant("I12")),
     ],
 )
 @pytest.mark.expects_loop_errors
-def test_lie_is_convicted_by_its_rule(lie: Callable[[Life], Awaitable[None] | None], rule: str) -> None:
+def test_a_falsified_fact_is_found_by_its_rule(falsify: Callable[[Life], Awaitable[None] | None], rule: str) -> None:
     life = Life()
-    with contextlib.suppress(AssertionError):  # the broker may have stumbled over it, too
-        life.run(lie)
+    with contextlib.suppress(AssertionError):  # the broker may have failed because of it, too
+        life.run(falsify)
     assert rule in {found.invariant for found in life.reference.findings}, life.reference.findings
 
 
 @pytest.mark.expects_loop_errors
-def test_who_joins_before_the_controller_can_know_of_its_death_is_no_lie() -> None:
+def test_a_failed_broker_may_join_before_the_controller_knows_of_its_failure() -> None:
     life = Life()
     with contextlib.suppress(AssertionError):
-        life.run(let_who_just_died_join)
+        life.run(let_a_broker_join_right_after_its_failure)
     rules = {found.invariant for found in life.reference.findings}
     assert "I8" in rules and "I34" not in rules, life.reference.findings
 
 
 def test_bit_rot_and_a_lost_record_are_found_on_the_disks() -> None:
     life = Life()
-    life.run(tell_the_truth)
+    life.run(change_nothing)
     entries = life.cluster.world.machine("broker-2").storage.root.entries
     for name in ("data", "log", "a-0"):
         directory = entries[name]
